@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from collbench.machine.sources import read_paths
-from collbench.report.flags import FLAGS
-from collbench.report.probe_picture import picture
+from collbench.report.cells import FLAGS
+from collbench.report.machine_picture import picture
 from tests.beds import Hosts, SlurmBed
 from tests.beds.sweep import links_table, table
 from tests.conftest import enter

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collbench.gate.allocation import Allocation
     from collbench.gate.self_test import Recorded, Setting
     from collbench.gate.verdict import Verdict
-    from collbench.report.following import Typed
-    from collbench.report.verdict_outputs import Files
+    from collbench.report.verdict import Typed
+    from collbench.report.verdict_formats import Files
 
 
 # collbench baseline add|show|drop|diff DIR …: allocations that were good, kept to judge others by.
@@ -69,10 +69,9 @@ def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
     import sys
 
     from collbench.gate.baseline import load
-    from collbench.report.baseline import lines
     from collbench.report.screen import write_line
 
-    for line in lines(load(arguments.folder), arguments.format):
+    for line in lines_diff(load(arguments.folder), arguments.format):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -93,7 +92,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.errors import UsageError
     from collbench.gate.baseline import load
     from collbench.gate.diff import between_allocations, between_baselines
-    from collbench.report.baseline_diff import lines
+    from collbench.report.baseline import lines_diff
     from collbench.report.screen import write_line
 
     if len(arguments.others) > 2:
@@ -106,7 +105,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
             f"diff is between two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}"
         )
     moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
-    for line in lines(moves, arguments.format):
+    for line in lines_diff(moves, arguments.format):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -138,14 +137,14 @@ def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     import sys
 
     from collbench.gate.history import dated_in, history
-    from collbench.report.history import letters_for, lines
-    from collbench.report.outputs import Outputs
+    from collbench.report.baseline import letters_for
     from collbench.report.screen import PlainScreen, wants_color
+    from collbench.report.writers import Outputs
 
     Outputs(html=arguments.html).check()
     painted = wants_color(sys.stdout, arguments.color)
     found = history(str(arguments.folder), *dated_in(arguments.folder))
-    shown = list(lines(found, arguments.format, arguments.only, letters_for(sys.stdout.encoding, painted)))
+    shown = list(lines_diff(found, arguments.format, arguments.only, letters_for(sys.stdout.encoding, painted)))
     if arguments.html:
         from collbench.report.html.history import write_history
 
@@ -178,8 +177,8 @@ def call_self_test(arguments: argparse.Namespace) -> int:
     import sys
 
     from collbench.gate.self_test import self_test
+    from collbench.report.baseline import head, limits_of, line
     from collbench.report.screen import write_line
-    from collbench.report.self_test import head, limits_of, line
 
     _check(arguments)
     setting, recorded = _setting(arguments)
@@ -275,7 +274,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
     if arguments.self_test:
         return call_self_test(arguments)
-    from collbench.report.earlier import remove_earlier
+    from collbench.report.verdict_formats import remove_earlier
 
     files = _files(arguments)
     _check_ways(arguments)
@@ -304,7 +303,7 @@ def told_in_style(code: int, style: str, why: str) -> int:
     from collbench.report.screen import write_line
 
     if code != 0 and style == NAGIOS:
-        from collbench.report.status import of_failure
+        from collbench.report.verdict_formats import of_failure
 
         with suppress(OSError, ValueError):
             write_line(sys.stdout, of_failure(why).text)
@@ -316,8 +315,8 @@ def told_in_style(code: int, style: str, why: str) -> int:
 
 def _files(arguments: argparse.Namespace) -> Files:
     """The outputs asked for. Raises UsageError for those that cannot be, before anything is judged."""
-    from collbench.report.again import check_ours
-    from collbench.report.verdict_outputs import Files
+    from collbench.report.verdict import check_ours
+    from collbench.report.verdict_formats import Files
 
     files = Files(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
     files.check()
@@ -375,7 +374,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
-    from collbench.report.following import Typed, words_of
+    from collbench.report.verdict import Typed, words_of
 
     first = candidate[0]
     besides = ["--expect", str(arguments.expect)] if arguments.expect else []
@@ -406,10 +405,9 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
     import sys
 
     from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
-    from collbench.report.again import write_suite
-    from collbench.report.following import following
     from collbench.report.screen import PlainScreen, wants_color, write_line
-    from collbench.report.verdict_outputs import lines, write_files
+    from collbench.report.verdict import following, write_suite
+    from collbench.report.verdict_formats import write_files
 
     write_files(verdict, files, arguments.runs)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
@@ -419,7 +417,7 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
     for told in filter(None, (said, drains_not)):
         write_line(sys.stderr, f"collbench: {told}")
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
-    for line in lines(verdict, arguments.format, arguments.exit_style):
+    for line in lines_diff(verdict, arguments.format, arguments.exit_style):
         screen.data(line)
     if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
         for line in following(verdict, typed):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collbench.measure.request import Request
     from collbench.measure.session import Listener
     from collbench.measure.tasks.rounds import HuntListener, HuntRequest
-    from collbench.report.listening import Listening
+    from collbench.report.progress import Listening
 
 _BUDGET_S = 600.0
 _SUMMARY = "find the slow node, NIC, rank or link, and clear its partners"

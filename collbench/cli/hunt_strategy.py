@@ -14,7 +14,7 @@ from collbench.analysis.hunt.protocol import Answer, Ask, Figure, Hunt, Options,
 from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
-from collbench.report.listening import Listening
+from collbench.report.progress import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound
 from collbench.units import format_duration

@@ -107,7 +107,7 @@ def _why_it_ended(code: int, title: str, rest: int) -> str:
 def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
     """The combined rows, as `collbench report` prints them, if there are any."""
     from collbench.analysis.launches import launch_folders
-    from collbench.report.summary import report_run
+    from collbench.report.runs import report_run
 
     if not launch_folders(folder):
         return

@@ -340,11 +340,11 @@ def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     import sys
 
     from collbench.machine.cluster import differences
-    from collbench.report.probe import probe_text
+    from collbench.report.machine import probe_text
 
     probe_text(machines, differences(machines), arguments.format, sys.stdout, arguments.color)
     if arguments.svg:
-        from collbench.report.probe_files import write_pictures
+        from collbench.report.machine_picture import write_pictures
 
         for file in write_pictures(machines, arguments.svg):
             print(f"drawn: {file}", file=sys.stderr)
@@ -408,7 +408,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     import os
     import sys
 
-    from collbench.report.launch import tell_launch
+    from collbench.report.doctor import tell_launch
 
     others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
     beside = next((option for option, given in others.items() if given), None)

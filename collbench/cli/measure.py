@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from collbench.measure.session import Listener
     from collbench.measure.tasks.rounds import PairsListener, PairsRequest
     from collbench.measure.tasks.training import Training, WorkloadListener, WorkloadRequest
-    from collbench.report.listening import Listening
-    from collbench.report.workload_plan import PlannedStep
+    from collbench.report.progress import Listening
+    from collbench.report.training import PlannedStep
 
 
 # collbench allreduce, broadcast, p2p …: one command per operation, found through the registry.
@@ -111,7 +111,7 @@ def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
     import sys
 
     from collbench.measure.tasks.kernels import measure_kernels
-    from collbench.report.kernels import KernelsWriter
+    from collbench.report.channels import KernelsWriter
     from collbench.report.screen import PlainScreen, wants_color
     from collbench.units import parse_size
 
@@ -200,7 +200,7 @@ def _measuring_pairs(asked: PairsRequest) -> Callable[[Request, World, Listener 
 
 
 def _listening_pairs(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.report.pairs_listening import PairsListening
+    from collbench.report.progress import PairsListening
 
     return PairsListening(arguments)
 
@@ -322,7 +322,7 @@ def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | N
 
 
 def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.report.workload_listening import WorkloadListening
+    from collbench.report.progress import WorkloadListening
 
     return WorkloadListening(arguments)
 
@@ -341,7 +341,7 @@ def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
 def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
     """--dry-run: the exchanges of a step, for ranks that fill one host after the other. Returns 0. Raises UsageError."""
     from collbench.report.screen import write_line
-    from collbench.report.workload_plan import write_plan
+    from collbench.report.training import write_plan
 
     planned, left_out = _planned(asked.trainings, _hosts(asked.launch, arguments, info))
     for sentence in [] if arguments.quiet else left_out:
@@ -352,7 +352,7 @@ def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInf
 
 def _planned(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
     """The steps that can be laid out, and why others cannot. Raises UsageError for one that is not optional."""
-    from collbench.report.workload_plan import PlannedStep
+    from collbench.report.training import PlannedStep
 
     planned, left_out = [], []
     for training in trainings:

@@ -85,7 +85,7 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the runs and returns the exit code."""
     import sys
 
-    from collbench.report.summary import report_run
+    from collbench.report.runs import report_run
 
     files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
     return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color)
@@ -178,7 +178,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
 
 def _bytes(path: Path) -> bytes:
     """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 256 MiB."""
-    from collbench.report.flags import printable
+    from collbench.report.cells import printable
     from collbench.untrusted import open_file
 
     shown = printable(str(path))
@@ -265,6 +265,6 @@ def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
 
 def _say(sentence: str) -> None:
     from collbench.launch.supervise import say
-    from collbench.report.flags import printable
+    from collbench.report.cells import printable
 
     say(printable(sentence))

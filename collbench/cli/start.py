@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
     from collbench.measure.session import Listener
-    from collbench.report.listening import Listening
+    from collbench.report.progress import Listening
 
 
 # What nobody has foreseen: its traceback, and whose fault it is.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def say(text: str) -> None:
     """Write lines to stderr, without control characters; where nothing can be written, the exit code alone reports the end."""
     try:
-        from collbench.report.flags import printable
+        from collbench.report.cells import printable
     except OSError:  # a process that can open no file imports nothing
         printable = _plain
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())
@@ -96,8 +96,7 @@ def run_cells(request: Request, world: World, listener: Listener | None, ended: 
 
 def listening(request: Request, arguments: argparse.Namespace) -> Listening:
     """What rank 0 tells the user meanwhile."""
-    from collbench.report.listening import Listening
-    from collbench.report.one_of_several import OneOfSeveral
+    from collbench.report.progress import Listening, OneOfSeveral
 
     return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from math import exp, isfinite
+from fnmatch import fnmatchcase
+from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
 
+from collbench.analysis.outcome import MARGIN, Outcome, count
+from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, counted
 from collbench.gate.baseline import Baseline, scheme_of, times_of
+from collbench.gate.diff import Moved, Moves
+from collbench.gate.history import CELL, GROUP, WHOLE, History, Series, Step
+from collbench.gate.paired import PAIRS
 from collbench.gate.rule import ENOUGH, FEWEST, Limits, learn
+from collbench.gate.self_test import LAUNCHES, Recorded, Setting
+from collbench.gate.self_test import Outcome as self_test_Outcome
 from collbench.gate.state import steady_baseline
-from collbench.report.columns import NOTHING
-from collbench.report.flags import printable
-from collbench.report.table import Line
+from collbench.report.cells import NOTHING, printable
+from collbench.report.outcome_text import count_text, format_margin
+from collbench.report.writers import Line
+from collbench.results.store import plain
 from collbench.units import format_percent, format_size, format_time
 
 FORMATS = ("table", "json")
@@ -118,3 +127,287 @@ def _json(cells: Sequence[Cell], limits: Limits) -> Iterator[Line]:
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
         yield Line(json.dumps({**dict(zip(COLUMNS, cell, strict=True)), **figures}))
+
+
+# What `collbench history` prints: a line for each group and each cell with its course, and below it where it changed, and what else did.
+#
+# A course has a character for each allocation. On a terminal they are bars; else figures from 0 (the fastest of the line) to 9.
+
+BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
+_UNKNOWN = {BARS: "·", FIGURES: "."}
+MOST_ALLOCATIONS, _MOST_CELLS, _MOST_NAMED = 60, 60, 3
+_HISTORY_TITLES = ("", "allocations", "time µs", "trend", "course")
+_TWO_SIDED = 1.96  # standard errors to either side: 95 %
+
+
+def chosen(history: History, pattern: str) -> list[Series]:
+    """The cells whose name fits the pattern (`*` is anything), and the groups that they are of. Raises UsageError where none does."""
+    cells = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
+    if not cells:
+        names = ", ".join(each.about.name for each in history.of_kind(CELL)[:_MOST_NAMED])
+        raise UsageError(f"--only '{pattern}' fits no cell: names are such as {names}; * is anything")
+    groups = {each.about.group for each in cells}
+    whole = history.of_kind(WHOLE) if len(cells) == len(history.of_kind(CELL)) else []
+    return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cells]
+
+
+def letters_for(encoding: str | None, painted: bool) -> str:
+    """BARS on a stream that is painted and can write them, else FIGURES."""
+    try:
+        BARS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return FIGURES
+    return BARS if painted else FIGURES
+
+
+def lines_history(history: History, format: str, pattern: str = "*", letters: str = FIGURES) -> Iterator[Line]:
+    """The history in `format`, one of FORMATS; `letters` are those of a course: BARS or FIGURES. Raises UsageError as `chosen` does."""
+    shown = chosen(history, pattern)
+    yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters)
+
+
+def _table_history(history: History, shown: Sequence[Series], letters: str) -> Iterator[Line]:
+    cells, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (True, False))
+    yield Line(printable(f"{history.of}: {title(history)}"), "head")
+    yield from (Line(printable(note), "doubtful") for note in history.notes)
+    yield Line(_reading(len(history.allocations), letters), "foot")
+    listed = [*others, *cells[:_MOST_CELLS]]
+    rows = [_row(each, len(history.allocations), letters) for each in listed]
+    wide = [max(map(len, column)) for column in zip(_HISTORY_TITLES, *rows, strict=True)]
+    yield Line(_aligned(_HISTORY_TITLES, wide), "head")
+    for each, row in zip(listed, rows, strict=True):
+        yield Line(_aligned(row, wide), "doubtful" if each.steps else "")
+        yield from (Line(printable(f"    {told}")) for told in sentences(history, each))
+    if len(cells) > _MOST_CELLS:
+        yield Line(f"and {len(cells) - _MOST_CELLS} more cells: ask for some with --only PATTERN, or for all with --format json", "foot")
+
+
+def title(history: History) -> str:
+    """ "20 allocations from 2026-11-01 to 2026-11-20, 336 cells; changes: 1 group, 12 cells"."""
+    began = [day(each.began_utc) for each in history.allocations]
+    stepped = [each for each in history.series if each.steps]
+    whole, groups, cells = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
+    told = ["all cells together"] * whole + [counted(number, name) for number, name in ((groups, "group"), (cells, "cell")) if number]
+    what = f"{counted(len(began), 'allocation')} from {began[0]} to {began[-1]}, {counted(len(history.of_kind(CELL)), 'cell')}"
+    return f"{what}; changed: {', '.join(told) or 'nothing'}"
+
+
+def by_step(series: Sequence[Series]) -> list[Series]:
+    """All cells together first, then those with the largest change; without one they keep their order."""
+    return sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
+
+
+def sentences(history: History, series: Series) -> Iterator[str]:
+    """A sentence for each step, and one for where it was not measured."""
+    yield from (step_told(history, step) for step in series.steps)
+    missing = history.missing(series)
+    if missing:
+        yield missing
+
+
+def step_told(history: History, step: Step) -> str:
+    """ "slower × 1.050 (1.046 to 1.054; by chance up to × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
+    low, high = interval(step)
+    limit = exp(step.limit if step.change > 0 else -step.limit)
+    since = history.allocations[step.at]
+    way = "slower" if step.change > 0 else "faster"
+    numbers = f"{way} × {exp(step.change):.3f} ({low:.3f} to {high:.3f}; by chance up to × {limit:.3f})"
+    return f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
+
+
+def interval(step: Step) -> tuple[float, float]:
+    """95 %, as factors; a little too far from 1, since the place with the largest change was chosen."""
+    return exp(step.change - _TWO_SIDED * step.error), exp(step.change + _TWO_SIDED * step.error)
+
+
+def with_it(history: History, step: Step) -> str:
+    """What else changed with a step: "software mpi: 4.3 → 5.0"."""
+    state = history.state(step)
+    found = [*([state] if state else []), *(each.sentence() for each in history.between(step.before, step.at))]
+    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    return "; ".join([*found[:_MOST_NAMED], *more]) or "nothing that is recorded"
+
+
+def day(began_utc: str) -> str:
+    """The day of a moment in ISO 8601."""
+    return began_utc[:10]
+
+
+def _reading(allocations: int, letters: str) -> str:
+    last = f" (the last {MOST_ALLOCATIONS})" if allocations > MOST_ALLOCATIONS else ""
+    scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line; differences too small to matter stay in the middle"
+    return f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured. trend: the last level over the first"
+
+
+def _row(series: Series, allocations: int, letters: str) -> list[str]:
+    time = format_time(exp(series.levels[-1].value)) if series.about.kind == CELL and series.levels else NOTHING
+    trend = f"× {series.trend:.3f}" if series.trend is not None else NOTHING
+    return [printable(series.about.name), f"{len(series.known)} of {allocations}", time, trend, course(series, letters)]
+
+
+def course(series: Series, letters: str) -> str:
+    """A letter for each of the last allocations, the first one for the fastest; a span of two floors at least: noise stays flat."""
+    values = [float(each) for each in series.values[-MOST_ALLOCATIONS:]]
+    there = [each for each in values if isfinite(each)]
+    low, high = min(there, default=0.0), max(there, default=0.0)
+    span, middle = max(high - low, 2 * series.floor), (low + high) / 2
+    steps = len(letters) - 1
+    return "".join(letters[round(steps * ((each - middle) / span + 0.5))] if isfinite(each) else _UNKNOWN[letters] for each in values)
+
+
+def _aligned(row: Sequence[str], wide: Sequence[int]) -> str:
+    last = len(row) - 1
+    cells = [
+        cell.rjust(width) if 0 < place < last else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, wide, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def _json_history(history: History, shown: Sequence[Series]) -> Iterator[Line]:
+    """An object for each series: what it is of, its values by allocation, its steps."""
+    names = [each.name for each in history.allocations]
+    for each in shown:
+        columns = dict(zip(COLUMNS, each.about.cell, strict=True)) if each.about.cell else {}
+        found = {
+            "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
+            "time_s" if each.about.cell else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
+            "trend": each.trend, "steps": [_step_json(history, step) for step in each.steps], "missing": history.missing(each),
+        }  # fmt: skip
+        yield Line(json.dumps(plain(found), allow_nan=False))
+
+
+def _step_json(history: History, step: Step) -> dict[str, object]:
+    low, high = interval(step)
+    since = history.allocations[step.at]
+    return {
+        "since": since.name, "began_utc": since.began_utc, "last_before": history.allocations[step.before].name,
+        "factor": exp(step.change), "low": low, "high": high, "limit": exp(step.limit),
+        "state": history.state(step), "changes": [each.sentence() for each in history.between(step.before, step.at)],
+    }  # fmt: skip
+
+
+# What `collbench baseline diff` prints: what changed besides, and what moved further than chance moves it.
+
+_MOST, _DIFF_MOST_NAMED = 60, 8
+_BY_CHANCE = "a comparison, not a gate: of cells that are unchanged chance moves about one in 500 beyond its limit"
+
+
+def lines_diff(moves: Moves, format: str) -> Iterator[Line]:
+    """What is between two sides, in `format`, one of FORMATS; in JSON one object."""
+    yield from _json_diff(moves) if format == "json" else _table_diff(moves)
+
+
+def _table_diff(moves: Moves) -> Iterator[Line]:
+    beyond = worst_first([each for each in moves.moved if each.beyond])
+    cells = [each for each in moves.moved if each.about.kind == CELL]
+    for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
+        yield Line(printable(f"{name}: {_about_diff(side)}"), "head")
+    yield Line(_how_many(cells), "head")
+    yield from (Line(printable(_told(each)), "doubtful") for each in beyond[:_MOST])
+    if len(beyond) > _MOST:
+        yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
+    yield from (Line(printable(each), "foot") for each in _feet(moves, cells))
+    yield Line("what changed besides:" if moves.changes else "nothing else that is recorded changed", "head")
+    yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
+
+
+def _how_many(cells: Sequence[Moved]) -> str:
+    """Return how many cells have each of the four outcomes."""
+    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
+    return f"{counted(len(cells), 'cell')}: {count_text(count(each.outcome for each in cells), notes)}"
+
+
+def worst_first(moved: Sequence[Moved]) -> list[Moved]:
+    """The furthest first, slower or faster."""
+    return sorted(moved, key=lambda each: -abs(log(each.factor)))
+
+
+def _about_diff(side: Sequence[Allocation]) -> str:
+    """ "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; of a single one "2026-11-12 on node1, node2"."""
+    last = side[-1]
+    many = f"{counted(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
+    return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
+
+
+def _told(each: Moved) -> str:
+    limit = NOTHING if each.limit is None else f"{100 * ((each.limit if each.factor > 1 else 1 / each.limit) - 1):+.1f} %"
+    return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % time; noise limit {limit}"
+
+
+def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
+    unknown = sum(each.limit is None for each in cells)
+    if unknown:
+        yield f"of {counted(unknown, 'cell')} nothing is known of chance: too few allocations measured them"
+    if len(cells) > unknown:
+        yield _BY_CHANCE
+    for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
+        if only:
+            more = f" and {len(only) - _DIFF_MOST_NAMED} more" if len(only) > _DIFF_MOST_NAMED else ""
+            yield f"only in {name}: {', '.join(each.name for each in only[:_DIFF_MOST_NAMED])}{more}"
+
+
+def _summary(moves: Moves) -> dict[str, int]:
+    """Return the number of cells with each outcome."""
+    counts = count(each.outcome for each in moves.moved if each.about.kind == CELL)
+    return {each.value.replace(" ", "_"): number for each, number in counts.items()}
+
+
+def _json_diff(moves: Moves) -> Iterator[Line]:
+    found = {
+        "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
+        "changes": [vars(each) for each in moves.changes],
+        "margin": MARGIN, "summary": _summary(moves),
+        "moved": [
+            {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.cell or (), strict=False)),
+             "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
+            for each in moves.moved
+        ],
+        "only_old": [each.name for each in moves.only_old], "only_new": [each.name for each in moves.only_new],
+    }  # fmt: skip
+    yield Line(json.dumps(plain(found), allow_nan=False))
+
+
+# What `collbench gate --self-test` prints: a line for each thing done to a made-up cluster, or one JSON object a line.
+
+_WIDE = 45
+_WANTED = {True: "found", False: "false alarms"}
+
+
+def head(setting: Setting) -> Iterator[Line]:
+    """What the trials are, and the titles."""
+    cells = len(setting.scheme.of)
+    if setting.paired:
+        yield Line(
+            f"{cells} cells; an old and a new stack by turns, {PAIRS} pairs of launches in each of two allocations, and only what exceeds "
+            f"its limit in both counts"
+        )
+    else:
+        yield Line(
+            f"{cells} cells; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
+            f"{LAUNCHES} launches, and only what exceeds its limit in all three counts"
+        )
+    yield Line(f"{'done to the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
+
+
+def line(outcome: self_test_Outcome, format: str) -> Line:
+    """One outcome in `format`, one of FORMATS."""
+    low, high = (100 * end for end in outcome.interval)
+    if format == "json":
+        fields = {"done": outcome.done, "wanted": outcome.wanted, "found": outcome.found, "trials": outcome.trials}
+        return Line(json.dumps({**fields, "percent": 100 * outcome.share, "percent_low": low, "percent_high": high}))
+    share = f"{100 * outcome.share:6.2f}"
+    return Line(
+        f"{outcome.done:{_WIDE}}  {_WANTED[outcome.wanted]:12}  {share}  {low:.2f}–{high:.2f} ({outcome.found} of {outcome.trials})"
+    )
+
+
+def limits_of(recorded: Recorded) -> Iterator[Line]:
+    """What a table drawn from recorded allocations does not say."""
+    allocations, launches = len(recorded.allocation), len(recorded.launch)
+    yield Line(
+        f"drawn from {launches} launches of {allocations} recorded allocations: what is rarer than one of {launches} launches is not in "
+        f"it, nor whether the cluster drifts; few allocations overstate false alarms"
+    )
+    if recorded.left_out:
+        cells, them = ("1 cell", "it") if recorded.left_out == 1 else (f"{recorded.left_out} cells", "them")
+        yield Line(f"{cells} left out: fewer than four allocations have {them}")

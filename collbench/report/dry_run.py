@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
-from collbench.report.flags import defused, printable
+from collbench.report.cells import defused, printable
 from collbench.report.screen import write_line
 from collbench.units import format_duration, format_size
 

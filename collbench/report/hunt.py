@@ -15,10 +15,9 @@ from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.drain import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.report.flags import defused, printable
-from collbench.report.probe_wrap import width_of, wrapped
-from collbench.report.screen import PlainScreen, write_line
-from collbench.report.table import Line
+from collbench.report.cells import defused, printable
+from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
+from collbench.report.writers import Line
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size
 

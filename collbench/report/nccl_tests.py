@@ -16,12 +16,10 @@ from collbench import __version__
 from collbench.analysis.launches import forced
 from collbench.errors import UsageError
 from collbench.operations.cell import parse_split
-from collbench.report.columns import ONE_RANK, name_of, times, two_modes
-from collbench.report.flags import explain, printable
-from collbench.report.groups import groups_in_words
-from collbench.report.plan import SERIES, PlanSummary, is_several
-from collbench.report.table import Line, stopped_by
-from collbench.results.row import Row
+from collbench.report.cells import ONE_RANK, explain, name_of, printable, times, two_modes
+from collbench.report.frame import PlanSummary, groups_in_words, is_several
+from collbench.report.writers import Line, stopped_by
+from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 
 _TYPES = {"float64": "double", "float32": "float", "float16": "half"}

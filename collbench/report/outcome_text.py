@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from collbench.analysis.compare import CellRatio, Comparison, Summary
 from collbench.analysis.outcome import Doubt, Outcome
-from collbench.report.columns import NOTHING, not_available
+from collbench.report.cells import NOTHING, not_available
 from collbench.stats.launches import Ratio
 
 _MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"

@@ -4,24 +4,320 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import expm1, log1p
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from collbench.analysis.pairs import PairFinding
+from collbench.analysis.pair_statistics import quantile
+from collbench.analysis.pairs import PairFinding, hosts_of
 from collbench.errors import UsageError
-from collbench.report.flags import defused, printable
-from collbench.report.pairs_map import heatmap
-from collbench.report.pairs_table import place_lines
-from collbench.report.pairs_theirs import their_json, their_lines
-from collbench.report.probe_wrap import width_of, wrapped
-from collbench.report.screen import PlainScreen, write_line
-from collbench.report.table import Line
+from collbench.report.cells import NOTHING, defused, explain, printable
+from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
+from collbench.report.writers import Line
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
 from collbench.results.store import to_line
-from collbench.units import format_size
+from collbench.units import format_rate, format_size, format_time
+
+# The matrix of bandwidths as a picture of characters: a row per sender, a column per receiver, in five classes below the median.
+
+MOST_ROWS = 40  # of more places each row and column stands for several
+CLASSES = 5
+WRONG, UNKNOWN, ITSELF = CLASSES, -1, -2
+_LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, however little or much the cells scatter
+_BLOCKS, _LETTERS = "·░▒▓█!", ".abcd!"
+_CIVIDIS = (17, 60, 102, 143, 227)  # of the 256 colours those nearest to its fifths: dark blue to yellow, told apart by the colour-blind
+_RED = 160
+_LABEL, _NOTE = 16, 12  # columns: of a name at most, of what stands behind a row at least
+_NEAR = 0.3186  # of a normal distribution, what a quarter is nearer to the middle than, in standard deviations
+_TAILS = 8.0
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+Classes = NDArray[np.int64]
+
+
+def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
+    """The picture within `width` columns (None: 40 places), with its legend; rows of findings are labelled.
+
+    `blocks`: whether there may be block characters. Where several places share a cell, it shows the slowest pair of theirs.
+    """
+    classes, step = classes_of(matrix)
+    size = -(-matrix.n // _most_rows(matrix, width))
+    shown, marks = _shrunk(classes, size), _BLOCKS if blocks else _LETTERS
+    labels = _labels(matrix, size)
+    wide = max(map(len, labels))
+    shared = [f"each stands for {size} places, a cell for their slowest pair"] if size > 1 else []
+    yield from wrapped([Line(text, "head") for text in ("senders in rows, receivers in columns", *shared)], width)
+    yield from (Line(f"{'':{wide}} {text}", "head") for text in _numbers(len(shown), size))
+    for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
+        cells = "".join(_cell(int(each), marks, color) for each in row)
+        note = _note(matrix, found, range(at * size, min(matrix.n, (at + 1) * size)))
+        room = None if width is None else max(0, width - wide - 1 - 2 * len(row) - 1)
+        yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip())
+    what = " of the median of such paths" if len(kinds(matrix)) > 1 else " of the median"
+    yield from _packed(_legend(shown, step, marks, color, what), width)
+
+
+def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
+    """The class of each directed pair, and the first class's depth below the median as a logarithm; each next one is twice as deep.
+
+    The median is that of the pair's kind of path (inside a host, between hosts). The depth is such that chance alone would fill the
+    first class only, by the quarter of the cells that are nearest to the median; but not more than a quarter below it.
+    """
+    speeds = above_median(matrix)
+    apart = np.abs(speeds[np.isfinite(speeds)])
+    scatter = float(np.quantile(apart, 0.25)) / _NEAR if len(apart) else 0.0
+    step = -log1p(-min(max(_LEAST, -expm1(-scatter * quantile(1 / max(4, len(apart)), _TAILS))), _MOST))
+    with np.errstate(all="ignore"):
+        deep = np.floor(np.log2(np.maximum(-speeds / step, 0.5))) + 1
+    classes = np.where(np.isfinite(speeds), np.clip(deep, 0, CLASSES - 1), UNKNOWN).astype(np.int64)
+    classes[np.nan_to_num(matrix.wrong) > 0] = WRONG
+    classes[np.eye(matrix.n, dtype=bool)] = ITSELF
+    return classes, step
+
+
+def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
+    """How far each directed pair is above the median of its kind of path, as a logarithm; what is unknown is not finite."""
+    with np.errstate(all="ignore"):
+        speeds: NDArray[np.float64] = np.log(matrix.bandwidth)
+    for kind in kinds(matrix):
+        known = speeds[kind & np.isfinite(speeds)]
+        speeds[kind] -= np.median(known) if len(known) else 0.0
+    return speeds
+
+
+def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
+    """The pairs between hosts, and those inside a host, as masks; only those that there are."""
+    _, code = np.unique(np.array(hosts_of(matrix.places)), return_inverse=True)
+    inside = code[:, None] == code[None, :]
+    both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
+    return [kind for kind in both if kind.any()]
+
+
+def _most_rows(matrix: PairMatrix, width: int | None) -> int:
+    """How many rows and columns there is room for."""
+    if width is None:
+        return MOST_ROWS
+    room = width - max(map(len, _labels(matrix, 1))) - 1
+    return MOST_ROWS if 2 * matrix.n <= room else max(2, min(MOST_ROWS, (room - _NOTE) // 2))
+
+
+def _shrunk(classes: Classes, size: int) -> Classes:
+    starts = np.arange(0, len(classes), size)
+    found: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
+    return found
+
+
+def _labels(matrix: PairMatrix, size: int) -> list[str]:
+    if size == 1:
+        wide = len(str(matrix.n - 1))
+        return [f"{place:>{wide}} {_short(name)}" for place, name in enumerate(matrix.places)]
+    ends = [(first, min(matrix.n, first + size) - 1) for first in range(0, matrix.n, size)]
+    return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
+
+
+def _short(name: str) -> str:
+    text = printable(name)
+    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
+
+
+def _numbers(columns: int, size: int) -> list[str]:
+    """The columns' numbers, digit by digit downwards; of groups the first place of each."""
+    firsts = [str(column * size) for column in range(columns)]
+    high = max(map(len, firsts))
+    return ["".join(f"{first.rjust(high)[digit]} " for first in firsts).rstrip() for digit in range(high)]
+
+
+def _cell(each: int, marks: str, color: bool) -> str:
+    if each == ITSELF:
+        return "\\ "
+    if each == UNKNOWN:
+        return "? "
+    if not color:
+        return f"{marks[each]} " if marks[each] in "·.abcd" else marks[each] * 2
+    return f"\x1b[48;5;{_RED}m!!\x1b[0m" if each == WRONG else f"\x1b[48;5;{_CIVIDIS[each]}m  \x1b[0m"
+
+
+def _note(matrix: PairMatrix, found: Sequence[PairFinding], places: range) -> str:
+    """Whose findings are in this row: a place's, or a pair's sender."""
+    those = [each for each in found if each.places[0] in places]
+    return f"◄ {printable(', '.join(each.name(matrix.places) for each in those))}" if those else ""
+
+
+def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> Iterator[str]:
+    edges = [100 * float(np.exp(-step * factor)) for factor in (1, 2, 4, 8)]
+    words = [f"from {edges[0]:.0f} % on", *(f"{low:.0f}–{high:.0f} %" for high, low in pairwise(edges)), f"below {edges[-1]:.0f} %"]
+    yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}{what * (each == 0)}" for each, word in enumerate(words))
+    others = ((WRONG, "wrong data"), (UNKNOWN, "not measured"))
+    yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}" for each, word in others if (shown == each).any())
+
+
+def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
+    """As many on a line as it holds; colours take no room."""
+    line, used = "", 0
+    for word in words:
+        room = len(_ESCAPE.sub("", word)) + 2
+        if line and width is not None and used + room - 2 > width:
+            yield Line(line.rstrip())
+            line, used = "", 0
+        line, used = f"{line}{word}  ", used + room
+    yield Line(line.rstrip())
+
+
+# One line per place: what it sends and receives by the median, its latency, and with whom it is slowest.
+
+MOST_PLACES = 40
+_WORST = 20  # of more places than MOST_PLACES, and all that are named
+TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
+Figures = NDArray[np.float64]
+
+
+def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
+    """The table; of many places the slowest and those of findings. On a terminal that is too narrow the last columns are left out."""
+    chosen, figures = place_rows(matrix, found)
+    named = {place for each in found for place in each.places if each.kind != "pair"}
+    lines = _aligned([list(TITLES), *figures], width)
+    yield Line(lines[0], "head")
+    yield from (Line(text, "doubtful" if place in named else "") for place, text in zip(chosen, lines[1:], strict=True))
+    if len(chosen) < matrix.n:
+        yield from wrapped([Line(left_out(matrix, chosen), "foot")], width)
+
+
+def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
+    """The places that are shown (of many the slowest and those of findings), and the cells below TITLES of each."""
+    sends, receives, latency = (_medians(each) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
+    chosen = _chosen(matrix, found, np.fmin(sends, receives))
+    return chosen, [
+        [printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen
+    ]
+
+
+def left_out(matrix: PairMatrix, chosen: Sequence[int]) -> str:
+    """What is said of the places that are not shown."""
+    return f"medians over partners; {matrix.n - len(chosen)} of {matrix.n} places, which are faster, are not shown"
+
+
+def _chosen(matrix: PairMatrix, found: Sequence[PairFinding], speed: Figures) -> list[int]:
+    if matrix.n <= MOST_PLACES:
+        return list(range(matrix.n))
+    named = list(dict.fromkeys(place for each in found for place in each.places))[:MOST_PLACES]
+    return sorted({*named, *np.argsort(speed)[:_WORST].tolist()})
+
+
+def _medians(figures: Figures) -> Figures:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a place of which nothing is known
+        found: Figures = np.nanmedian(figures, axis=1)
+    return found
+
+
+def _slowest(matrix: PairMatrix, place: int) -> str:
+    """The partner and the direction of the lowest bandwidth."""
+    ways = [("to", matrix.bandwidth[place]), ("from", matrix.bandwidth[:, place])]
+    known = [(float(np.nanmin(rates)), word, int(np.nanargmin(rates))) for word, rates in ways if np.isfinite(rates).any()]
+    if not known:
+        return NOTHING
+    rate, word, partner = min(known)
+    return f"{format_rate(rate)} {word} {printable(matrix.places[partner])}"
+
+
+def _rate(value: float) -> str:
+    return format_rate(float(value)) if np.isfinite(value) else NOTHING
+
+
+def _time(value: float) -> str:
+    return format_time(float(value)) if np.isfinite(float(value) * 1e6) else NOTHING
+
+
+def _aligned(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
+    shown = len(wide)
+    while width is not None and shown > 2 and sum(wide[:shown]) + 2 * (shown - 1) > width:
+        shown -= 1
+    return ["  ".join(_padded(cell, at, wide[at]) for at, cell in enumerate(cells[:shown])).rstrip()[:width] for cells in table]
+
+
+def _padded(cell: str, at: int, wide: int) -> str:
+    return cell.rjust(wide) if 0 < at < len(TITLES) - 1 else cell.ljust(wide)
+
+
+# What other tools said of the pairs, beside what we measured: a line per run, told apart, never judged.
+
+_MOST_LINES = 40
+_LATENCY = "p2p_latency"
+_TITLES = ("from", "to", "tool", "of", "theirs", "ours", "")
+_OF_ALL = frozenset({"their_tool", "unverified"})
+
+
+def their_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterator[Line]:
+    """A table with ours in the last column, which kind of figure each tool gives, and what the flags mean; nothing without rows.
+
+    backend: the one that carried ours.
+    """
+    if not rows:
+        return
+    yield Line("")
+    yield Line(f"other tools beside ours (ours over {printable(backend)})", "head")
+    table = [_TITLES, *(_cells(row, matrix) for row in rows[:_MOST_LINES])]
+    wide = [max(len(cells[at]) for cells in table) for at in range(len(_TITLES))]
+    for cells in table:
+        yield Line("  ".join(cell.ljust(size) for cell, size in zip(cells, wide, strict=True)).rstrip())
+    if len(rows) > _MOST_LINES:
+        yield Line(f"and {len(rows) - _MOST_LINES} more: see --format json", "foot")
+    told = dict.fromkeys((f"{row.backend} {_version(row)}".strip(), str(row.evidence.get("statistic"))) for row in rows if not row.na)
+    yield from (Line(printable(f"{who}: {what}"), "foot") for who, what in _once(told))
+    yield from (Line(text, "foot") for text in explain(flag for row in rows for flag in row.flags))
+
+
+def their_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as tools.jsonl has them."""
+    return [row.as_json() for row in rows]
+
+
+def _once(told: Any) -> Iterator[tuple[str, str]]:
+    """Of each tool the first statistic of a kind: those of the others differ in their seconds."""
+    seen = set()
+    for who, what in told:
+        kind = (who, what.split(" ")[0])
+        if kind not in seen:
+            seen.add(kind)
+            yield who, what
+
+
+def _version(row: Row) -> str:
+    tool = row.evidence.get("tool")
+    return str((tool.get("version") if isinstance(tool, dict) else "") or "")[:40]
+
+
+def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
+    ends = tuple(str(row.evidence.get(name, NOTHING)) for name in ("from", "to"))
+    latency = row.operation == _LATENCY
+    what = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
+    theirs = f"n/a ({row.na})" if row.na or row.time_s is None else _told(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
+    inside = ["loopback"] if str(row.evidence.get("path", "")).startswith("loopback") else []
+    doubt = ", ".join([*inside, *(flag for flag in row.flags if flag not in _OF_ALL)])
+    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, theirs, _ours(row, matrix, ends, latency), doubt))
+
+
+def _ours(row: Row, matrix: PairMatrix, ends: tuple[str, ...], latency: bool) -> str:
+    size = matrix.latency_size_bytes if latency else matrix.size_bytes
+    if row.size_bytes != size or not all(name in matrix.places for name in ends):
+        return NOTHING
+    a, b = (matrix.places.index(name) for name in ends)
+    value = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
+    return _told(value if np.isfinite(value) else None, latency)
+
+
+def _told(value: float | None, latency: bool) -> str:
+    if value is None:
+        return NOTHING
+    return f"{format_time(value)} µs" if latency else f"{format_rate(value)} GB/s"
+
 
 FORMATS = ("table", "csv", "json")
 MOST_SENTENCES = 20

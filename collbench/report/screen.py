@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from collbench.errors import UsageError
-from collbench.report.flags import printable
-from collbench.report.table import Line
+from collbench.report.cells import printable
+from collbench.report.writers import Line
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -190,3 +191,33 @@ def _progress(text: str, done: int, total: int, eta_s: float | None) -> Renderab
     line.add_column(no_wrap=True, overflow="ellipsis")
     line.add_row(ProgressBar(total=max(total, 1), completed=done, width=20), Text(f"{done}/{total}"), Text(left), Text(text))
     return line
+
+
+# Lines of a tree or a list on a terminal: what is too long goes on below its own beginning, not at the screen's edge.
+
+_LEAST = 40  # columns; on less, the terminal's own way is as good
+_BRANCHES = str.maketrans({"├": "│", "└": " ", "─": " "})
+_HANG = 2
+
+
+def width_of(stream: TextIO) -> int | None:
+    """The columns of the terminal that `stream` is, None for a file or a pipe, whose lines stay whole."""
+    if not is_terminal(stream):
+        return None
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return None
+    return columns if columns >= _LEAST else None
+
+
+def wrapped(lines: Iterable[Line], width: int | None) -> Iterator[Line]:
+    """The lines, those wider than `width` in several, with the tree's branches drawn on beside them. None: as they are."""
+    for line in lines:
+        if width is None or len(line.text) <= width:
+            yield line
+            continue
+        own = len(line.text) - len(line.text.lstrip(" │├└─"))
+        below = line.text[:own].translate(_BRANCHES) + " " * _HANG
+        parts = textwrap.wrap(line.text[own:], width, initial_indent=line.text[:own], subsequent_indent=below, break_on_hyphens=False)
+        yield from (Line(part, line.style) for part in parts)

@@ -13,8 +13,8 @@ import pytest
 from collbench.analysis.launches import rows_by_launch, sentence
 from collbench.report.compare import FORMATS as COMPARED
 from collbench.report.compare import compare_runs
-from collbench.report.summary import report_run
-from collbench.report.terminal import FORMATS as REPORTED
+from collbench.report.progress import FORMATS as REPORTED
+from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 from tests.results.rows import make_row

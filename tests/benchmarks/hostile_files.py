@@ -24,7 +24,7 @@ from collbench.gate.changes import read_expected
 from collbench.operations.suite import read_suite
 from collbench.report.baseline import lines as baseline_lines
 from collbench.report.compare import compare_runs
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from tests.benchmarks import mutations
 from tests.benchmarks.example_files import CHANGES, Files, Folder
 from tests.report import test_hostile as letters

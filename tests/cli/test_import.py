@@ -14,7 +14,7 @@ from collbench.analysis.outcome import Doubt, Outcome
 from collbench.cli import results
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from collbench.results.reader import read_run
 from tests.helpers import CAPTURED_MACHINES
 

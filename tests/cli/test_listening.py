@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.report import listening
-from collbench.report.listening import Listening
+from collbench.report import progress
+from collbench.report.progress import Listening
 
 
 class Shown:
@@ -24,8 +24,8 @@ class Shown:
 def test_the_time_left_is_guessed_from_the_cells_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: Any = Shown()
     clock = [100.0]
-    monkeypatch.setattr(listening, "make_reporter", lambda *_, **__: shown)
-    monkeypatch.setattr(listening.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "make_reporter", lambda *_, **__: shown)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     told = Listening(Namespace(format="table", color="never", quiet=False))
     told.progress("first", 0, 10, None)
     clock[0] += 20.0

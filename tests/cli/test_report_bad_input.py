@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collbench.errors import FINE, USAGE, UsageError
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from tests.cli.command import ROOT, one_sentence, run, run_here
 from tests.results.rows import make_row, store
 

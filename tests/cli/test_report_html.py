@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from tests.cli.command import ROOT, one_sentence, run, run_here
 from tests.cli.test_help import imported
 from tests.results.rows import make_row, store

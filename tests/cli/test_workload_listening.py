@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.report.workload_listening import WorkloadListening
+from collbench.report.progress import WorkloadListening
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 

@@ -10,8 +10,7 @@ from collbench.machine.lists import LISTS, known_none, with_reasons
 from collbench.machine.merge import merge
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice
 from collbench.machine.sources import read_paths, readings
-from collbench.report.probe import document
-from collbench.report.probe_tree import title
+from collbench.report.machine import document, title
 from tests.machine.trees import pci, tree
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tNV18\t0-31\t0\tN/A\nGPU1\tNV18\t X \t0-31\t0\tN/A\n"

@@ -8,7 +8,7 @@ from collbench.machine.merge import merge
 from collbench.machine.model import Machine
 from collbench.machine.peak.links import PcieTree, egress_of
 from collbench.machine.sources import readings
-from collbench.report.probe_tree import tree_lines
+from collbench.report.machine import tree_lines
 from tests.machine.trees import Tree, pci, tree
 
 ROOT = "pci0000:80/0000:80:01.0"

@@ -12,7 +12,7 @@ from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.report.flags import FLAGS
+from collbench.report.cells import FLAGS
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from tests.cli.command import one_sentence, run_here

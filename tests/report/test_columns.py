@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling, given, nothing
-from collbench.report.columns import (
+from collbench.report.cells import (
+    DOUBTFUL,
+    FLAGS,
+    explain,
     headline,
     interval,
     limited_by,
     name_of,
     of_ceiling,
+    printable,
     remarks,
     same_for_all,
     share,
@@ -23,9 +27,7 @@ from collbench.report.columns import (
     value_of,
     wrong,
 )
-from collbench.report.flags import DOUBTFUL, FLAGS, explain, printable
-from collbench.report.groups import group_rates, groups_in_words, of_each_group
-from collbench.report.plan import PlanSummary
+from collbench.report.frame import PlanSummary, group_rates, groups_in_words, of_each_group
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.csv_text import csv_columns
-from collbench.report.flags import defused
-from collbench.report.plan import PlanSummary
-from collbench.report.summary import report_run
-from collbench.report.terminal import make_reporter
+from collbench.report.cells import defused
+from collbench.report.frame import PlanSummary
+from collbench.report.progress import make_reporter
+from collbench.report.runs import report_run
+from collbench.report.writers import csv_columns
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, not_measured, store

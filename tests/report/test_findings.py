@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.columns import times
-from collbench.report.findings import lines
+from collbench.report.cells import times
+from collbench.report.headlines import lines
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collbench.cli.main import run as run_command
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from tests.cli.command import ROOT
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))

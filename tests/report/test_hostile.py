@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from collbench.cli.main import run as run_command
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from tests.cli.command import ROOT
 from tests.results.rows import NIC, make_row, not_measured, store
 

@@ -14,7 +14,7 @@ import pytest
 from collbench.deploy.drain import FILE
 from collbench.errors import UsageError
 from collbench.report.hunt import write_hunt
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, RunFolder
 from tests.results.test_hunts import SUSPECT, a_round
 

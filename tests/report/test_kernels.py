@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from collbench.device.bandwidth import Figure
-from collbench.report.kernels import KernelsWriter, line, record
+from collbench.report.channels import KernelsWriter, line, record
 from collbench.report.screen import PlainScreen
 
 MIB = 1 << 20

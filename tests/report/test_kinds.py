@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, RunFolder
 from tests.report.test_hunt import SICK, about
 from tests.report.test_hunt import text_of as hunt_text

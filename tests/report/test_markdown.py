@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 
 from collbench.analysis.launches import read_all
 from collbench.report.html.material import Material
-from collbench.report.markdown import markdown
-from collbench.report.markdown_text import escaped, escaped_line, items, table
+from collbench.report.runs import markdown
+from collbench.report.writers import escaped, escaped_line, items, table
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, not_measured, store
 

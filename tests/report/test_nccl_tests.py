@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from collbench import __version__
+from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import figure
-from collbench.report.plan import PlanSummary
-from collbench.report.terminal import make_reporter
+from collbench.report.progress import make_reporter
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured

@@ -13,7 +13,7 @@ from collbench.analysis.launches import read_all
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.material import Material
-from collbench.report.openmetrics import openmetrics
+from collbench.report.runs import openmetrics
 from collbench.results.folder import RunFolder
 from collbench.results.row import Times
 from tests.results.rows import make_row, make_times, not_measured, store

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.outputs import STDOUT, Outputs, write_whole
+from collbench.report.writers import STDOUT, Outputs, write_whole
 
 
 def test_a_file_is_replaced_as_a_whole_and_a_link_stays_one(tmp_path: Path) -> None:

@@ -15,11 +15,9 @@ import pytest
 
 from collbench.analysis.pairs import PairFinding, doubts, findings
 from collbench.errors import UsageError
-from collbench.report.columns import NOTHING
-from collbench.report.pairs import write_pairs
-from collbench.report.pairs_map import ITSELF, UNKNOWN, WRONG, classes_of, heatmap
-from collbench.report.pairs_table import place_lines, place_rows
-from collbench.report.summary import report_run
+from collbench.report.cells import NOTHING
+from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, heatmap, place_lines, place_rows, write_pairs
+from collbench.report.runs import report_run
 from collbench.results.rounds import PairMatrix, PairRound
 from tests.analysis.pair_matrices import Made, only
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.report.pairs import write_pairs
-from collbench.report.pairs_theirs import their_lines
+from collbench.report.pairs import their_lines, write_pairs
 from collbench.results.folder import TOOLS, RunFolder
 from collbench.results.reader import read_run
 from collbench.results.rounds import PairMatrix, PairRound, read_pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode
-from collbench.report.probe_matrix import MOST_PARTS, matrix_lines
+from collbench.report.machine import MOST_PARTS, matrix_lines
 from tests.machine.machines import laptop, mesh, pcie_box
 
 

@@ -9,7 +9,7 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
-from collbench.report.probe_picture import MOST_PARTS, picture
+from collbench.report.machine_picture import MOST_PARTS, picture
 from tests.machine.machines import MACHINES, bridge, dgx, ethernet, gpu_device, laptop, mesh, nic_device, pcie_box
 
 SVG = "{http://www.w3.org/2000/svg}"

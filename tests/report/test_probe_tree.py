@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port, System
-from collbench.report.probe_tree import tree_lines
+from collbench.report.machine import tree_lines
 from tests.machine.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.plan import PlanSummary
+from collbench.report.frame import PlanSummary
+from collbench.report.progress import make_reporter
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
-from collbench.report.table import TableWriter, stopped_by
-from collbench.report.terminal import make_reporter
+from collbench.report.writers import TableWriter, stopped_by
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import COPY, make_row, make_times, not_measured
@@ -224,9 +224,9 @@ def test_a_placing_left_to_the_library_is_told_on_each_row() -> None:
 
 _RUN = """
 import sys
-from collbench.report.plan import PlanSummary
-from collbench.report.table import TableWriter, stopped_by
-from collbench.report.terminal import make_reporter
+from collbench.report.frame import PlanSummary
+from collbench.report.writers import TableWriter, stopped_by
+from collbench.report.progress import make_reporter
 from tests.results.rows import make_row
 rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])
 with make_reporter("table") as reporter:

@@ -6,11 +6,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-from collbench.report.columns import headline
-from collbench.report.findings import lines as findings
-from collbench.report.plan import PlanSummary
-from collbench.report.terminal import make_reporter
-from collbench.report.tuning import TITLE, sentences
+from collbench.report.cells import TITLE, headline, sentences
+from collbench.report.frame import PlanSummary
+from collbench.report.headlines import lines as findings
+from collbench.report.progress import make_reporter
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.golden import assert_golden

@@ -13,9 +13,9 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.summary import report_run
-from collbench.report.workload import FORMATS, lines, trainings, write_steps
-from collbench.report.workload_stored import write_stored
+from collbench.report.runs import report_run
+from collbench.report.stored import write_stored_workload
+from collbench.report.training import FORMATS, lines, trainings, write_steps
 from collbench.results.reader import read_run
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
@@ -211,7 +211,7 @@ def stored(folder: Path, *rows: StepRow, about: dict[str, Any] | None = None, ta
 
 def shown(path: Path, format: str = "table") -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    write_stored(read_run(path), format, out=out, err=err, color=False)
+    write_stored_workload(read_run(path), format, out=out, err=err, color=False)
     return out.getvalue(), err.getvalue()
 
 

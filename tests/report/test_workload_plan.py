@@ -8,8 +8,7 @@ import json
 
 import pytest
 
-from collbench.report.workload_plan import PlannedStep, folded, write_plan
-from collbench.report.workload_words import span
+from collbench.report.training import PlannedStep, folded, span, write_plan
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 MIB = 1 << 20

@@ -63,6 +63,6 @@ def test_the_host_is_described(tmp_path: Path) -> None:
 
 
 def test_storing_and_reporting_import_nothing_heavy() -> None:
-    modules = "collbench.results.folder, collbench.results.environment, collbench.report.terminal, collbench.report.summary"
+    modules = "collbench.results.folder, collbench.results.environment, collbench.report.progress, collbench.report.runs"
     script = f"import sys, {modules}; print([m for m in ('numpy', 'rich', 'torch', 'mpi4py') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.report.summary import report_run
-from collbench.report.terminal import FORMATS
+from collbench.report.progress import FORMATS
+from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run, row_from_json
 from collbench.results.store import parse_object

@@ -5,8 +5,27 @@ All text here is plain: the template escapes it. `Chart.drawing` alone is markup
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count, pairwise
+from math import ceil, floor, hypot, isfinite, log2, log10
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+from xml.sax.saxutils import escape, quoteattr
+
+from collbench.report.cells import NOTHING, printable, value_of
+from collbench.report.headlines import short
+from collbench.results.row import SERIES, Row
+from collbench.units import format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -75,3 +94,565 @@ class Section:
     tables: Sequence[tuple[str, Table]] = ()
     charts: Sequence[Chart] = ()
     links: Sequence[tuple[str, Sequence[Link]]] = ()
+
+
+# The colours of drawings: placeholders, which become variables of the page's style.
+
+INK, SOFT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
+LIMIT, BOUND, BAD = "#050505", "#060606", "#070707"  # the ring reference, the hard limit, what is wrong
+INKS_SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
+NAMES = {INK: "ink", SOFT: "soft", GRID: "grid", PAPER: "paper", LIMIT: "limit", BOUND: "bound", BAD: "bad",
+         **{color: f"series-{number}" for number, color in enumerate(INKS_SERIES)}}  # fmt: skip
+
+
+# Texts and grid lines that a drawing gets as SVG, past matplotlib: its layout of one text takes as long as a line of a series.
+
+SIZE = 11  # pixels of a letter's height, unless told
+_below: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()
+_above: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()
+
+
+def write(figure: Figure, at: tuple[float, float], text: str, *, color: str = SOFT, size: float = SIZE, anchor: str = "start") -> None:
+    """Text over the drawing; `at` is the start, middle or end of its base line in pixels from the figure's lower left."""
+    x, y = at
+    place = f'x="{_tenths(x)}" y="{_tenths(_height(figure) - y)}"'
+    element = f"<text{text_attributes(color, size, anchor)} {place}>{escape(printable(text))}</text>"
+    _above.setdefault(figure, []).append(element)
+
+
+def rule(figure: Figure, lines: Iterable[tuple[float, float, float, float]]) -> None:
+    """Lines of the grid under the drawing, from x, y to x, y in pixels from the figure's lower left."""
+    top = _height(figure)
+    drawn = "".join(f"M{_tenths(a)} {_tenths(top - b)}L{_tenths(c)} {_tenths(top - d)}" for a, b, c, d in lines)
+    if drawn:
+        _below.setdefault(figure, []).append(f'<path d="{drawn}" style="fill:none;stroke:{GRID};stroke-width:0.7"/>')
+
+
+def text_attributes(color: str, size: float, anchor: str) -> str:
+    """What differs from the drawing's usual text. Words in a colour of their own have a halo, so that lines do not hide them."""
+    attributes = {
+        "font-size": "" if size == SIZE else f"{size:g}",
+        "text-anchor": "" if anchor == "start" else anchor,
+        "fill": "" if color == SOFT else color,
+        "stroke": "" if color in (INK, SOFT, GRID, PAPER) else PAPER,
+    }
+    halo = ' stroke-width="3" paint-order="stroke"' if attributes["stroke"] else ""
+    return "".join(f" {name}={quoteattr(value)}" for name, value in attributes.items() if value) + halo
+
+
+def overlaid(figure: Figure, svg: str) -> str:
+    """The drawing with what was written over it and ruled under it."""
+    first, last = svg.index(">", svg.index("<svg")) + 1, svg.rindex("</svg>")
+    below, above = ("".join(parts.get(figure, ())) for parts in (_below, _above))
+    return f"{svg[:first]}{below}{svg[first:last]}{above}{svg[last:]}"
+
+
+def _height(figure: Figure) -> float:
+    return float(figure.get_size_inches()[1]) * 72
+
+
+def _tenths(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+# Grid, tick labels and titles of axes, as one path and a few texts.
+#
+# matplotlib's own axes are 70 % of a drawing's time and a third of its bytes: five artists for each tick. Its locators and formatters
+# are still asked; where somebody asked for more (turned labels, a second side), its own axes are left as they are.
+
+_PLAIN = {"bottom": True, "top": False, "left": True, "right": False, "gridOn": None, "length": 0, "labelsize": None, "size": 0,
+          "labelbottom": True, "labeltop": False, "labelleft": True, "labelright": False}  # fmt: skip
+
+
+def draw_frame(axes: Axes) -> None:
+    """Takes the axes' ticks, labels and titles out of matplotlib's hands, each of its two sides where it is a plain one."""
+    if not axes.axison:
+        return
+    for axis, across, title in ((axes.xaxis, False, axes.get_xlabel()), (axes.yaxis, True, axes.get_ylabel())):
+        if axis.get_visible() and _is_plain(axis):
+            _side(axes, axis, across, title)
+
+
+def _is_plain(axis: Axis) -> bool:
+    """Whether nothing about its ticks was asked for that a frame does not know."""
+    asked = axis.get_tick_params()
+    return all(name in _PLAIN and (_PLAIN[name] is None or _PLAIN[name] == value) for name, value in asked.items())
+
+
+def _side(axes: Axes, axis: Axis, across: bool, title: str) -> None:
+    """One side: its lines, labels and title, at pixels of the figure."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    ticks, box = _ticks(axis), axes.bbox
+    axis.set_visible(False)
+    size = axis.get_tick_params().get("labelsize", SIZE)
+    places = axes.transData.transform(
+        [(axes.get_xlim()[0], tick) if across else (tick, axes.get_ylim()[0]) for tick, _ in ticks] or [(1, 1)]
+    )
+    for (x, y), (_, text) in zip(places, ticks, strict=False):
+        at = (box.x0 - 7, float(y) - 0.35 * size) if across else (float(x), box.y0 - 7 - 0.75 * size)
+        write(figure, at, text, size=size, anchor="end" if across else "middle")
+    rule(figure, [(box.x0, y, box.x1, y) if across else (x, box.y0, x, box.y1) for x, y in places[: len(ticks)].tolist()])
+    if title:  # of y above the axes, where it can be read without turning one's head
+        at, anchor = ((max(4.0, box.x0 - 50), box.y1 + 10), "start") if across else (((box.x0 + box.x1) / 2, box.y0 - 30), "middle")
+        write(figure, at, title, anchor=anchor)
+
+
+def _ticks(axis: Axis) -> list[tuple[float, str]]:
+    """The ticks within the view with their labels."""
+    from matplotlib.ticker import LogFormatter, ScalarFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    spare = 1e-9 * (high - low)
+    places = [float(tick) for tick in axis.get_majorticklocs() if isfinite(tick)]
+    form: Any = axis.get_major_formatter()
+    own = not isinstance(form, ScalarFormatter | LogFormatter)  # those two may write an exponent apart, or mathematics
+    texts = form.format_ticks(places) if own else [f"{tick:.6g}" for tick in places]
+    return [(tick, text) for tick, text in zip(places, texts, strict=True) if low - spare <= tick <= high + spare]
+
+
+# A figure of matplotlib as an SVG element for the page: small, in the page's colours, with identifiers of its own.
+
+_WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}  # the same figure is the same text
+
+
+def svg_of(figure: Figure, key: str, title: str) -> str:
+    """The figure as an SVG element. `key` makes its identifiers unique in the page, `title` is its accessible name."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    mpl.rcParams["svg.hashsalt"] = key
+    for axes in figure.axes:
+        draw_frame(axes)
+    written = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # text stays text: the browser's fonts have what matplotlib's lacks
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(written, metadata=_WITHOUT_DATE)
+    return _in_page_colours(overlaid(figure, _compact(written.getvalue(), key, title)))
+
+
+def _in_page_colours(text: str) -> str:
+    return re.sub(r"#0[0-9a-f]{5}", lambda found: f"var(--{NAMES[found[0]]})" if found[0] in NAMES else found[0], text)
+
+
+def _compact(svg: str, key: str, title: str) -> str:
+    """Without the head, the style that would hold for the whole page, identifiers nobody uses, and what repeats itself."""
+    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(title), text, count=1)
+    for pattern, instead in _SHORTER:
+        text = pattern.sub(instead, text)
+    text = _marks(_own_names(text, key), key)
+    for pattern, instead in _WITHOUT_NAMES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _opening(title: str) -> Callable[[re.Match[str]], str]:
+    name = escape(title, {'"': "&quot;"})
+    return lambda found: f'<svg viewBox="{found[1]}" role="img" aria-label="{name}" font-size="{SIZE}" fill="{SOFT}">'
+
+
+def _marks(text: str, key: str) -> str:
+    """Equal marks, one element each, become the corners of one path that carries the mark: a third of the bytes."""
+    shapes = dict(re.findall(r'<path id="([^"]*)" d="([^"]*)"/>', text))
+    names: dict[tuple[str, str], str] = {}
+
+    def path(found: re.Match[str]) -> str:
+        """Marks that are alike and follow each other, as one path; with the first of their kind comes what they look like."""
+        clip, uses, shape, style = found.groups()
+        known = (shape, style) in names
+        name = names.setdefault((shape, style), f"{key}-m{len(names)}")
+        drawn = f'<path d="{shapes[shape]}" style="{style}"/>'
+        mark = "" if known else f'<marker id="{name}" overflow="visible" markerUnits="userSpaceOnUse">{drawn}</marker>'
+        places = re.findall(r' x="([^"]*)" y="([^"]*)"', uses)
+        ends = "".join(f' marker-{end}="url(#{name})"' for end in (("start", "mid", "end") if len(places) > 1 else ("start",)))
+        corners = "L".join(f"{x} {y}" for x, y in places)
+        return f'{mark}<path d="M{corners}{"" if len(places) > 1 else "h0"}"{clip} fill="none"{ends}/>'
+
+    text = _USES.sub(path, text)
+    unused = set(shapes) - set(re.findall(r'href="#([^"]*)"', text))
+    return re.sub(r'<path id="([^"]*)" d="[^"]*"/>', lambda found: "" if found[1] in unused else found[0], text)
+
+
+def _text_style(found: re.Match[str]) -> str:
+    """Style as attributes, as far as it is not the drawing's."""
+    size, anchor, fill = (re.search(pattern, found[2]) for pattern in (r"([\d.]+)px", r"text-anchor: (\w+)", r"fill: (#[0-9a-f]{6})"))
+    color = fill[1] if fill else INK
+    return found[1] + text_attributes(color, float(size[1]) if size else SIZE, anchor[1] if anchor else "start")
+
+
+def _short_path(found: re.Match[str]) -> str:
+    """Path data: points one after another are lines, and tenths of a pixel are enough."""
+    text = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), found[0])
+    return re.sub(r" ?([MLzQC]) ?", r"\1", text).replace('d=" ', 'd="').replace(' "', '"')
+
+
+def _short_numbers(found: re.Match[str]) -> str:
+    """Tenths of a pixel, in attributes alone: what stands in a text is a figure."""
+    return re.sub(r'(?<=[ ("-])\d+\.\d\d+', lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), found[0])
+
+
+_SHORTER: tuple[tuple[re.Pattern[str], Any], ...] = (
+    (re.compile(r"<!--.*?-->", re.DOTALL), ""),
+    (re.compile(r"\s*\n\s*"), " "),
+    (re.compile(r'(<text[^>]*?) style="([^"]*)"'), _text_style),
+    (re.compile(r' transform="rotate\(-?0 [^"]*"'), ""),
+    (re.compile(r' d="[^"]*"'), _short_path),
+    (re.compile(r' (?:x|y|width|height|transform|style|points)="[^"]*"'), _short_numbers),
+    (re.compile(r'(<path id="[^>]*?) style="[^"]*"'), r"\1"),
+    (re.compile(r'<path d="[^"]*" style="fill: none"/>'), ""),
+    (re.compile(r"; stroke-linecap: (square|butt)|; stroke-linejoin: miter|; stroke-dashoffset: 0"), ""),
+    (re.compile(r"xlink:href"), "href"),
+    (re.compile(r">\s+<"), "><"),
+    (re.compile(r"(?<=[a-z]): (?=[^\"]*\"[/>])"), ":"),
+    (re.compile(r"; (?=[a-z-]+:[^\"<>]*\"[/>])"), ";"),
+)
+_USES = re.compile(
+    r'<g((?: clip-path="[^"]*")?)>((?:<use href="#([^"]*)"[^>]*? style="([^"]*)"/>)(?:<use href="#\3"[^>]*? style="\4"/>)*)</g>'
+)
+_WITHOUT_NAMES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"<defs></defs>"), ""),
+    (re.compile(r"<g>((?:<(?:path|text)[^>]*?(?:/>|>[^<]*</text>)|<defs>.*?</defs>)*)</g>"), r"\1"),
+)
+
+
+def _own_names(text: str, key: str) -> str:
+    """Identifiers that are referred to, numbered within this drawing; all others go."""
+    used = set(re.findall(r'(?:href="#|url\(#)([\w.-]+)', text))
+    numbers = count()
+    names = {name: f"{key}-{next(numbers)}" for name in sorted(used)}
+    text = re.sub(r' id="([\w.-]+)"', lambda found: f' id="{names[found[1]]}"' if found[1] in names else "", text)
+    return re.sub(r"((?:href=\"#|url\(#))([\w.-]+)", lambda found: found[1] + names.get(found[2], found[2]), text)
+
+
+# Drawings by matplotlib, as SVG that takes its colours from the page: light, dark and print are the page's choice, not the drawing's.
+#
+#     figure, axes = panel()
+#     axes.plot(xs, ys, **line(0))
+#     size_axis(axes, sizes); axes.set_ylim(bottom=0)
+#     return svg_of(figure, "allreduce-rate", "busbw over size"), spots(axes, xs, ys, texts)
+#
+# Artists are drawn in placeholder colours (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become variables of the page's
+# style. Text stays text. A unit of the drawing is a pixel at its natural size.
+
+WIDTH, HEIGHT = 460, 290
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+_MARKERS = "osD^vP*X<>hp"
+_MARGINS = (54, 12, 26, 40)  # left, right, top, bottom, in pixels
+_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none", "font.size": 11, "font.family": "sans-serif", "axes.edgecolor": GRID, "axes.labelcolor": SOFT,
+    "text.color": INK, "xtick.color": SOFT, "ytick.color": SOFT, "axes.facecolor": "none", "figure.facecolor": "none",
+    "figure.edgecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+    "lines.linewidth": 1.6, "lines.markersize": 4.2, "legend.frameon": False, "legend.fontsize": 10, "grid.color": GRID,
+    "grid.linewidth": 0.7, "axes.axisbelow": True, "text.parse_math": False, "figure.dpi": 72,
+}  # fmt: skip
+
+
+def panel(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int, int] = _MARGINS) -> tuple[Figure, Axes]:
+    """A figure of so many pixels with one pair of axes; margins are left, right, top, bottom."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update(_SETTINGS)
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    left, right, top, bottom = margins
+    return figure, figure.add_axes((left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height))
+
+
+def line(number: int) -> dict[str, Any]:
+    """How the series of this number is drawn: colour, dash and marker together tell 4 × 4 × 12 apart, and never the colour alone."""
+    color = series_color(number)
+    return {
+        "color": color, "linestyle": _DASHES[(number + number // 4) % 4], "marker": _MARKERS[number % len(_MARKERS)],
+        "markerfacecolor": color, "markeredgecolor": PAPER, "markeredgewidth": 0.6,
+    }  # fmt: skip
+
+
+def series_color(number: int) -> str:
+    """The placeholder of the series' colour; after four they come again."""
+    return INKS_SERIES[number % len(INKS_SERIES)]
+
+
+def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    """Message sizes in bytes along x, drawn at log2 of the size (`place`): at most eight labels, at powers of two."""
+    low, high = place(min(sizes)), place(max(sizes))
+    step = max(1, ceil((high - low) / 7))
+    ticks = list(range(round(low), round(high) + 1, step))
+    fixed_ticks(axes.xaxis, ticks, [format_size(2**each) for each in ticks])
+    axes.set_xlim(low - 0.4, high + 0.4)
+    axes.set_xlabel("message size")
+
+
+def log_axis(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic y from `low` to `high`, both above zero, with plain labels: powers of ten, and 2 and 5 where there is room."""
+    axes.set_yscale("log")
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    steps = (1, 2, 5) if log10(high / low) < 3 else (1,)
+    every = 1 + len(decades) // 9
+    ticks = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
+    if sum(low <= tick <= high for tick in ticks) < 2:
+        ticks = _even(low, high)
+    fixed_ticks(axes.yaxis, ticks, [f"{tick:.10g}" if 1e-4 < tick < 1e7 else f"{tick:.0e}" for tick in ticks])
+    axes.set_ylim(low, high)
+
+
+def _even(low: float, high: float) -> list[float]:
+    """For a range too narrow to hold two of the usual steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    return [float(tick) for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+
+
+def place(size_bytes: int) -> float:
+    """Where a size stands on `size_axis`."""
+    return log2(max(1, size_bytes))
+
+
+def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str]) -> list[Spot]:
+    """The points in the drawing's units; to be called when the axes have their final limits. What is no number has no spot."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    height = figure.get_size_inches()[1] * 72
+    known = [(x, y, text) for x, y, text in zip(xs, ys, texts, strict=True) if isfinite(x) and isfinite(y)]
+    if not known:
+        return []
+    places = axes.transData.transform([(x, y) for x, y, _ in known])
+    return [Spot(round(float(x), 1), round(float(height - y), 1), text) for (x, y), (_, _, text) in zip(places, known, strict=True)]
+
+
+def fixed_ticks(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None:
+    """Ticks at these places and no others; `set_ticks` would build each at once."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FixedFormatter(texts))
+    axis.set_minor_locator(NullLocator())
+
+
+# Names for charts: of a series among others, and of whatever a file calls something.
+
+_MOST_SERIES_WORDS = 60
+
+
+def telling(rows: Sequence[Row]) -> list[str]:
+    """The fields that tell the series of one operation apart: the backend, and whatever else differs."""
+    return [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in rows}) > 1)]
+
+
+def series_name(row: Row, names: Sequence[str]) -> str:
+    """A series in few words, the fields `names` of it: "mpi", "gloo in place"."""
+    words = [text for name in names if (text := value_of(row, name)) != NOTHING]
+    return cut(" ".join(words), _MOST_SERIES_WORDS)
+
+
+def cut(text: str, most: int = 40) -> str:
+    """A name that may be drawn: printable, at most so many characters."""
+    return short(text, most)
+
+
+# An axis of ratios to a median, drawn at their log2: half and double are equally far from 1.
+
+_LOWEST, _HIGHEST = 0.05, 20.0  # what is further away stands at the edge
+_LEAST = 1.1  # to either side, so that noise does not look like news
+# In the order in which they are given a label, while there is room.
+_TICKS = (1, 2, 0.5, 10, 0.1, 5, 0.2, 20, 0.05, 1.5, 0.7, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95)
+
+
+def level(ratio: float) -> float:
+    """Where a ratio stands on the axis."""
+    return log2(min(_HIGHEST, max(_LOWEST, ratio)))
+
+
+def ratio_axis(axes: Axes, levels: Sequence[float], upright: bool) -> None:
+    """Makes y (or, not upright, x) an axis that holds all `levels`, with 1 marked."""
+    low, high = min(-log2(_LEAST), *levels), max(log2(_LEAST), *levels)
+    room = 0.05 * (high - low)
+    low, high = low - room, high + room
+    box = axes.bbox
+    ticks = ticks_within(_TICKS, low, high, 16 * (high - low) / box.height if upright else 40 * (high - low) / box.width)
+    places, texts = [log2(tick) for tick in ticks], [f"×{tick:g}" for tick in ticks]
+    if upright:
+        fixed_ticks(axes.yaxis, places, texts)
+        axes.set_ylim(low, high)
+        axes.set_ylabel("sample / median")
+        axes.axhline(0, color=SOFT, linewidth=0.8)
+    else:
+        fixed_ticks(axes.xaxis, places, texts)
+        axes.set_xlim(low, high)
+        axes.set_xlabel("sample / median")
+        axes.axvline(0, color=SOFT, linewidth=0.8)
+
+
+def ticks_within(ticks: Sequence[float], low: float, high: float, apart: float, level: Callable[[float], float] = log2) -> list[float]:
+    """Those of `ticks` between two levels, in ascending order; of two nearer to one another than `apart` the one named first."""
+    chosen: list[float] = []
+    for tick in ticks:
+        if low <= level(tick) <= high and all(abs(level(tick) - level(other)) >= apart for other in chosen):
+            chosen.append(tick)
+    return sorted(chosen)
+
+
+# Drawings one below the other over the same time.
+
+_WIDTH, _HEIGHT, _TOP, _BOTTOM, _LEFT, _RIGHT = 940, 104, 30, 40, 54, 12  # in pixels; height and top are those of each
+_UNITS = ((180.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "h"))
+_ORDER = "cells in the order in which they were measured"
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """The x axis of a run.
+
+    end   its length: in seconds, or in cells where no row says when it was measured
+    told  whether the rows say it
+    """
+
+    end: float
+    told: bool
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """How many seconds one of its units has, and its name; (1, "") for cells."""
+        return next((factor, name) for most, factor, name in _UNITS if self.end <= most) if self.told else (1.0, "")
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        return f"{self.unit[1]} since the run's start" if self.told else _ORDER
+
+    def at(self, place: float) -> float:
+        """Where a time in seconds (or the number of a cell) stands."""
+        return place / self.unit[0]
+
+    def ticks(self) -> list[float]:
+        """Round places for labels."""
+        from matplotlib.ticker import MaxNLocator
+
+        end = self.at(self.end) or 1
+        return [float(tick) for tick in MaxNLocator(10, integer=not self.told).tick_values(0, end) if 0 <= tick <= end]
+
+    def text(self, place: float) -> str:
+        """When something began, in words: "12.3 s", "cell 5"."""
+        return f"{self.at(place):.4g} {self.unit[1]}" if self.told else f"cell {round(place + 0.5)}"
+
+
+def stacked(count: int, axis: TimeAxis) -> tuple[Figure, list[Axes]]:
+    """A figure with so many drawings over the same axis, which is labelled below the last."""
+    height = count * (_TOP + _HEIGHT) + _BOTTOM
+    figure, first = panel(_WIDTH, height, (_LEFT, _RIGHT, _TOP, height - _TOP - _HEIGHT))
+    box = first.get_position()
+    step = (_TOP + _HEIGHT) / height
+    more = [figure.add_axes((box.x0, box.y0 - step * number, box.width, box.height)) for number in range(1, count)]
+    ticks = axis.ticks()
+    for axes in (every := [first, *more]):
+        fixed_ticks(axes.xaxis, ticks, [f"{tick:g}" if axes is every[-1] else "" for tick in ticks])
+        axes.set_xlim(0, axis.at(axis.end) or 1)
+    every[-1].set_xlabel(axis.title)
+    return figure, every
+
+
+def number(value: Any, most: float = 1e12) -> float | None:
+    """A stored figure that can be drawn: a finite number of at most this size; else None."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
+    return float(value) if known else None
+
+
+def numbers(values: Any) -> list[float] | None:
+    """A stored list of figures, or None where one of them is none."""
+    if not isinstance(values, list):
+        return None
+    known = [each for value in values if (each := number(value)) is not None]
+    return known if len(known) == len(values) else None
+
+
+def seconds_between(begin: Any, end: Any) -> float | None:
+    """From one calendar time, as runs store them, to another; None where one is none."""
+    try:
+        return (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(begin))).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+# Words among the lines of a drawing: beside what they name, where they cover the least, and never on one another.
+
+_LETTER, _HIGH, _SIZE = 5.9, 12.0, 10  # pixels of a letter and of a line of text, and the size of its letters
+_STEP = 6.0  # pixels between the points that stand for a line
+_COLLIDES = 10_000
+
+Points = Sequence[tuple[float, float]]
+_Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A text that names a line (its points, in data coordinates)."""
+
+    text: str
+    color: str
+    points: Points
+
+
+def write_words(axes: Axes, wishes: Sequence[Wish], lines: Sequence[Points]) -> list[str]:
+    """Writes each text beside its line; returns those for which there was no room. To be called when the axes have their final limits.
+
+    `lines` are all that should stay visible.
+    """
+    seen = [point for line in (*lines, *(wish.points for wish in wishes)) for point in _along(_pixels(axes, line))]
+    taken: list[_Box] = []
+    left_over = []
+    for wish in wishes:
+        box = _best(axes, wish, seen, taken)
+        if box is None:
+            left_over.append(wish.text)
+            continue
+        taken.append(box)
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        write(figure, (box[0], box[1] + 3), _fitting(axes, wish.text), color=wish.color, size=_SIZE)
+    return left_over
+
+
+def _fitting(axes: Axes, text: str) -> str:
+    return cut(text, int(axes.bbox.width / _LETTER))
+
+
+def _best(axes: Axes, wish: Wish, seen: Points, taken: Sequence[_Box]) -> _Box | None:
+    """The place that covers the least; None where all collide with other words or leave the axes."""
+    costs = [(_cost(axes, box, seen, taken), box) for box in _candidates(axes, wish)]
+    cost, box = min(costs, key=lambda each: each[0], default=(_COLLIDES, (0.0, 0.0, 0.0, 0.0)))
+    return box if cost < _COLLIDES else None
+
+
+def _candidates(axes: Axes, wish: Wish) -> Iterator[_Box]:
+    """Boxes above and below the line at several places along it, the outer ones first: left, bottom, right, top in pixels."""
+    points, wide = _pixels(axes, wish.points), _LETTER * len(_fitting(axes, wish.text))
+    left, right = axes.bbox.x0, axes.bbox.x1
+    starts = [left + 4, right - wide - 4, *(left + share * (right - left - wide) for share in (0.25, 0.5, 0.75))]
+    if len(points) == 1:
+        starts = [points[0][0] + 5, points[0][0] - wide - 5]
+    for start in starts:
+        beside = [y for x, y in _along(points) if start - _STEP <= x <= start + wide + _STEP] or [points[0][1]]
+        for bottom in (max(beside) + 2, min(beside) - _HIGH - 2):
+            yield start, bottom, start + wide, bottom + _HIGH
+
+
+def _cost(axes: Axes, box: _Box, seen: Points, taken: Sequence[_Box]) -> int:
+    left, bottom, right, top = box
+    outside = bool(left < axes.bbox.x0 or right > axes.bbox.x1 + 8 or bottom < axes.bbox.y0 or top > axes.bbox.y1 + 6)
+    collides = any(left < other[2] and other[0] < right and bottom < other[3] and other[1] < top for other in taken)
+    covered = sum(left <= x <= right and bottom <= y <= top for x, y in seen)
+    return covered + _COLLIDES * (outside + collides)
+
+
+def _pixels(axes: Axes, points: Points) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in axes.transData.transform(list(points))] if points else []
+
+
+def _along(points: Points) -> Iterator[tuple[float, float]]:
+    """The line as points that are at most a few pixels apart."""
+    yield from points[:1]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        steps = min(200, max(1, int(hypot(to_x - x, to_y - y) / _STEP)))
+        for step in range(1, steps + 1):
+            yield x + (to_x - x) * step / steps, y + (to_y - y) * step / steps

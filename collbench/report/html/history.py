@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 
 from collbench.gate.allocation import counted
 from collbench.gate.history import CELL, KINDS, History, Series, Step
-from collbench.report.baseline import hosts_of
-from collbench.report.columns import NOTHING
+from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
+from collbench.report.cells import NOTHING
 from collbench.report.headlines import short
-from collbench.report.history import by_step, chosen, day, interval, sentences, title, with_it
-from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.draw import BAD, LIMIT, fixed_ticks, line, panel, spots, svg_of
-from collbench.report.html.names import cut
+from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, line, panel, spots, svg_of
 from collbench.report.html.page import page
-from collbench.report.outputs import write_whole
+from collbench.report.writers import write_whole
 from collbench.units import format_time
 
 if TYPE_CHECKING:

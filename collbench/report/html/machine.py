@@ -3,23 +3,127 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import known
+from collbench.machine.cluster import folded
+from collbench.machine.model import Machine
 from collbench.machine.peak.links import limiting_parts
-from collbench.report.columns import NOTHING
-from collbench.report.flags import printable
+from collbench.machine.readers.text import Unreadable
+from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
+from collbench.report.cells import NOTHING, printable
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.interfaces import interfaces_table
-from collbench.report.html.machine_kinds import Kind, kinds_of
 from collbench.report.html.material import Material
-from collbench.report.probe_picture import picture
-from collbench.report.probe_svg import embedded
-from collbench.report.probe_tree import part_texts, title
-from collbench.report.probe_words import safe, system_text
+from collbench.report.machine import gigabits, part_texts, safe, system_text, title
+from collbench.report.machine_picture import embedded, picture
+from collbench.results.folder import TOPOLOGY
+from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_rate
+
+# The network interfaces that carried the traffic, as a table: of hosts whose machine nobody probed all that is known of their links.
+
+_MOST = 40
+
+
+def interfaces_table(runs: Sequence[Run]) -> Table | None:
+    """Interface, rate, MTU and hosts, equal ones once; None where no run has any."""
+    hosts: dict[tuple[str, ...], dict[str, None]] = {}
+    for run in runs:
+        for host, interface in _interfaces(run):
+            hosts.setdefault(_words(interface), {})[host] = None
+    rows = [(*words, safe(folded([*names]))) for words, names in hosts.items()]
+    more = [(f"and {len(rows) - _MOST} more", "", "", "")] if len(rows) > _MOST else []
+    return Table(("interface", "rate", "MTU", "hosts"), [*rows[:_MOST], *more], frozenset({2})) if rows else None
+
+
+def _interfaces(run: Run) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each with its host: there is one per host, in the order of run.json's hosts."""
+    listed, hosts = topology_of(run).get("interfaces"), run.info.get("hosts")
+    names = [str(host) for host in hosts] if isinstance(hosts, list) else []
+    for number, interface in enumerate(listed if isinstance(listed, list) else []):
+        if isinstance(interface, dict):
+            yield names[number] if number < len(names) else "host unknown", interface
+
+
+def _words(interface: Mapping[str, Any]) -> tuple[str, str, str]:
+    mtu = interface.get("mtu")
+    return safe(str(interface.get("name"))), _rate(interface), str(mtu) if known(mtu) else NOTHING
+
+
+def _rate(interface: Mapping[str, Any]) -> str:
+    shaped, speed, virtual = (interface.get(name) for name in ("shaped_bits_per_s", "speed_bits_per_s", "virtual"))
+    if shaped is not None and known(shaped):
+        return f"{gigabits(shaped)} (traffic shaper)"
+    if speed is not None and known(speed):
+        return gigabits(speed)
+    return f"unknown ({safe(virtual)} has no speed of its own)" if isinstance(virtual, str) else "unknown (the kernel does not tell it)"
+
+
+# The machines that runs were made on, equal ones once.
+
+_KINDS_MOST = 64  # different machines that are looked at
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Machines that only their names tell apart: the first of them, and the hosts."""
+
+    machine: Machine
+    hosts: tuple[str, ...]
+
+    @property
+    def names(self) -> str:
+        """The hosts, as Slurm folds names."""
+        return safe(folded(self.hosts) or "machine without a name")
+
+
+def kinds_of(runs: Sequence[Run]) -> tuple[list[Kind], list[str]]:
+    """The kinds of machine in the order of their first run; and a sentence for what cannot be read, or was not the same in all runs."""
+    told: list[tuple[Machine, tuple[str, ...]]] = []
+    doubts: list[str] = []
+    for run in runs:
+        listed = topology_of(run).get("machines")
+        for entry in listed if isinstance(listed, list) else []:
+            try:
+                told.append(_read(entry, f"{run.path / TOPOLOGY}"))
+            except Unreadable as error:
+                doubts.append(str(error))
+    kinds = _kinds(told[:_KINDS_MOST])
+    if len(told) > _KINDS_MOST:
+        doubts.append(f"{len(told) - _KINDS_MOST} more descriptions of machines are left out here: each run's {TOPOLOGY} has them")
+    return kinds, [*dict.fromkeys(doubts), *_changed(kinds)]
+
+
+def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
+    """A machine of topology.json with all its hosts, and only the first one made of it. Raises Unreadable."""
+    if not isinstance(entry, dict):
+        raise Unreadable(f"{name} lists a machine that is none: `collbench probe --format json` writes one that can be read")
+    hosts = entry.get("hostnames") or [entry.get("hostname")]
+    names = [host for host in hosts if isinstance(host, str)] if isinstance(hosts, list) else []
+    one = {**entry, "hostnames": names[:1]} if names else {key: value for key, value in entry.items() if key != "hostnames"}
+    return machines_of({"schema": SCHEMA, "machines": [one]}, name)[0], tuple(names)
+
+
+def _kinds(told: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[Kind]:
+    """The same machine of several runs, and equal ones, together: they are numbered in place of their names."""
+    numbered = [replace(machine, hostname=str(number)) for number, (machine, _) in enumerate(told)]
+    found = []
+    for entry in topology_json(numbered)["machines"] if numbered else []:
+        same = [told[int(number)] for number in entry["hostnames"]]
+        found.append(Kind(same[0][0], tuple(dict.fromkeys(host for _, hosts in same for host in hosts))))
+    return found
+
+
+def _changed(kinds: Sequence[Kind]) -> list[str]:
+    """A host that is of two kinds was another machine in another run."""
+    hosts = [host for kind in kinds for host in kind.hosts]
+    twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(hosts) <= 10_000 else []
+    return [f"not the same machine in all runs (see what differs, below): {safe(folded(twice))}"] if twice else []
+
 
 _MOST_DRAWN, _MOST_LIMITS = 4, 40
 _OF_LINKS = ("network", "topology")  # the kinds of ceiling that come from links, and not from a figure measured or given

@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.report.kinds import Kind, kind_of, of_kinds
-from collbench.report.pairs_stored import holds_pairs
-from collbench.report.plan import in_print_order
+from collbench.report.frame import in_print_order
+from collbench.report.stored import Kind, holds_pairs, kind_of, of_kinds
 from collbench.results.reader import Run
 from collbench.results.row import Row
 

@@ -4,25 +4,184 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
-from collbench.report.columns import NOTHING, value_of
-from collbench.report.flags import FLAGS
-from collbench.report.headlines import circumstances, short, subject
-from collbench.report.html import peak_bars
-from collbench.report.html.chart import Section, Table
+from collbench.report.cells import FLAGS, NOTHING, doubtful, limited_by, of_ceiling, remarks, value_of
+from collbench.report.headlines import circumstances, figure, has_share, latency, short, speed, subject, where
+from collbench.report.html.chart import INK, LIMIT, PAPER, SOFT, Chart, Section, Table, fixed_ticks, panel, series_color, spots, svg_of
 from collbench.report.html.material import Material
-from collbench.report.html.peak_table import MOST, peak_table
 from collbench.report.pairs import measured
 from collbench.results.reader import Run
 from collbench.results.row import Row
+from collbench.units import format_percent
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from collbench.analysis.pairs import PairEffects
     from collbench.results.rounds import StoredPairs
+
+
+# All peaks in one drawing: a bar each, as a percentage of the expected bandwidth.
+
+_MOST = 60
+_BAR, _ABOVE, _BELOW = 21, 24, 40  # pixels
+_WIDTH, _NAMES, _WORDS = 940, 220, 380
+_FURTHEST = 125.0  # per cent; what is above ends there, and its words say the rest
+_MADE = (
+    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest; of "
+    "several launches the time is the median of theirs, of imported rows it is the other tool's own statistic. What is above the hard "
+    "limit, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
+    "slowest link (ring), the hard limit of the links (hard limit), a reference measured before the first cell (measured), or the ceiling "
+    "given. An open bar is doubtful: flags on its row say why."
+)
+_WITHOUT = " Peaks without a percentage have no bar, and are in the table above."
+
+
+def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
+    """The bars of all peaks that have a percentage, each with the name to be shown; None where there is none."""
+    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in best if has_share(row)]
+    bars = [(short(name, 38), row, percent) for name, row, percent in known if isfinite(percent) and percent >= 0]
+    if not bars:
+        return None
+    shown = bars[:_MOST]
+    says = f"{_extreme(shown)}.{f' The first {_MOST} of {len(bars)} are drawn.' if len(bars) > _MOST else ''}"
+    figure, axes = panel(_WIDTH, _ABOVE + _BELOW + _BAR * len(shown), (_NAMES, _WORDS, _ABOVE, _BELOW))
+    _draw(axes, shown)
+    places = list(range(len(shown)))
+    texts = [f"{name}: {_words(row)}" for name, row, _ in shown]
+    points = spots(axes, [min(percent, _FURTHEST) for *_, percent in shown], places, texts)
+    drawing = svg_of(figure, "peaks", "Peaks, as percentages of the expected bandwidth")
+    made = f"{_MADE}{_WITHOUT if len(bars) < len(best) else ''}"
+    return Chart("peaks", "Peak bus bandwidth versus expected", says, made, drawing, _table(bars), points, wide=True)
+
+
+def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
+    axes.set_xlim(0, max(110.0, *(min(percent, _FURTHEST) for *_, percent in bars)))
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    fixed_ticks(axes.xaxis, (0, 25, 50, 75, 100), ("0", "25 %", "50 %", "75 %", "100 %"))
+    fixed_ticks(axes.yaxis, range(len(bars)), [name for name, *_ in bars])
+    color = series_color(0)
+    _add(axes, [bar for bar in enumerate(bars) if not doubtful(bar[1][1])], {"facecolor": color, "edgecolor": color})
+    _add(axes, [bar for bar in enumerate(bars) if doubtful(bar[1][1])], {"facecolor": PAPER, "edgecolor": color, "linestyle": (0, (3, 2))})
+    for place, (_, row, _) in enumerate(bars):
+        _write(axes, _words(row, 68), (1, place), (8, 0), axes.get_yaxis_transform(), color=INK, va="center")
+    axes.axvline(100, color=LIMIT, linewidth=1.4)
+    _write(axes, "expected", (100, 1), (0, 6), axes.get_xaxis_transform(), color=SOFT, ha="center")
+
+
+def _add(axes: Axes, bars: Sequence[tuple[int, tuple[str, Row, float]]], style: dict[str, Any]) -> None:
+    """Bars of one style as one artist."""
+    from matplotlib.collections import PolyCollection
+
+    ends = [(place - 0.28, place + 0.28, min(percent, _FURTHEST)) for place, (*_, percent) in bars]
+    axes.add_collection(PolyCollection([[(0, low), (end, low), (end, high), (0, high)] for low, high, end in ends], linewidth=1.2, **style))
+
+
+def _write(axes: Axes, text: str, place: tuple[float, float], off: tuple[float, float], transform: Any, **style: Any) -> None:
+    axes.annotate(text, place, off, xycoords=transform, textcoords="offset pixels", fontsize=10.5, annotation_clip=False, **style)
+
+
+def _words(row: Row, most: int = 300) -> str:
+    return short(f"{'? ' if doubtful(row) else ''}{of_ceiling(row)}  {limited_by(row)}", most)
+
+
+def _extreme(bars: Sequence[tuple[str, Row, float]]) -> str:
+    """Return "Between ? 26 % (allreduce · mpi) and 48 % (allreduce · gloo) of the expected bandwidth; 1 of 2 is doubtful (open)"."""
+    ordered = sorted(bars, key=lambda bar: bar[2])
+    low, high = (f"{'? ' if doubtful(row) else ''}{format_percent(percent)} ({name})" for name, row, percent in (ordered[0], ordered[-1]))
+    text = f"{low if len(ordered) == 1 else f'Between {low} and {high}'} of the expected bandwidth"
+    doubts = sum(bool(doubtful(row)) for _, row, _ in bars)
+    return f"{text}; {doubts} of {len(bars)} {'is' if doubts == 1 else 'are'} doubtful (open)" if doubts else text
+
+
+def _table(bars: Sequence[tuple[str, Row, float]]) -> Table:
+    rows = [
+        [name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", _exact(row.percent_of_hard_bound, 4), *_rates(row), short(limited_by(row))]
+        for name, row, percent in bars
+    ]
+    titles = ["peak", "% of ceiling", "% of hard limit", "busbw GB/s", "ceiling GB/s", "hard limit GB/s", "limited by"]
+    return Table(titles, rows, frozenset({1, 2, 3, 4, 5}))
+
+
+def _rates(row: Row) -> list[str]:
+    rates = (row.busbw_bytes_per_s, *(each.bytes_per_s if each else None for each in (row.ceiling, row.hard_bound)))
+    return [_exact(None if rate is None else rate / 1e9, 6) for rate in rates]
+
+
+def _exact(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+# The peaks as a table: a line each, or, where they are many, a line for each operation and a column for each backend.
+
+MOST, _MANY = 80, 12
+Peaks = Sequence[tuple[Launches, Peak]]
+
+
+def peak_table(best: Peaks) -> Table:
+    """The first 80 peaks (of many, lines of peaks), with the run where there are several, and what tells them apart where it differs."""
+    telling = differing(peak for _, peak in best)
+    named = len({id(table) for table, _ in best}) > 1
+    backends = list(dict.fromkeys(peak.row.backend for _, peak in best))
+    if len(best) > _MANY and 1 < len(backends) <= 6:
+        return _crossed(best, telling, named, backends)
+    shown = best[:MOST]
+    rows = [[*_name(each, ["operation", "backend", *telling], named), *_cells(*each)] for each in shown]
+    titles = ["operation", "backend", *telling, "peak", "at", "smallest message"]
+    return Table([*(["run"] if named else []), *titles], rows, marks=_marks([[peak.row] for _, peak in shown]))
+
+
+def _cells(table: Launches, peak: Peak) -> list[str]:
+    row = peak.row
+    told = " · ".join(text for text in (figure(row), remarks(row)) if text)
+    return [short(told), where(row, table.rows), latency(peak)]
+
+
+def _crossed(best: Peaks, telling: Sequence[str], named: bool, backends: Sequence[str]) -> Table:
+    lines: dict[tuple[object, ...], dict[str, Row]] = {}
+    for table, peak in best:  # two runs may have one name
+        name = (id(table), *_name((table, peak), ["operation", *telling], named))
+        lines.setdefault(name, {})[peak.row.backend] = peak.row
+    shown = list(lines.items())[:MOST]
+    rows = [[*map(str, name[1:]), *(_at(of.get(backend)) for backend in backends), _limits(of)] for name, of in shown]
+    titles = [*(["run"] if named else []), "operation", *telling, *(short(backend, 40) for backend in backends), "limited by"]
+    return Table(titles, rows, marks=_marks([list(of.values()) for _, of in shown]))
+
+
+def _name(each: tuple[Launches, Peak], fields: Sequence[str], named: bool) -> list[str]:
+    table, peak = each
+    return [*([short(table.name, 80)] if named else []), *(short(value_of(peak.row, name), 80) for name in fields)]
+
+
+def _at(row: Row | None) -> str:
+    if row is None:
+        return NOTHING
+    return short(speed(row)) if row.na is not None or row.wrong else f"{short(speed(row))} at {where(row, [row])}"
+
+
+def _limits(of: dict[str, Row]) -> str:
+    """What limits: once where it is the same, else with the backends that it limits."""
+    limits: dict[str, list[str]] = {}
+    for backend, row in of.items():
+        if has_share(row):
+            limits.setdefault(limited_by(row), []).append(backend)
+    if len(limits) == 1:
+        return short(next(iter(limits)))
+    return short("; ".join(f"{', '.join(backends)}: {limit}" for limit, backends in limits.items()), 600)
+
+
+def _marks(lines: Sequence[Sequence[Row]]) -> dict[int, str]:
+    """The style of each line, by what is worst in it; n/a where nothing in it was measured."""
+    marks = {number: "wrong" if any(row.wrong for row in rows) else "doubtful" if any(map(doubtful, rows)) else ""
+             for number, rows in enumerate(lines)}  # fmt: skip
+    marks |= {number: "na" for number, rows in enumerate(lines) if all(row.na is not None for row in rows)}
+    return {number: mark for number, mark in marks.items() if mark}
+
 
 _MOST_RUNS, _MOST_BAD = 5, 3
 _BARE = ("group", "ranks", "nodes")  # whose values say nothing without their name
@@ -40,7 +199,7 @@ def section(material: Material) -> Section | None:
     concerns = [(f"Findings and flags, worst first ({len(found)})", _concerns(found))] if found else []
     best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
     highest = [(_caption(best, shown), shown)] if best and (shown := peak_table(best)) else []
-    drawn = peak_bars.chart(_labelled(best))
+    drawn = chart(_labelled(best))
     texts = [*_judged(material), *_summary(found), *_against(material), *_left_out(subjects)]
     return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns], [drawn] if drawn else [])
 
@@ -59,7 +218,7 @@ def _judged(material: Material) -> list[str]:
     """What the gate said, where it was asked."""
     if material.verdict is None:
         return []
-    from collbench.report.words import headline, judged
+    from collbench.report.verdict import headline, judged
 
     return [f"The gate says: {headline(material.verdict)} ({judged(material.verdict)})."]
 

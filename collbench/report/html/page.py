@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.report.headlines import short
-from collbench.report.html import against, gate, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
-from collbench.report.outputs import write_whole
-from collbench.report.probe_svg import style as drawing_style
+from collbench.report.html import against, gate, machine, overview, pairs, provenance, samples, slowest, sweep, timeline
+from collbench.report.html import against as ratios
+from collbench.report.machine_picture import style as drawing_style
+from collbench.report.writers import write_whole
 from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collbench.report.html.material import Material
 
 _HERE = Path(__file__).parent
-SECTIONS = (gate, overview, against, matrix, rates, latencies, ratios, spread, slowest, timeline, machine, provenance)
+SECTIONS = (gate, overview, against, pairs, sweep, sweep, ratios, samples, slowest, timeline, machine, provenance)
 _NEEDED = ("matplotlib", "jinja2")
 
 

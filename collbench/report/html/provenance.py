@@ -2,23 +2,151 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from collbench.analysis.differences import NOTHING as NOT_THERE
 from collbench.analysis.differences import differences, facts
+from collbench.analysis.launches import known
 from collbench.errors import INTERRUPTED, TERMINATED
-from collbench.report.columns import NOTHING
+from collbench.report.cells import NOTHING
 from collbench.report.headlines import short
-from collbench.report.html.chart import Section, Table
-from collbench.report.html.imported import imported_files, imported_texts
-from collbench.report.html.made import made_table
+from collbench.report.html.chart import Link, Section, Table
 from collbench.report.html.material import Material
-from collbench.report.html.raw_files import raw_files
+from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOOLS, TOPOLOGY
+from collbench.results.importers.store import sentences
 from collbench.results.reader import Run
-from collbench.units import format_duration
+from collbench.results.row import Row
+from collbench.units import format_bytes, format_duration
+
+# Runs that were read from another tool's output: from which files, and what those did not tell.
+
+_MOST = 40
+
+
+def imported_texts(runs: Sequence[Run]) -> Iterator[str]:
+    """What imported runs say of themselves: the tables, what is not in them, what is doubtful; each sentence once."""
+    told = dict.fromkeys(short(f"{sentence}.", 600) for run in runs for sentence in sentences(run.info))
+    yield from list(told)[:_MOST]
+    if len(told) > _MOST:
+        yield f"And {len(told) - _MOST} more sentences of imported runs: each run.json has its own."
+
+
+def imported_files(runs: Sequence[Run]) -> list[tuple[str, Table]]:
+    """The files with their checksums, as a table; none where every run was measured."""
+    rows = list(dict.fromkeys(_file(each) for run in runs for each in _files(run)))
+    more = f" (the first {_MOST} of {len(rows)})" if len(rows) > _MOST else ""
+    head = ("file", "format", "size", "SHA-256")
+    return [(f"Files that were imported{more}", Table(head, rows[:_MOST], frozenset({2})))] if rows else []
+
+
+def _files(run: Run) -> Iterator[Mapping[str, Any]]:
+    imported = run.info.get("imported")
+    listed = imported.get("files") if isinstance(imported, dict) else None
+    yield from (each for each in (listed if isinstance(listed, list) else []) if isinstance(each, dict))
+
+
+def _file(told: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    name, form, digest = (short(str(value), 120) if (value := told.get(key)) else NOTHING for key in ("name", "format", "sha256"))
+    size = told.get("size_bytes")
+    return name, form, format_bytes(size) if isinstance(size, int) and known(size) else NOTHING, digest
+
+
+# How each number on the page was made, in a line each: of those numbers that occur on it.
+
+_TIME = (
+    "the median over iterations of the slowest rank's time per message, in µs; the ranks meet before each sample (mode isolated), or calls "
+    "follow each other (batched, pipelined, graph)"
+)
+_LAUNCHES = "the median of the launches' medians"
+_INTERVAL = "covers the median with 95 %, from order statistics, widened for autocorrelation; it speaks for one launch"
+_OVER_LAUNCHES = "covers the median over launches with 95 %; the launch is the unit of evidence"
+_DOUBTED = ". “?” before it: a flag says why it is not to be taken at its word"
+_ALGBW = "message size / time; GB/s is 1e9 bytes per second, one direction, and sizes are powers of 1024"
+_BUSBW = (
+    "algbw × the bus factor of the operation (2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter, all-to-all, gather and "
+    "scatter, 1 for broadcast, reduce and point-to-point), so that it compares with a link"
+)
+_CEILING = (
+    "busbw / the ceiling: between hosts and GPUs what a ring on the slowest link reaches, from probed rates; inside a host a copy or "
+    "stream measured by all ranks before the first cell; or the figure given. The second percentage is of the hard limit, which no "
+    "algorithm can exceed. None where no rate is known, or a flag takes it away"
+)
+_WRONG = "elements that differ from what had to arrive, counted after the timed iterations; “–”: not checked"
+_CANARY = "the time that a cache line takes between two ranks, before and after each cell: it tells whether the machine's state changed"
+_IMPORTED = (
+    "that tool's own statistic, which Provenance names; bandwidths follow from it by the definitions below, and neither samples nor an "
+    "interval within a launch stand behind it"
+)
+_PAIRS = (
+    "latency and bandwidth of each direction of every pair, disjoint pairs at the same time, every message verified; who seemed slow was "
+    "measured again, alone, before it was named"
+)
+
+
+def made_table(material: Material) -> Table:
+    """What is shown, and how it was made."""
+    return Table(("number", "how it was made"), list(_lines(material)))
+
+
+def _lines(material: Material) -> Iterator[tuple[str, str]]:
+    rows = [row for table in material.tables for row in table.rows]
+    yield from _times(rows)
+    if any(row.busbw_bytes_per_s is not None for row in rows):
+        yield from (("algbw", _ALGBW), ("busbw", _BUSBW))
+    if any(row.ceiling is not None for row in rows):
+        yield "of ceiling", _CEILING
+    if any(row.wrong is not None for row in rows):
+        yield "wrong", _WRONG
+    if any(value is not None for row in rows for value in row.canary_s.values()):
+        yield "canary", _CANARY
+    if material.pairs:
+        yield "pairs", _PAIRS
+
+
+def _times(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    measured = [row for row in rows if "imported" not in row.flags]
+    launches = {row.launches > 1 for row in rows if row.time_s is not None and row.time_s.ci_low is not None}
+    if measured:
+        yield "time", _TIME
+    if any(row.launches > 1 for row in rows):
+        yield "time of several launches", _LAUNCHES
+    if len(measured) < len(rows):
+        yield "time of what is imported", _IMPORTED
+    if False in launches:
+        yield "95 % interval", _INTERVAL + _DOUBTED
+    if True in launches:
+        yield "95 % interval over launches", _OVER_LAUNCHES + _DOUBTED
+
+
+# Links from the page to the files of a run.
+
+_FILES = (RUN, TOPOLOGY, CELLS, PAIRS, TOOLS, SAMPLES, EVENTS)
+
+
+def raw_files(run: Run, page: Path) -> list[Link]:
+    """The run's files that are there, relative to the folder of `page`; never an address with a scheme."""
+    return [Link(f"{name} ({format_bytes(size)})", _address(run.path / name, page)) for name in _FILES if (size := _size(run.path / name))]
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 for what is empty, not there, or no regular file."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def _address(path: Path, page: Path) -> str:
+    """As a browser takes it: links in between are left as they are, since a browser does not follow them either."""
+    relative = os.path.relpath(path, page.parent)
+    return quote(os.fsencode(relative.replace(os.sep, "/")))
+
 
 _MOST_RUNS, _MOST_COLUMNS, _MOST_LINES, _MOST_DIFFERENCES = 60, 4, 200, 60
 _KINDS = ("software", "machine", "launcher", "ranks", "environment", "libraries")  # what stands in the table of versions

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collbench.report.columns import NOTHING
-from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.draw import BAD, LIMIT, fixed_ticks, panel, series_color, spots, svg_of
-from collbench.report.html.names import cut
+from collbench.report.cells import NOTHING
+from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, panel, series_color, spots, svg_of
 from collbench.units import format_percent
 
 if TYPE_CHECKING:

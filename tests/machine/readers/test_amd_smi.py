@@ -10,7 +10,7 @@ from collbench.machine.distance import Distances
 from collbench.machine.model import Machine
 from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
-from collbench.report.probe_tree import tree_lines
+from collbench.report.machine import tree_lines
 
 A, B, C = "0000:03:00.0", "0000:23:00.0", "0000:43:00.0"
 XGMI, PCIE = {(A, B), (B, A)}, {(A, C), (C, A), (B, C), (C, B)}

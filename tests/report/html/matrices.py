@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from collbench.analysis.pairs import PairEffects
 from collbench.report.html.chart import Chart
-from collbench.report.html.charts import Told, charts
+from collbench.report.html.pairs import Told, charts
 from collbench.results.rounds import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from collbench.analysis.launches import read_all
-from collbench.report.html.against import section
+from collbench.report.html.against import MOST_LINES, section
 from collbench.report.html.chart import Section
-from collbench.report.html.forest import MOST_LINES
 from collbench.report.html.material import MOST_CANDIDATES, Material
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured, store

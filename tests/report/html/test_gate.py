@@ -12,8 +12,7 @@ from collbench.analysis.concerns import FINDING, Concern
 from collbench.gate.verdict import Verdict
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
-from collbench.report.html.gate import section
-from collbench.report.html.gate_chart import Judged, drawn
+from collbench.report.html.gate import Judged, drawn, section
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section as overview
 from collbench.report.html.page import html

@@ -16,7 +16,7 @@ from collbench.report.html.chart import Section
 from collbench.report.html.machine import section
 from collbench.report.html.material import Material
 from collbench.report.html.page import html
-from collbench.report.probe_svg import style
+from collbench.report.machine_picture import style
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.machine.machines import dgx, laptop, mesh, pcie_box

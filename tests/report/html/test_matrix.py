@@ -10,7 +10,7 @@ import pytest
 
 from collbench.report.html.chart import Section
 from collbench.report.html.material import Material
-from collbench.report.html.matrix import section
+from collbench.report.html.pairs import section
 from collbench.results.reader import read_run
 from tests.report.html.matrices import cell_texts, drawn, even, slowed, texts_in
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from collbench.analysis.launches import Launches
 from collbench.report.headlines import subject
-from collbench.report.html import peak_bars
+from collbench.report.html import overview as peak_bars
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section

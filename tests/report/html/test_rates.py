@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.html import latencies, rates, ratios
-from collbench.report.html.limits import limits
-from collbench.report.html.series import not_drawn, series_of, sheets
+from collbench.report.html import against, sweep
+from collbench.report.html.sweep import limits, not_drawn, series_of, sheets
 from collbench.results.row import Row, Times
 from tests.report.html.stored import material, run_of
 from tests.results.rows import COPY, NIC, make_row, not_measured
@@ -50,7 +49,7 @@ def texts(drawing: str) -> list[str]:
 
 class TestRates:
     def test_reference_and_bound_are_drawn_and_named(self) -> None:
-        section = rates.section(page_of(*curve("nccl", hard_bound=BOUND)))
+        section = sweep.section_rates(page_of(*curve("nccl", hard_bound=BOUND)))
         assert section
         (chart,) = section.charts
         assert {"ring reference 50.0 GB/s: NIC 4×100 Gb/s", "hard limit 100 GB/s: NIC 8×100 Gb/s"} <= set(texts(chart.drawing))
@@ -60,7 +59,7 @@ class TestRates:
         assert chart.says.startswith("nccl reaches 40.0 of 50.0 GB/s (80 %, hard limit 40 %) at 1 MiB.")
 
     def test_hover_and_table_have_the_exact_values(self) -> None:
-        section = rates.section(page_of(*curve("nccl"), *curve("mpi", 20)))
+        section = sweep.section_rates(page_of(*curve("nccl"), *curve("mpi", 20)))
         assert section
         (chart,) = section.charts
         assert "nccl 1 MiB: 40.0 of 50.0 GB/s (80 %) [36.4, 44.4]" in [spot.text for spot in chart.spots]
@@ -70,7 +69,7 @@ class TestRates:
         assert "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node" in chart.made
 
     def test_bars_are_the_interval(self) -> None:
-        section = rates.section(page_of(*curve("nccl")))
+        section = sweep.section_rates(page_of(*curve("nccl")))
         assert section
         (chart,) = section.charts
         bars = re.search(r'd="([^"]*)"[^>]*stroke-opacity', chart.drawing)
@@ -82,7 +81,7 @@ class TestRates:
         rows = [*curve("nccl"), *(not_measured("no <GPU> here", size_bytes=row.size_bytes, backend="gloo") for row in curve("x"))]
         rows[3] = replace(rows[3], flags=("drift",))
         rows[4] = replace(rows[4], wrong=7)
-        section = rates.section(page_of(*rows))
+        section = sweep.section_rates(page_of(*rows))
         assert section
         (chart,) = section.charts
         assert {"doubtful (see its flags)", "n/a", "wrong data"} <= set(texts(chart.drawing))
@@ -99,7 +98,7 @@ class TestRates:
         without = [
             replace(row, percent_of_ceiling=None, ceiling=Ceiling("none", None, "virtual: no speed of its own")) for row in curve("tcp")
         ]
-        section = rates.section(page_of(*above, *without))
+        section = sweep.section_rates(page_of(*above, *without))
         assert section
         said = [spot.text for spot in section.charts[0].spots]
         assert "mpi 1 MiB: 60.0 GB/s (no percentage: above_bound) [54.5, 66.7]" in said
@@ -108,22 +107,22 @@ class TestRates:
     def test_what_is_above_its_bound_is_no_peak(self) -> None:
         rows = curve("mpi")
         rows[2] = replace(rows[2], busbw_bytes_per_s=90e9, percent_of_ceiling=None, flags=("above_bound",))
-        section = rates.section(page_of(*rows))
+        section = sweep.section_rates(page_of(*rows))
         assert section
         assert section.charts[0].says.startswith("mpi reaches 40.0 of 50.0 GB/s (80 %) at 1 MiB.")
 
     def test_more_than_eight_series_are_several_charts(self) -> None:
-        section = rates.section(page_of(*(row for number in range(10) for row in curve(f"backend{number:02}")[:2])))
+        section = sweep.section_rates(page_of(*(row for number in range(10) for row in curve(f"backend{number:02}")[:2])))
         assert section
         assert [chart.title for chart in section.charts] == [f"allreduce, part {part} of 2: bus bandwidth" for part in (1, 2)]
-        many = rates.section(page_of(*(row for number in range(50) for row in curve(f"backend{number:02}")[:2])))
+        many = sweep.section_rates(page_of(*(row for number in range(50) for row in curve(f"backend{number:02}")[:2])))
         assert many
         assert len(many.charts) == 6
         assert many.texts[-1] == "allreduce of run has 50 series, of which 48 are drawn: collbench report --csv has all"
 
     def test_one_rank_has_no_bus_and_no_chart(self) -> None:
-        assert rates.section(page_of(*curve("mpi", ranks=1))) is None
-        assert rates.section(page_of()) is None
+        assert sweep.section_rates(page_of(*curve("mpi", ranks=1))) is None
+        assert sweep.section_rates(page_of()) is None
 
     def test_a_backend_looks_alike_in_all_operations(self) -> None:
         rows = [row for operation in ("allgather", "allreduce") for row in [*curve("mpi", operation=operation)]]
@@ -171,7 +170,7 @@ def hostile_rows(draw: st.DrawFn) -> Row:
 @given(st.lists(hostile_rows(), max_size=6))
 def test_whatever_the_rows_say_comes_out_inert(rows: list[Row]) -> None:
     page = page_of(*rows)
-    for module in (rates, latencies, ratios):
+    for module in (sweep, sweep, against):
         section = module.section(page)
         for chart in section.charts if section else ():
             assert not re.search(r"<script|\x1b|\u202e|nan|inf\b", chart.drawing)
@@ -182,7 +181,7 @@ def test_whatever_the_rows_say_comes_out_inert(rows: list[Row]) -> None:
 @pytest.mark.parametrize("launches", [1, 3])
 def test_how_numbers_were_made_names_the_factor_and_the_interval(launches: int) -> None:
     runs = [run_of([(row, {}) for row in curve("nccl")], name=f"run-{number}", allocation_id="1") for number in range(launches)]
-    section = rates.section(material(*runs))
+    section = sweep.section_rates(material(*runs))
     assert section
     made = section.charts[0].made
     assert "× 1.5 (the bus factor of allreduce over 4 ranks)" in made

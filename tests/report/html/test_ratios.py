@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from collbench.report.html import ratios
+from collbench.report.html import against
 from collbench.report.html.chart import Section
 from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
@@ -21,7 +21,7 @@ def series(backend: str, factor: float, **changes: Any) -> list[Row]:
 
 
 def section_of(*rows: Row) -> Section | None:
-    return ratios.section(material(run_of([(row, {}) for row in rows])))
+    return against.section_ratios(material(run_of([(row, {}) for row in rows])))
 
 
 def test_others_are_compared_with_the_one_that_is_fastest_in_most_cells() -> None:
@@ -71,7 +71,7 @@ def test_launches_are_the_unit_where_there_are_several() -> None:
         run_of([(row, {}) for row in [*series("gloo", 4 * more), *series("mpi", more)]], name=f"run-{more}", allocation_id="1")
         for more in (1, 1.3, 1.5)
     ]
-    section = ratios.section(material(*runs))
+    section = against.section_ratios(material(*runs))
     assert section
     (chart,) = section.charts
     assert re.fullmatch(r"slower 4\.0× \(2\.\d–[67]\.\d×\)", list(chart.table.rows[0])[1])

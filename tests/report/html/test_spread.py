@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.html.names import cut
-from collbench.report.html.ratio_axis import level
-from collbench.report.html.samples import sampled
-from collbench.report.html.spread import section
+from collbench.report.html.chart import cut, level
+from collbench.report.html.samples import sampled, section
 from tests.report.html.stored import material, run_of, sampled_row
 from tests.results.rows import make_row, not_measured
 

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.html.gpus import gpu_chart
-from collbench.report.html.moments import grouped, moments
-from collbench.report.html.time_axis import TimeAxis
-from collbench.report.html.timeline import section
+from collbench.report.html.chart import TimeAxis
+from collbench.report.html.timeline import gpu_chart, grouped, moments, section
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.html.stored import material, run_of

@@ -10,7 +10,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS
 from collbench.gate.confirm import confirm_suite
-from collbench.report.again import write_suite
+from collbench.report.verdict import write_suite
 from tests.gate.verdicts import CELL
 
 SUITE = confirm_suite([tuple(CELL[name] for name in COLUMNS)])

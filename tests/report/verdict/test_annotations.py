@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from collbench.gate.verdict import Verdict
-from collbench.report.annotations import lines
+from collbench.report.verdict_formats import lines
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 

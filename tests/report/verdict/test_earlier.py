@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.earlier import remove_earlier
-from collbench.report.verdict_outputs import Files, write_files
+from collbench.report.verdict_formats import Files, remove_earlier, write_files
 from tests.gate.allocations import launch
 from tests.gate.verdicts import verdict
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collbench.gate.verdict import Change, Verdict
-from collbench.report.following import Typed, following, words_of
+from collbench.report.verdict import Typed, following, words_of
 from tests.gate.verdicts import suspicion, verdict
 
 AGAIN = ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)

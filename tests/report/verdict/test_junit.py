@@ -10,7 +10,7 @@ from junitparser import Error, Failure, TestSuite
 from lxml import etree
 
 from collbench.gate.verdict import EXIT_CODES, FloorState, Verdict
-from collbench.report.junit import junit
+from collbench.report.verdict_formats import junit
 from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.verdict import read_verdict
-from collbench.report.verdict_outputs import Files, lines, write_files
+from collbench.report.verdict_formats import Files, lines_verdict_outputs, write_files
 from tests.gate.verdicts import regression, verdict
 
 FILES = {"out": "v.json", "junit": "v.xml", "markdown": "v.md", "openmetrics": "v.prom"}
@@ -45,7 +45,7 @@ def test_a_summary_that_is_full_keeps_what_matters(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("name", "package"), [("junit", "junitparser"), ("openmetrics", "prometheus_client"), ("html", "jinja2")])
 def test_a_package_that_is_missing_is_said_before(name: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("collbench.report.verdict_outputs.find_spec", lambda asked: None if asked == package else sys)
+    monkeypatch.setattr("collbench.report.verdict_formats.find_spec", lambda asked: None if asked == package else sys)
     with pytest.raises(UsageError) as error:
         Files(**{name: tmp_path / "file"}).check()
     assert str(error.value) == f"--{name} needs {package}: pip install 'collbench[report]'"
@@ -64,13 +64,16 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_follows_format_and_style() -> None:
-    first = {each: next(iter(lines(verdict(), *each))).text for each in (("table", "collbench"), ("github", "prolog"), ("table", "nagios"))}
+    first = {
+        each: next(iter(lines_verdict_outputs(verdict(), *each))).text
+        for each in (("table", "collbench"), ("github", "prolog"), ("table", "nagios"))
+    }
     assert first == {
         ("table", "collbench"): "passed",
         (
             "github",
             "prolog",
         ): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cells with a history",
-        ("table", "nagios"): next(iter(lines(verdict(), "table", "nagios"))).text,
+        ("table", "nagios"): next(iter(lines_verdict_outputs(verdict(), "table", "nagios"))).text,
     }
-    assert json.loads(next(iter(lines(verdict(), "json", "collbench"))).text)["result"] == "passed"
+    assert json.loads(next(iter(lines_verdict_outputs(verdict(), "json", "collbench"))).text)["result"] == "passed"

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from collbench.gate.verdict import UNDECIDED, FloorState, Verdict
-from collbench.report.verdict_terminal import json_line, lines
+from collbench.report.verdict import json_line, lines
 from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 

@@ -8,8 +8,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from collbench.report.html.draw import LIMIT, fixed_ticks, line, log_axis, panel, place, series_color, size_axis, spots, svg_of
-from collbench.report.html.words import Wish, write_words
+from collbench.report.html.chart import (
+    LIMIT,
+    Wish,
+    fixed_ticks,
+    line,
+    log_axis,
+    panel,
+    place,
+    series_color,
+    size_axis,
+    spots,
+    svg_of,
+    write_words,
+)
 
 SIZES = [1 << power for power in range(3, 31)]
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from collbench.report.html.marks import cut
+from collbench.report.html.pairs import cut
 from tests.report.html.matrices import drawn, even, pixels, slowed, texts_in
 
 CLEAR, WRONG = 6, 5

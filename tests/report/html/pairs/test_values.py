@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.pairs import PairEffects
-from collbench.report.html.charts import Told, charts
+from collbench.report.html.pairs import Told, charts
 from collbench.units import format_rate, format_time
 from tests.analysis.pair_matrices import Made
 from tests.report.html.matrices import cell_texts, drawn, even, slowed

@@ -1,0 +1,807 @@
+"""The rows of a table as series to be drawn: one operation per chart, one line per series, at most eight lines to a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+from typing import TYPE_CHECKING, Any
+
+from collbench.analysis.launches import is_time, known, time_of
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cells import (
+    NOTHING,
+    Column,
+    doubtful,
+    interval,
+    limited_by,
+    name_of,
+    not_available,
+    of_ceiling,
+    remarks,
+    same_for_all,
+    shown_columns,
+    size_of,
+    times,
+    value_of,
+    wrong,
+)
+from collbench.report.frame import PlanSummary
+from collbench.report.headlines import FIT_TITLES, fit_cells, left_out
+from collbench.report.html.chart import (
+    BAD,
+    BOUND,
+    HEIGHT,
+    LIMIT,
+    PAPER,
+    SOFT,
+    WIDTH,
+    Chart,
+    Points,
+    Section,
+    Spot,
+    Table,
+    Wish,
+    cut,
+    line,
+    log_axis,
+    panel,
+    place,
+    series_color,
+    series_name,
+    size_axis,
+    spots,
+    svg_of,
+    telling,
+    write,
+    write_words,
+)
+from collbench.report.html.material import Material
+from collbench.results.row import Row
+from collbench.units import format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from collbench.analysis.latency import LineFit
+    from collbench.stats.fit import Regime
+
+_PER_CHART, _MOST_CHARTS, _MOST_STATISTICS = 8, 6, 3
+_LARGEST = 1 << 62  # bytes: beyond, no message was ever sent, the file is broken or hostile
+_SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second, likewise
+# Flags without a percentage.
+_WITHHOLDS = frozenset({"above_bound", "oversubscribed", "other_path", "path_unproven", "reference_disturbed", "shared_gpu"})
+
+
+@dataclass(frozen=True)
+class Series:
+    """What differs in size only. `number` is how it is drawn (draw.line), `rows` ascend, one for each size: the one measured last."""
+
+    number: int
+    label: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What one chart shows: some series of one operation of one table.
+
+    key    tells it from all others in the page: "0-2-0"
+    title  "allreduce", "allreduce, part 2 of 3 (run-b)"
+    """
+
+    key: str
+    title: str
+    series: Sequence[Series]
+    launches: int
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows of all its series."""
+        return [row for each in self.series for row in each.rows]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The message sizes that occur, in bytes, ascending."""
+        return sorted({row.size_bytes for row in self.rows})
+
+
+def sheets(material: Material) -> Iterator[Sheet]:
+    """Everything that moves bytes, operation by operation; of one with more series than anybody reads, the first 48."""
+    for number, table in enumerate(material.drawn):
+        where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
+        rows = [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]
+        backends = sorted({row.backend for row in rows})
+        for place, operation in enumerate(dict.fromkeys(row.operation for row in rows)):
+            series = series_of([row for row in rows if row.operation == operation], backends)
+            parts = [series[first : first + _PER_CHART] for first in range(0, len(series), _PER_CHART)][:_MOST_CHARTS]
+            for part, each in enumerate(parts):
+                of = f", part {part + 1} of {len(parts)}" if len(parts) > 1 else ""
+                yield Sheet(f"{number}-{place}-{part}", f"{cut(operation)}{of}{where}", each, len(table.runs))
+
+
+def not_drawn(material: Material) -> list[str]:
+    """A sentence on runs that have no charts, and one for each operation that has more series than are drawn."""
+    runs, drawn = len(material.tables), len(material.drawn)
+    texts = [f"Charts show the first {drawn} of {runs} runs: collbench report --csv has all."] if drawn < runs else []
+    for table in material.drawn:
+        rows = [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]
+        for operation in dict.fromkeys(row.operation for row in rows):
+            many = len(series_of([row for row in rows if row.operation == operation], []))
+            if many > _PER_CHART * _MOST_CHARTS:
+                texts.append(
+                    f"{cut(operation)} of {cut(table.name)} has {many} series, of which {_PER_CHART * _MOST_CHARTS} are drawn: "
+                    "collbench report --csv has all"
+                )
+    return texts
+
+
+def series_of(rows: Sequence[Row], backends: Sequence[str]) -> list[Series]:
+    """The series of one operation; where each backend has one, it is drawn alike in all operations (by its place in `backends`)."""
+    names = telling(rows)
+    groups: dict[tuple[object, ...], dict[int, Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in names), {})[row.size_bytes] = row
+    of_one = len({row.backend for row in rows}) == len(groups)
+    return [
+        Series(backends.index(row.backend) if of_one and row.backend in backends else number, series_name(row, names), list(sized.values()))
+        for number, sized in enumerate(groups.values())
+        for row in [next(iter(sized.values()))]
+    ]
+
+
+def rate_of(row: Row) -> float | None:
+    """The row's bus bandwidth in bytes per second, None where there is none, no bus, or none that anything could have."""
+    rate = row.busbw_bytes_per_s
+    return rate if row.na is None and row.ranks > 1 and rate is not None and known(rate) and _SLOWEST < rate < _FASTEST else None
+
+
+def sound_interval(row: Row) -> tuple[float | None, float | None]:
+    """The interval of the row's time in seconds; None twice where there is none that holds the time."""
+    time_s, times = time_of(row), row.time_s
+    if time_s is None or times is None or not (is_time(times.ci_low) and is_time(times.ci_high)):
+        return None, None
+    low, high = times.ci_low or 0.0, times.ci_high or 0.0
+    return (low, high) if low <= time_s <= high else (None, None)
+
+
+def time_words(sheet: Sheet) -> str:
+    """What a time is and what the bars are: "the median over iterations of the slowest rank; bars are 95 % intervals …"."""
+    imported = [row for row in sheet.rows if "imported" in row.flags]
+    ours = "the median over iterations of the slowest rank"
+    if len(imported) == len(sheet.rows):
+        bars = (
+            "bars are 95 % intervals, where the tool printed single times"
+            if any(map(_has_interval, imported))
+            else "there are no intervals"
+        )
+        return f"the other tool's own statistic ({_statistics(imported)}); {bars}"
+    told = f"{ours}, but of {len(imported)} imported rows the other tool's own statistic ({_statistics(imported)})" if imported else ours
+    if sheet.launches > 1:
+        return f"{told}; of {sheet.launches} launches the median, and bars are 95 % intervals over launches"
+    return f"{told}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
+
+
+def _has_interval(row: Row) -> bool:
+    return row.time_s is not None and row.time_s.ci_low is not None
+
+
+def _statistics(imported: Sequence[Row]) -> str:
+    statistics = dict.fromkeys(cut(str(row.evidence.get("statistic") or "it is not said which"), 120) for row in imported)
+    return " or ".join(list(statistics)[:_MOST_STATISTICS])
+
+
+def state_of(row: Row) -> str:
+    """How the row is to be taken: "wrong", "na", "doubtful", or "" for what it says."""
+    return "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
+
+
+def remark(row: Row) -> str:
+    """What must be said beside the row's figure: "; WRONG 3", "; ? drift, two_modes"."""
+    doubts = doubtful(row)
+    words = [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(doubts)}"] if doubts else [])]
+    return "".join(f"; {word}" for word in words)
+
+
+def against(row: Row) -> str:
+    """The row against its ceiling: "42.0 of 50.0 GB/s (84 %)", or why there is no percentage."""
+    figure = of_ceiling(row)
+    if figure != NOTHING:
+        return figure
+    flag = next((flag for flag in row.flags if flag in _WITHHOLDS), None)
+    why = flag if flag or row.ceiling is None or row.ceiling.bytes_per_s is not None else limited_by(row)
+    return f"no percentage{f': {cut(why, 60)}' if why else ''}"
+
+
+def missing(series: Iterable[Series]) -> str:
+    """The series without a single figure, each with its reason: "nccl: n/a (no GPU here)"."""
+    texts = [f"{each.label}: {cut(not_available(each.rows[0]), 120)}" for each in series if all(row.na is not None for row in each.rows)]
+    return ". ".join(texts)
+
+
+# Series of figures over the message size: lines, intervals as bars, marks for what is doubtful, and a legend above.
+
+_LETTER, _ROW, _SAMPLE = 5.9, 15, 24  # pixels of a letter, a row of the legend, a sample of a line
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 26, 40
+_MOST_MARKERS = 120
+_LEAST = 1.0  # pixels of an interval that is drawn
+_DOUBT = {"color": SOFT, "linestyle": "none", "marker": "o", "markerfacecolor": PAPER, "markeredgecolor": SOFT}
+_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "doubtful": ("doubtful (see its flags)", _DOUBT),
+    "na": ("n/a", {**_DOUBT, "marker": "x"}),
+    "wrong": ("wrong data", {**_DOUBT, "marker": "X", "markerfacecolor": BAD, "markeredgecolor": BAD}),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A figure in the units of the axis, with the ends of its interval; None: there is none.
+
+    text   says it exactly
+    state  "wrong", "na", "doubtful" or ""
+    """
+
+    size_bytes: int
+    state: str
+    value: float | None
+    low: float | None
+    high: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series with its figures, ascending in size."""
+
+    series: Series
+    points: Sequence[Point]
+
+    @property
+    def known(self) -> list[tuple[float, float]]:
+        """(place along x, value) where there is one."""
+        return [(place(each.size_bytes), each.value) for each in self.points if each.value is not None]
+
+
+def curves_of(series: Iterable[Series], point: Callable[[Series, Row], Point]) -> list[Curve]:
+    """Each series with the figure that `point` makes of its rows."""
+    return [Curve(each, [point(each, row) for row in each.rows]) for each in series]
+
+
+def span(curves: Iterable[Curve]) -> tuple[float, float] | None:
+    """The least and the greatest figure, intervals included; None where nothing has one."""
+    ends = [end for each in curves for point in each.points if point.value is not None for end in (point.value, point.low, point.high)]
+    known = [end for end in ends if end is not None]
+    return (min(known), max(known)) if known else None
+
+
+def chart_panel(curves: Sequence[Curve], also: Sequence[tuple[str, dict[str, Any]]] = ()) -> tuple[Figure, Axes]:
+    """A panel with the legend above it: the series, the marks that occur, and `also`."""
+    states = {point.state for each in curves for point in each.points}
+    marks = [entry for state, entry in _MARKS.items() if state in states]
+    entries = _placed([*((each.series.label, line(each.series.number)) for each in curves), *marks, *also])
+    rows = 1 + max((row for _, row, _, _ in entries), default=-1)
+    figure, axes = panel(WIDTH, HEIGHT + _ROW * rows, (_LEFT, _RIGHT, _TOP + _ROW * rows, _BOTTOM))
+    for left, row, label, style in entries:
+        _entry(axes, (left, HEIGHT + _ROW * (rows - row) - 9), label, style)
+    return figure, axes
+
+
+def draw_curves(axes: Axes, curves: Iterable[Curve], joined: bool = True) -> None:
+    """Lines, intervals and markers; what is doubtful has an open marker, what is n/a a cross at the foot of the axes."""
+    for each in curves:
+        style = line(each.series.number)
+        if joined:
+            _add(axes, _xs(each.points), [nan if point.value is None else point.value for point in each.points], **{**style, "marker": ""})
+        _bars(axes, each)
+        if len(each.points) <= _MOST_MARKERS:
+            _markers(axes, each, style)
+
+
+def curve_spots(axes: Axes, curves: Iterable[Curve]) -> list[Spot]:
+    """A spot for each figure, and for each n/a row at the foot of the axes."""
+    foot = axes.get_ylim()[0]
+    return [
+        spot
+        for each in curves
+        for spot in spots(axes, _xs(each.points), [_height(point, foot) for point in each.points], [point.text for point in each.points])
+    ]
+
+
+def _height(point: Point, foot: float) -> float:
+    if point.value is not None:
+        return point.value
+    return foot if point.state == "na" else inf
+
+
+def _xs(points: Iterable[Point]) -> list[float]:
+    return [place(point.size_bytes) for point in points]
+
+
+def _bars(axes: Axes, curve: Curve) -> None:
+    """All intervals of the series as one path; those that no eye could see are in the table alone."""
+    ends = [(place(p.size_bytes), p.low, p.high) for p in curve.points if p.low is not None and p.high is not None]
+    if ends:
+        heights = axes.transData.transform([(x, end) for x, *both in ends for end in both])[:, 1].reshape(-1, 2)
+        seen = [each for each, (low, high) in zip(ends, heights, strict=True) if high - low >= _LEAST]
+        xs = [each for x, _, _ in seen for each in (x, x, nan)]
+        ys = [each for _, low, high in seen for each in (low, high, nan)]
+        _add(axes, xs, ys, color=series_color(curve.series.number), linewidth=3.5, alpha=0.4, solid_capstyle="butt")
+
+
+def _markers(axes: Axes, curve: Curve, style: dict[str, Any]) -> None:
+    for state, own in (("", {}), ("doubtful", {"markerfacecolor": PAPER, "markeredgecolor": style["color"], "markeredgewidth": 1.3})):
+        here = [point for point in curve.points if point.value is not None and point.state == state]
+        _add(axes, _xs(here), [point.value or 0.0 for point in here], **{**style, "linestyle": "none", **own})
+    bad = [point for point in curve.points if point.value is not None and point.state == "wrong"]
+    _add(axes, _xs(bad), [point.value or 0.0 for point in bad], **{**_MARKS["wrong"][1], "markersize": 8})
+    none = [point for point in curve.points if point.state == "na"]
+    crosses = {**_MARKS["na"][1], "markeredgecolor": style["color"], "transform": axes.get_xaxis_transform(), "clip_on": False}
+    _add(axes, _xs(none), [0.0] * len(none), **crosses)
+
+
+def _add(axes: Axes, xs: Sequence[float], ys: Sequence[float], **style: Any) -> None:
+    """A line of these points as they are: the limits of the axes are set by who draws."""
+    from matplotlib.lines import Line2D
+
+    if any(map(isfinite, ys)):
+        axes.add_artist(Line2D(xs, ys, **{"transform": axes.transData, **style}))
+
+
+def _placed(entries: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[float, int, str, dict[str, Any]]]:
+    """Each entry's left end in pixels and its row: from left to right, in as many rows as it takes."""
+    found, left, row = [], 4.0, 0
+    for label, style in entries:
+        wide = _SAMPLE + 6 + _LETTER * len(label) + 14
+        if left > 4 and left + wide > WIDTH:
+            left, row = 4.0, row + 1
+        found.append((left, row, label, style))
+        left += wide
+    return found
+
+
+def _entry(axes: Axes, at: tuple[float, float], label: str, style: dict[str, Any]) -> None:
+    left, height = at
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    xs = [left, left + _SAMPLE / 2, left + _SAMPLE]
+    _add(axes, xs, [height] * 3, **{**style, "transform": None, "clip_on": False, "markevery": [1]})
+    write(figure, (left + _SAMPLE + 6, height - 3.5), label, size=10)
+
+
+def joined_points(curves: Iterable[Curve]) -> Iterator[list[tuple[float, float]]]:
+    """What the lines of the series cover."""
+    return (each.known for each in curves)
+
+
+# The α–β fits of a chart's series: as curves, with a mark and words where another regime begins.
+
+_STEP = 1  # doubling of the size, between two points of the curve
+
+
+def fits_of(sheet: Sheet) -> list[tuple[Series, LineFit]]:
+    """Each series that can be fitted, with its fit."""
+    from collbench.analysis.latency import line_fits
+
+    return [(each, fit) for each in sheet.series for fit in line_fits(each.rows)]
+
+
+def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequence[Points]) -> None:
+    """The curves, a vertical mark at each switch, and words beside it where there is room (the table has them all)."""
+    wishes, curves = [], list(lines)
+    for series, fit in fits:
+        color = series_color(series.number)
+        for regime in fit.fit.regimes:
+            points = list(_points(regime))
+            if points:
+                curves.append(points)
+                axes.plot(*zip(*points, strict=True), color=color, linewidth=1.2)
+        for size in fit.switches:
+            at = (place(size), 1e6 * fit.fit.time_s(size))
+            if _drawable(at[1]):
+                axes.plot(*at, linestyle="none", marker="|", markersize=22, markeredgewidth=1.5, color=color)
+                wishes.append(Wish(f"{series.label}: {format_size(size)}", color, [at]))
+    write_words(axes, wishes, curves)
+
+
+def _points(regime: Regime) -> Iterator[tuple[float, float]]:
+    """The regime's line, µs over the place along the size axis; where it is below nothing, it has none."""
+    first, last = place(int(regime.first)), place(int(regime.last))
+    steps = max(1, round((last - first) / _STEP))
+    for step in range(steps + 1):
+        x = first + (last - first) * step / steps
+        time = 1e6 * regime.time_s(2**x)
+        if _drawable(time):
+            yield x, time
+
+
+def _drawable(time: float) -> bool:
+    return isfinite(time) and time > 0
+
+
+# Rows as tables of the page: all columns of the text report, or the sizes against the series.
+
+_MOST = 1000  # records of one table: more is for --csv
+_LONGEST = 160
+_ALWAYS = frozenset({"backend", "time µs", "95 % interval", "busbw GB/s", "of ceiling", "flags"})
+
+
+def record_table(rows: Sequence[Row]) -> tuple[Table, str]:
+    """The rows as the text report shows them, without what is the same in all; and that in words."""
+    plan = PlanSummary.of(rows)
+    columns = [column for column in shown_columns(plan) if column.title not in ("operation", "size")]
+    rows, more = rows[:_MOST], len(rows) - _MOST
+    texts = {column.title: [_text(column, row) for row in rows] for column in columns}
+    kept = [column for column in columns if column.title in _ALWAYS or len(set(texts[column.title])) > 1]
+    same = [f"{column.title} {texts[column.title][0]}" for column in columns if column not in kept and texts[column.title][0] != NOTHING]
+    records = list(zip(map(size_of, rows), *(texts[column.title] for column in kept), strict=True))
+    right = frozenset({0, *(place for place, column in enumerate(kept, start=1) if column.right)})
+    facts = [same_for_all(plan), *same, *([f"{more} more rows: collbench report --csv has all"] if more > 0 else [])]
+    states = {number: state for number, row in enumerate(rows) if (state := state_of(row))}
+    return Table(["size", *(column.title for column in kept)], records, right, states), " · ".join(filter(None, facts))
+
+
+def size_table(sheet: Sheet, series: Sequence[Series], text: Callable[[Series, Row], str]) -> Table:
+    """One record for each size, one column for each series; a dash where a series lacks the size."""
+    sizes = sheet.sizes[:_MOST]
+    by_size = [{row.size_bytes: row for row in each.rows} for each in series]
+    records = [
+        [
+            format_size(size),
+            *(text(each, rows[size]) if size in rows else NOTHING for each, rows in zip(series, by_size, strict=True)),
+        ]
+        for size in sizes
+    ]
+    return Table(["size", *(each.label for each in series)], records, frozenset(range(len(series) + 1)))
+
+
+def _text(column: Column, row: Row) -> str:
+    """A cell; an n/a row has its reason in the place of the flags, and no figures."""
+    if row.na is None:
+        text = remarks(row) or NOTHING if column.title == "flags" else column.text(row)
+    elif column.title == "flags":
+        text = not_available(row)
+    else:
+        text = NOTHING if column.figure else column.text(row)
+    return cut(text, _LONGEST)
+
+
+# Time over size, small sizes first, with the α–β fit and the sizes at which the regime switches.
+
+_SMALL = 64 << 10  # bytes: up to here a message's time is mostly that of starting it
+_TEXT = "Small messages are a matter of time, not of bandwidth. The fit t = α + size / rate tells both, in up to three regimes."
+
+
+def section(material: Material) -> Section | None:
+    """The section, or None where no run has a time."""
+    charts = [chart for sheet in sheets(material) for chart in (_small(sheet), _fitted(sheet)) if chart is not None]
+    tables = _without_size(material)
+    return Section("latencies", "Latency", [_TEXT] if charts else [], tables, charts) if charts or tables else None
+
+
+def _small(sheet: Sheet) -> Chart | None:
+    """The times of small messages; None where there are none."""
+    series = [Series(each.number, each.label, [row for row in each.rows if row.size_bytes <= _SMALL]) for each in sheet.series]
+    small = Sheet(sheet.key, sheet.title, [each for each in series if each.rows], sheet.launches)
+    curves = curves_of(small.series, _point)
+    reach = span(curves)
+    if reach is None:
+        return None
+    key, title = f"latencies-{sheet.key}", f"{sheet.title}: time of small messages"
+    figure, axes = chart_panel(curves)
+    _scale(axes, small.sizes, reach)
+    draw_curves(axes, curves)
+    table = size_table(small, small.series, lambda _, row: _cell(row))
+    return Chart(key, title, _says(small, curves), _made(sheet), svg_of(figure, key, title), table, curve_spots(axes, curves))
+
+
+def _fitted(sheet: Sheet) -> Chart | None:
+    """All times with the fit of each series; None where none can be fitted."""
+    fits = fits_of(sheet)
+    if not fits:
+        return None
+    curves = curves_of(sheet.series, _point)
+    key, title = f"fits-{sheet.key}", f"{sheet.title}: latency and bandwidth (α–β fit)"
+    figure, axes = chart_panel(curves)
+    _scale(axes, sheet.sizes, span(curves) or (1.0, 1.0))
+    draw_curves(axes, curves, joined=False)
+    draw_fits(axes, fits, list(joined_points(curves)))
+    table = Table(["series", *FIT_TITLES], [[each.label, *fit_cells(fit)] for each, fit in fits], frozenset(range(2, 6)))
+    drawing = svg_of(figure, key, title)
+    return Chart(key, title, _says_fits(fits), _made_fits([fit for _, fit in fits]), drawing, table, curve_spots(axes, curves))
+
+
+def _point(series: Series, row: Row) -> Point:
+    name, time_s = f"{series.label} {format_size(row.size_bytes)}", time_of(row)
+    if time_s is None:
+        return Point(
+            row.size_bytes, state_of(row), None, None, None, f"{name}: {cut(not_available(row), 160) if row.na is not None else 'no time'}"
+        )
+    low, high = sound_interval(row)
+    within = "" if low is None or high is None else f" [{format_time(low)}, {format_time(high)}]"
+    text = f"{name}: {times(row, ' µs')}{within}{remark(row)}"
+    return Point(row.size_bytes, state_of(row), 1e6 * time_s, low and 1e6 * low, high and 1e6 * high, text)
+
+
+def _scale(axes: Any, sizes: Sequence[int], reach: tuple[float, float]) -> None:
+    size_axis(axes, sizes)
+    log_axis(axes, reach[0] / 1.3, reach[1] * 1.3)
+    axes.set_ylabel("time, µs")
+
+
+def _cell(row: Row) -> str:
+    """The time with its interval, or why there is none."""
+    if row.na is not None:
+        return cut(not_available(row), 80)
+    within = interval(row)
+    return f"{times(row)}{'' if within == NOTHING else f' ({within})'}"
+
+
+def _says(sheet: Sheet, curves: Sequence[Curve]) -> str:
+    least = [text for each in curves if (text := _least(each))]
+    return ". ".join(text for text in ("; ".join(least), missing(sheet.series)) if text) + "."
+
+
+def _least(curve: Curve) -> str:
+    """The time of the smallest message."""
+    row = next((row for row in curve.series.rows if time_of(row) is not None), None)
+    if row is None:
+        return ""
+    mark = "? " if state_of(row) else ""
+    return f"{curve.series.label} takes {mark}{times(row, ' µs')} for {format_size(row.size_bytes)}"
+
+
+def _made(sheet: Sheet) -> str:
+    return f"The time of a message is {time_words(sheet)}. Both axes are logarithmic."
+
+
+def _says_fits(fits: Sequence[tuple[Series, LineFit]]) -> str:
+    return "; ".join(_says_fit(each, fit) for each, fit in fits) + "."
+
+
+def _says_fit(series: Series, fit: LineFit) -> str:
+    _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cells(fit))
+    switches = " and ".join(map(format_size, fit.switches))
+    return f"{series.label}: α {alpha} µs, then towards {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
+
+
+def _made_fits(fits: Sequence[LineFit]) -> str:
+    left = left_out(fits)
+    return (
+        "t = α + size / rate, by weighted least squares of relative errors in up to three regimes, chosen by BIC; in brackets 95 % "
+        "intervals. A vertical mark stands where another regime begins: a change of protocol or algorithm. n½ is the size at which half of "
+        "the rate is reached. Sizes more than 10 % off may have a bad choice of algorithm."
+        + (f" {cut('; '.join(left), 600)}." if left else "")
+    )
+
+
+def _without_size(material: Material) -> list[tuple[str, Table]]:
+    """Times of what moves nothing: one table for each table of runs."""
+    found = []
+    for table in material.drawn:
+        rows = [row for row in material.rows(table) if row.size_bytes == 0]
+        if rows:
+            where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
+            records = [[cut(name_of(row)), value_of(row, "backend"), _cell(row), cut(", ".join(row.flags), 120) or NOTHING] for row in rows]
+            states = {number: state for number, row in enumerate(rows) if (state := state_of(row))}
+            caption = f"What moves no bytes{where}"
+            found.append((caption, Table(["operation", "backend", "time µs (95 % interval)", "flags"], records, frozenset({2}), states)))
+    return found
+
+
+# The rates that bus bandwidths are set against, as lines with their names: ring reference, hard limit, measured reference.
+
+_KINDS = {"measured": "measured reference", "given": "ceiling given", "simulated": "simulated reference"}
+_ALIKE = 1.01
+_LIMITS_FASTEST = 1e16  # bytes per second: beyond, nothing is
+
+
+@dataclass
+class Limit:
+    """A rate by message size, in bytes per second. `kinds` are the ways in which it limits, `backends` those that it was given for."""
+
+    kinds: list[str]
+    by: str
+    sources: list[str]
+    curve: dict[int, float] = field(default_factory=dict)
+    backends: list[str] = field(default_factory=list)
+
+    @property
+    def hard(self) -> bool:
+        """Whether nothing can be above it."""
+        return "hard limit" in self.kinds
+
+    @property
+    def color(self) -> str:
+        """The hard limit's, or the reference's."""
+        return BOUND if self.hard else LIMIT
+
+    @property
+    def words(self) -> str:
+        """ "ring reference 50.0 GB/s: NIC 4×100 Gb/s"."""
+        low, high = (format_rate(pick(self.curve.values())) for pick in (min, max))
+        rate = low if low == high else f"{low}–{high}"
+        by = "" if self.by == f"the {self.kinds[0]}" else f": {self.by}"  # a given one has no other name
+        return f"{' and '.join(self.kinds)} {rate} GB/s{by}"
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """(place along x, GB/s), ascending in size."""
+        return [(place(size), rate / 1e9) for size, rate in sorted(self.curve.items())]
+
+
+def limits(rows: Iterable[Row]) -> list[Limit]:
+    """The ceilings of the rows, each once: alike where kind, link and rates are. Where a hard limit is the reference, too, it is both."""
+    found: list[Limit] = []
+    for row in rows:
+        for ceiling, kind in ((row.ceiling, None), (row.hard_bound, "hard limit")):
+            rate = ceiling.bytes_per_s if ceiling else None
+            if ceiling is not None and rate is not None and known(rate) and rate < _LIMITS_FASTEST and _stands(row):
+                _add_limits(found, row, ceiling, kind or kind_of(ceiling), rate)
+    return _merged(found)
+
+
+def kind_of(ceiling: Ceiling) -> str:
+    """What it is, in words: "ring reference", "hard limit", "measured reference", "ceiling given"."""
+    return _KINDS.get(ceiling.kind, "hard limit" if ceiling.model == "bound" else "ring reference")
+
+
+def _stands(row: Row) -> bool:
+    """Whether the row may be set against it: not where a percentage is withheld, unless for being above it."""
+    return row.percent_of_ceiling is not None or "above_bound" in row.flags
+
+
+def _add_limits(found: list[Limit], row: Row, ceiling: Ceiling, kind: str, rate: float) -> None:
+    by = cut(ceiling.limited_by, 80)
+    same = (each for each in found if each.kinds == [kind] and each.by == by and _alike(each.curve.get(row.size_bytes, rate), rate))
+    limit = next(same, None)
+    if limit is None:
+        limit = Limit([kind], by, [cut(ceiling.source, 120)])
+        found.append(limit)
+    limit.curve.setdefault(row.size_bytes, rate)
+    if row.backend not in limit.backends:
+        limit.backends.append(row.backend)
+
+
+def _merged(found: list[Limit]) -> list[Limit]:
+    """Reference and bound of one link and one rate as one; names of backends where two would read the same."""
+    kept: list[Limit] = []
+    for limit in found:
+        twin = next((each for each in kept if each.by == limit.by and each.kinds != limit.kinds and _same_curve(each, limit)), None)
+        if twin is None:
+            kept.append(limit)
+        else:
+            twin.kinds += limit.kinds
+    names = [(limit.kinds, limit.by) for limit in kept]
+    for limit in kept:
+        if names.count((limit.kinds, limit.by)) > 1:
+            limit.by = f"{limit.by} ({cut(', '.join(limit.backends))})"
+    return kept
+
+
+def _same_curve(one: Limit, other: Limit) -> bool:
+    common = one.curve.keys() & other.curve.keys()
+    return bool(common) and all(_alike(one.curve[size], other.curve[size]) for size in common)
+
+
+def _alike(one: float, other: float) -> bool:
+    return max(one, other) <= _ALIKE * min(one, other)
+
+
+# Bus bandwidth over size, with the ring reference and the hard limit.
+
+_RATES_TEXT = (
+    "Bus bandwidth is size / time × the operation's bus factor, so that it can be set against the rate of a link, in one direction."
+)
+
+
+def section_rates(material: Material) -> Section | None:
+    """The section, or None where no run has a bandwidth."""
+    charts = [chart for sheet in sheets(material) if (chart := _chart(sheet)) is not None]
+    return Section("rates", "Bandwidth over message size", [_RATES_TEXT, *not_drawn(material)], (), charts) if charts else None
+
+
+def _chart(sheet: Sheet) -> Chart | None:
+    """None where nothing has a bandwidth, nor a reason for having none."""
+    curves = curves_of(sheet.series, _point_rates)
+    if span(curves) is None:
+        return None
+    key, title = f"rates-{sheet.key}", f"{sheet.title}: bus bandwidth"
+    table, same = record_table(sheet.rows)
+    found = limits(sheet.rows)
+    figure, axes = chart_panel(curves)
+    _scale_rates(axes, sheet, curves, found)
+    for limit in found:
+        axes.plot(*zip(*_drawn(axes, limit), strict=True), color=limit.color, linewidth=1.4, dashes=(7, 2) if limit.hard else (2, 1.5))
+    draw_curves(axes, curves)
+    write_words(axes, [Wish(limit.words, limit.color, _drawn(axes, limit)) for limit in found], list(joined_points(curves)))
+    hover = [*curve_spots(axes, curves), *(spot for limit in found for spot in _limit_spots(axes, limit))]
+    return Chart(key, title, _says_rates(sheet, curves, found), _made_rates(sheet, found, same), svg_of(figure, key, title), table, hover)
+
+
+def _point_rates(series: Series, row: Row) -> Point:
+    rate = rate_of(row)
+    name = f"{series.label} {format_size(row.size_bytes)}"
+    if rate is None:
+        return Point(
+            row.size_bytes,
+            state_of(row),
+            None,
+            None,
+            None,
+            f"{name}: {cut(not_available(row), 160) if row.na is not None else 'no bandwidth'}",
+        )
+    low, high = _interval(row, rate)
+    within = "" if low is None or high is None else f" [{format_rate(low)}, {format_rate(high)}]"
+    text = f"{name}: {_figure(row)}{within}{remark(row)}"
+    return Point(row.size_bytes, state_of(row), rate / 1e9, None if low is None else low / 1e9, None if high is None else high / 1e9, text)
+
+
+def _interval(row: Row, rate: float) -> tuple[float | None, float | None]:
+    """The interval of the time, as bandwidth: the longest time is the lowest rate."""
+    (shortest, longest), time_s = sound_interval(row), time_of(row)
+    if shortest is None or longest is None or time_s is None:
+        return None, None
+    return rate * time_s / longest, rate * time_s / shortest
+
+
+def _scale_rates(axes: Any, sheet: Sheet, curves: list[Curve], found: list[Limit]) -> None:
+    """From 0 to a little above all that is drawn."""
+    reach = span(curves)
+    values = [rate for limit in found for _, rate in limit.points]
+    size_axis(axes, sheet.sizes)
+    axes.set_ylim(0, 1.1 * max([reach[1] if reach else 1.0, *values]))
+    axes.set_ylabel("bus bandwidth, GB/s")
+
+
+def _drawn(axes: Any, limit: Limit) -> list[tuple[float, float]]:
+    """The limit's points; a constant one reaches from end to end."""
+    points = limit.points
+    left, right = axes.get_xlim()
+    return [(left, points[0][1]), (right, points[-1][1])] if len({rate for _, rate in points}) == 1 else points
+
+
+def _limit_spots(axes: Any, limit: Limit) -> list[Any]:
+    """The limit's words under the pointer: at each of its rates, or once where it is one."""
+    points = limit.points
+    if len({rate for _, rate in points}) == 1:
+        points = points[len(points) // 2 :][:1]
+    return spots(axes, [x for x, _ in points], [y for _, y in points], [f"{limit.words}; here {_gbs(y)} GB/s" for _, y in points])
+
+
+def _gbs(value: float) -> str:
+    return format_rate(value * 1e9)
+
+
+def _says_rates(sheet: Sheet, curves: list[Curve], found: list[Limit]) -> str:
+    """The best of each series, which series have nothing, and what limits."""
+    best = [text for each in curves if (text := _best(each))]
+    nothing = missing(sheet.series)
+    limit = f"Lines: {'; '.join(each.words for each in found)}" if found else "There is no rate to set them against"
+    return ". ".join(text for text in ("; ".join(best), nothing, limit) if text) + "."
+
+
+def _best(curve: Curve) -> str:
+    rows = [row for row in curve.series.rows if rate_of(row) is not None and not row.wrong]
+    if not rows:
+        return ""
+    honest = [row for row in rows if row.percent_of_ceiling is not None]  # what is above its bound is no peak
+    best = max(honest or rows, key=lambda row: rate_of(row) or 0.0)
+    mark = "? " if state_of(best) else ""
+    return f"{curve.series.label} reaches {mark}{_figure(best)} at {format_size(best.size_bytes)}"
+
+
+def _figure(row: Row) -> str:
+    figure = against(row)
+    return f"{format_rate(row.busbw_bytes_per_s or 0.0)} GB/s ({figure})" if figure.startswith("no") else figure
+
+
+def _made_rates(sheet: Sheet, found: list[Limit], same: str) -> str:
+    first = next((row for row in sheet.rows if rate_of(row) is not None), sheet.rows[0])
+    factor = (first.busbw_bytes_per_s or 0) / first.algbw_bytes_per_s if first.algbw_bytes_per_s else None
+    times = f" × {factor:.6g} (the bus factor of {cut(name_of(first).split()[0])} over {first.ranks} ranks)" if factor else ""
+    sources = dict.fromkeys(f"{each.by}: {source}" for each in found for source in each.sources if source)
+    return (
+        f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is {time_words(sheet)}. "
+        f"{'Lines, from ' + '; '.join(sources) + '. ' if sources else ''}In all rows: {same}."
+    )

@@ -1,0 +1,901 @@
+"""The parts of a machine in words, for the tree, the picture and the lists. Unknown is said as "unknown (reason)"."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, TextIO
+
+from collbench.errors import UsageError
+from collbench.machine.cluster import folded
+from collbench.machine.distance import NAMED_BY_A_FILE, Capability, Distances, capability
+from collbench.machine.doctor.finding import SEVERITIES, Finding
+from collbench.machine.lists import known_none
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.readers.text import printable
+from collbench.machine.snapshot import topology_json
+from collbench.report.cells import printable as clean
+from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
+from collbench.report.writers import Line
+from collbench.units import format_bytes, format_size
+
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+_LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
+_MOST_PEERS = 16
+_NO_MODEL = "model unknown"
+LINK_NAMES = {"nvlink": "NVLink", "xgmi": "xGMI"}
+_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+_PRINTED_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec \((.*)\)")
+_IDLE_GT = 2.5  # what GPUs fall back to while they have nothing to do
+
+
+def safe(text: str, most: int = 200) -> str:
+    """`text` without control characters, direction marks or anything else that does not print; at most `most` characters."""
+    return clean(printable(text, most))
+
+
+def unknown(machine: Machine, path: str) -> str:
+    """ "unknown (reason)", or "unknown" where no source gave a reason for this fact."""
+    why = machine.unknown.get(path)
+    return f"unknown ({safe(why)})" if why else "unknown"
+
+
+def pcie(link: PcieLink, gpu: bool = False) -> str:
+    """ "Gen5 x16", "Gen4 x8 of Gen4 x16 (downtrained)", "Gen1 x16 of Gen5 x16 (idle GPUs slow down)"; "unknown" without figures."""
+    now, most = pcie_short(link)
+    if not now:
+        return f"unknown, at most {most}" if most else "unknown"
+    if not slower(link):
+        return now
+    return f"{now} of {most} ({'idle GPUs slow down' if idle(link, gpu) else 'downtrained'})"
+
+
+def pcie_short(link: PcieLink) -> tuple[str, str]:
+    """The link now and what the device could, each "Gen4 x16" or ""."""
+    return _pcie(link.speed_gt_per_s, link.width), _pcie(link.max_speed_gt_per_s, link.max_width)
+
+
+def slower(link: PcieLink) -> bool:
+    """The link runs with fewer lanes or slower lanes than the device could."""
+    speeds, widths = (link.speed_gt_per_s, link.max_speed_gt_per_s), (link.width, link.max_width)
+    return any(now is not None and most is not None and now < most for now, most in (speeds, widths))
+
+
+def idle(link: PcieLink, gpu: bool) -> bool:
+    """Slower, and no fault: a GPU that saves power; all its lanes are there."""
+    full = link.width is None or link.max_width is None or link.width >= link.max_width
+    return gpu and full and link.speed_gt_per_s == _IDLE_GT
+
+
+def gigatransfers_in_all(link: PcieLink) -> float | None:
+    """Lanes times GT/s, to compare links with; None when one of them is unknown."""
+    return None if link.speed_gt_per_s is None or link.width is None else link.speed_gt_per_s * link.width
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """ "GPU 0", or its key where the source does not count."""
+    return f"GPU {gpu.index}" if gpu.index is not None else f"GPU {safe(gpu.key.removeprefix('gpu'))}"
+
+
+def gpu_model(gpu: Gpu) -> str:
+    """ "H100 80GB HBM3", with the architecture or vendor where that is all that is known."""
+    return safe(gpu.model or gpu.architecture or (f"{_VENDORS[gpu.vendor]} GPU" if gpu.vendor else _NO_MODEL))
+
+
+def _nameless(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'} ({_NO_MODEL})"
+
+
+def port_state(port: Port) -> str:
+    """ "active", "down (polling)"; "state unknown"."""
+    physical = f" ({safe(port.phys_state)})" if port.phys_state and port.state != "active" else ""
+    return f"{safe(port.state)}{physical}" if port.state else f"state unknown{physical}"
+
+
+def gigabits(bits_per_s: float | None) -> str:
+    """ "400 Gb/s", "54.5 Gb/s"; "rate unknown"."""
+    return "rate unknown" if bits_per_s is None else f"{bits_per_s / 1e9:.4g} Gb/s"
+
+
+def port_rate(port: Port) -> str:
+    """ "400 Gb/s InfiniBand", with the shaper's rate where there is one; of a port that is down its layer alone."""
+    layer = _LAYERS[port.link_layer] if port.link_layer else "link layer unknown"
+    shaped = f", shaped to {gigabits(port.shaped_bits_per_s)}" if port.shaped_bits_per_s is not None else ""
+    if port.rate_bits_per_s is None and port.state == "down":
+        return layer + shaped
+    return f"{gigabits(port.rate_bits_per_s)} {layer}{shaped}" if port.link_layer else f"{gigabits(port.rate_bits_per_s)}, {layer}{shaped}"
+
+
+def port_text(port: Port) -> str:
+    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that says another number."""
+    mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
+    printed = f" [{_printed(port)}]" if port.rate_text else ""
+    manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
+    return f"port {port.number}: {port_rate(port)}, {port_state(port)}{mtu}{manager}{printed}"
+
+
+def _printed(port: Port) -> str:
+    match = _PRINTED_RATE.fullmatch(port.rate_text or "")
+    same = match and port.rate_bits_per_s is not None and float(match[1]) * 1e9 == port.rate_bits_per_s
+    return safe(match[2] if match and same else port.rate_text or "")
+
+
+def gpus_text(machine: Machine) -> str:
+    """Return "8 × H100 80GB HBM3", of several models each; without a GPU whether there is none or that is unknown."""
+    models = Counter(gpu_model(gpu) for gpu in machine.gpus)
+    if models:
+        return " + ".join(f"{count} × {model}" if model != _NO_MODEL else _nameless(count) for model, count in models.items())
+    return "no GPU on the PCI bus" if known_none(machine, "gpus") and machine.pci else f"GPUs {unknown(machine, 'gpus')}"
+
+
+def nics_text(machine: Machine) -> str:
+    """ "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
+    speeds = Counter(_nic_speed(nic) for nic in machine.nics if nic.virtual is None)
+    told = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
+    if told:
+        return ", ".join(told)
+    if machine.nics:
+        return "no NIC but virtual ones"
+    return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
+
+
+def _nic_speed(nic: Nic) -> str:
+    up = [port for port in nic.ports if port.state != "down"]
+    fastest = max(up, key=lambda port: port.rate_bits_per_s or 0, default=None)
+    if fastest is None:
+        return "down" if nic.ports else "of unknown speed"
+    layer = f" {_LAYERS[fastest.link_layer]}" if fastest.link_layer else ""
+    return f"at {gigabits(fastest.rate_bits_per_s)}{layer}" if fastest.rate_bits_per_s is not None else f"of unknown speed{layer}"
+
+
+def c2c_text(gpu: Gpu) -> str:
+    """Return "C2C: 5 to its CPU, each 44.7 GB/s"; "" where no source counted the links."""
+    each_rate = f", each {gpu.c2c_bytes_per_s / 1e9:.3g} GB/s" if gpu.c2c_bytes_per_s else ""
+    return f"C2C: {gpu.c2c_links} to its CPU{each_rate}" if gpu.c2c_links else ""
+
+
+def links_text(machine: Machine, gpu: Gpu) -> str:
+    """ "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
+
+    "" where no source tells of links.
+    """
+    links = [link for link in machine.gpu_links if link.a == gpu.key and link.count > 0]
+    off = f", {gpu.links_off} off" if gpu.links_off else ""
+    names = {each.key: gpu_name(each) for each in machine.gpus}
+    texts = [f"NVLink: {gpu.cpu_links} to its processor{_each_rate(gpu.cpu_link_bytes_per_s)}"] if gpu.cpu_links else []
+    if links:
+        rates = {link.bytes_per_s for link in links}
+        rate = next(iter(rates)) if len(rates) == 1 else None
+        ends = ", ".join(f"{link.count} {_far_end(link, names)}" for link in links)
+        clique = f", multi-node NVLink domain {safe(gpu.clique)}" if gpu.clique else ""
+        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{_each_rate(rate)}{off}{clique}")
+    elif off:
+        texts.insert(0, f"NVLink: none up{off}")
+    elif peers := [
+        names[b].removeprefix("GPU ") for (a, b), path in machine.paths.items() if a == gpu.key and path == "XGMI" and b in names
+    ]:
+        texts.insert(0, f"xGMI: to GPU {listed(peers, _MOST_PEERS)} (number of links unknown)")
+    return "; ".join(texts)
+
+
+def _each_rate(bytes_per_s: float | None) -> str:
+    return f", each {bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s else ""
+
+
+def _far_end(link: GpuLink, names: dict[str, str]) -> str:
+    if link.b is None:
+        return "(far end unknown)"
+    return "to a switch" if link.b == SWITCH else f"to {names.get(link.b) or safe(link.b)}"
+
+
+def numa_text(node: NumaNode | None, machine: Machine) -> str:
+    """ "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts whose node is unknown."""
+    if node is None:
+        return "NUMA node unknown" if machine.numa_nodes or machine.gpus or machine.nics else f"NUMA nodes {unknown(machine, 'numa_nodes')}"
+    cpus = "no CPUs" if node.cpus == "" else f"CPUs {safe(node.cpus)}" if node.cpus else "CPUs unknown"
+    memory = f", {format_bytes(node.memory_bytes)}" if node.memory_bytes is not None else ""
+    return f"NUMA node {node.id}: {cpus}{memory}"
+
+
+def switch_text(device: PciDevice) -> str:
+    """ "PCIe switch 0000:16:00.0, Gen5 x16 up"; what a hypervisor made up says so."""
+    word = {"switch": "PCIe switch", "root": "PCIe root"}.get(device.kind, "PCIe bridge")
+    name = f" {safe(device.name)}" if device.name else ""
+    made_up = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
+    up = made_up if device.virtual else _up(device) if device.parent else ""
+    return f"{word} {safe(device.address)}{name}{up}"
+
+
+def _up(device: PciDevice) -> str:
+    text = pcie(device.link)
+    return ", link up unknown" if text == "unknown" else f", {text} up"
+
+
+def nic_name(nic: Nic) -> str:
+    """ "mlx5_0"."""
+    return safe(nic.name) or "(no name)"
+
+
+def system_text(system: System) -> list[str]:
+    """The machine in up to two lines: its processor; counts, memory, kernel. Nothing that is unknown."""
+    counts = ((system.sockets, "socket"), (system.cores, "core"), (system.threads, "thread"))
+    words = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts if number is not None]
+    words += [format_bytes(system.memory_bytes)] if system.memory_bytes is not None else []
+    words += [f"kernel {safe(system.kernel)}"] if system.kernel else []
+    words += [f"virtual machine ({safe(system.virtualization)})"] if system.virtualization else []
+    words += [f"container ({safe(system.container)})"] if system.container else []
+    return [line for line in (safe(system.cpu_model or system.architecture or ""), ", ".join(words)) if line]
+
+
+def memory(memory_bytes: int | None) -> str:
+    """ "80 GiB", or "memory unknown"."""
+    return "memory unknown" if memory_bytes is None else format_size(memory_bytes) if memory_bytes < 1024 else format_bytes(memory_bytes)
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """ "a, b, c", and how many more there are beyond `most`."""
+    known = list(names)
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more
+
+
+def _pcie(speed: float | None, width: int | None) -> str:
+    generation = _GENERATIONS.get(speed) if speed is not None else None
+    lanes = f"x{width}" if width is not None else ""
+    text = f"Gen{generation}" if generation else f"{speed:g} GT/s" if speed is not None else ""
+    return " ".join(part for part in (text, lanes) if part)
+
+
+# Distances between all GPUs and NICs as a table like `nvidia-smi topo -m` prints, from whatever source the machine was read.
+
+MOST_PARTS = 128  # a table of more is no table for people, and its cost is quadratic
+UNKNOWN = "?"
+_NOTHING = "–"
+_LEGEND = (
+    ("X", "X: itself"),
+    ("NV", "NVk: k NVLinks"),
+    ("XGMI", "XGMI: xGMI links, their number unknown"),
+    ("XG", "XGk: k xGMI links"),
+    ("PIX", "PIX: at most one PCIe switch"),
+    ("PXB", "PXB: several PCIe switches, no host bridge"),
+    ("PHB", "PHB: a PCIe host bridge, within a NUMA node"),
+    ("NODE", "NODE: between host bridges of a NUMA node"),
+    ("SYS", "SYS: between NUMA nodes"),
+    ("PCIE", "PCIE: PCIe, the distance unknown"),
+)
+
+
+def matrix_lines(machine: Machine) -> Iterator[Line]:
+    """The table, a legend of the words that occur, NIC numbers with their names, and why paths are unknown. Never cut."""
+    everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
+    parts = everything[:MOST_PARTS]
+    if not parts:
+        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: there are no distances")
+        return
+    distances = Distances(machine)
+    names = _names(parts)
+    cells = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
+    ends = [_affinity(machine, distances, part) for part in parts]
+    table = [["", *names, "CPU affinity", "NUMA"], *([name, *row, *end] for name, row, end in zip(names, cells, ends, strict=True))]
+    first, *rest = _aligned(table)
+    yield Line(first, "head")
+    yield from (Line(text) for text in rest)
+    yield from (Line(text, "foot") for text in _foot(distances, parts, names, cells, len(everything)))
+
+
+def _names(parts: list[Gpu | Nic]) -> list[str]:
+    gpus, nics = 0, 0
+    names: list[str] = []
+    for part in parts:
+        if isinstance(part, Gpu):
+            names.append(f"GPU{gpus if part.index is None else part.index}")
+            gpus += 1
+        else:
+            names.append(f"NIC{nics}")
+            nics += 1
+    return names
+
+
+def _affinity(machine: Machine, distances: Distances, part: Gpu | Nic) -> list[str]:
+    numa = distances.numa_of(part.key)
+    cpus = next((node.cpus for node in machine.numa_nodes if node.id == numa), None) if numa is not None else None
+    return [safe(cpus) if cpus else _NOTHING if cpus == "" else UNKNOWN, UNKNOWN if numa is None else str(numa)]
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cells: list[list[str]], in_all: int) -> Iterator[str]:
+    words = {cell[:2] if cell[:2] in ("NV", "XG") and cell != "XGMI" else cell for row in cells for cell in row}
+    yield "; ".join(text for word, text in _LEGEND if word in words)
+    nics = [f"{name} {nic_name(part)}" for name, part in zip(names, parts, strict=True) if isinstance(part, Nic)]
+    if nics:
+        yield listed(nics, MOST_PARTS)
+    if UNKNOWN in words:
+        yield f"{UNKNOWN}: unknown ({'; '.join(_reasons(distances, parts, cells))})"
+    if in_all > len(parts):
+        yield f"{in_all - len(parts)} more parts are not shown: see --format json"
+
+
+def _reasons(distances: Distances, parts: list[Gpu | Nic], cells: list[list[str]]) -> list[str]:
+    """Why paths are unknown: of each part one, so that one thing that is missing is not told for every pair."""
+    whys: dict[str, None] = {}
+    for row, found in zip(parts, cells, strict=True):
+        column = found.index(UNKNOWN) if UNKNOWN in found else None
+        why = distances.why_unknown(row.key, parts[column].key) if column is not None else None
+        if why:
+            whys[safe(why)] = None
+    return list(whys)[:4]
+
+
+# Which part of a machine is drawn below which: NUMA node, then PCIe switches, then GPUs and NICs. One arrangement for text and picture.
+
+Part = Gpu | Nic
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A bridge that joins several parts, or is slower than what lies below it, and what is below."""
+
+    device: PciDevice
+    below: tuple[Switch | Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A NUMA node with its parts; None for parts whose node is unknown."""
+
+    node: NumaNode | None
+    below: tuple[Switch | Part, ...]
+
+    @property
+    def parts(self) -> list[Part]:
+        """All its GPUs and NICs, in the order of drawing."""
+        return _parts(self.below)
+
+
+def arrange(machine: Machine, distances: Distances) -> list[Domain]:
+    """The NUMA nodes in their order, then the place of parts whose node is unknown, where there are any. Virtual NICs are left out."""
+    parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
+    by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
+    known = {node.id: node for node in machine.numa_nodes}
+    for part in parts:
+        by_node[distances.numa_of(part.key)].append(part)
+    nodes = [
+        *machine.numa_nodes,
+        *(NumaNode(number) for number in sorted(number for number in by_node if number is not None) if number not in known),
+    ]
+    domains = [Domain(node, _branches(by_node.get(node.id, []), distances)) for node in nodes]
+    if by_node.get(None) or not domains:
+        domains.append(Domain(None, _branches(by_node.get(None, []), distances)))
+    return domains
+
+
+def first_parts(machine: Machine, most: int) -> Machine:
+    """The machine with its real GPUs and NICs alone, at most `most` of them: what a picture has room for."""
+    gpus = machine.gpus[:most]
+    nics = tuple(nic for nic in machine.nics if nic.virtual is None)
+    return replace(machine, gpus=gpus, nics=nics[: most - len(gpus)])
+
+
+def _branches(parts: list[Part], distances: Distances) -> tuple[Switch | Part, ...]:
+    return _below([(part, tuple(reversed(distances.bridges(part.address))) if part.address else ()) for part in parts], 0, distances)
+
+
+def _below(parts: list[tuple[Part, tuple[PciDevice, ...]]], depth: int, distances: Distances) -> tuple[Switch | Part, ...]:
+    """What hangs below a bridge (or the host): the parts, and for each further bridge what is below it."""
+    groups: dict[str, list[tuple[Part, tuple[PciDevice, ...]]]] = {}
+    for part, bridges in parts:
+        groups.setdefault(bridges[depth].address if depth < len(bridges) else f" {part.key}", []).append((part, bridges))
+    found: list[Switch | Part] = []
+    for group in groups.values():
+        part, bridges = group[0]
+        found += _joined(bridges[depth], _below(group, depth + 1, distances), distances) if depth < len(bridges) else [part]
+    return tuple(found)
+
+
+def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Distances) -> tuple[Switch | Part, ...]:
+    """A bridge with one device below it is left out (a card's functions are one), unless its own link up is slower than that device's."""
+    devices = [each.device if isinstance(each, Switch) else distances.device(each.address) for each in below]
+    slots = {each.address.rpartition(".")[0] if each else None for each in devices}
+    above, own = gigatransfers_in_all(device.link), gigatransfers_in_all(devices[0].link) if devices[0] else None
+    slower = device.parent is not None and above is not None and own is not None and above < own
+    return (Switch(device, below),) if slower or len(slots) > 1 else below
+
+
+def _parts(below: tuple[Switch | Part, ...]) -> list[Part]:
+    found: list[Part] = []
+    for each in below:
+        found += _parts(each.below) if isinstance(each, Switch) else [each]
+    return found
+
+
+# What is unknown of a machine, and what its sources say differently, in people's words: "MTU of mlx5_0: sysfs does not hold it".
+
+_MOST_PARTS = 8
+_FACTS = {
+    "acs": "ACS",
+    "address": "PCI address",
+    "architecture": "architecture",
+    "bytes_per_s": "speed of a link",
+    "command_line": "kernel's command line",
+    "container": "container or not",
+    "cores": "number of cores",
+    "cpu_model": "processor",
+    "cpu_vendor": "processor's maker",
+    "cpus": "CPUs",
+    "device_id": "device",
+    "dma_buf": "dma-buf of the GPU driver",
+    "driver": "GPU driver",
+    "fabric": "cables",
+    "firmware": "firmware",
+    "gdr": "reach of GPUs",
+    "gpu_links": "links between GPUs",
+    "gpus": "GPUs",
+    "guid": "GUID",
+    "hostname": "host name",
+    "iommu": "IOMMU",
+    "kernel": "kernel",
+    "lid": "LID",
+    "link": "PCIe link",
+    "link_layer": "link layer",
+    "links_off": "links that are off",
+    "memory_numa": "NUMA node of its memory",
+    "max_speed_gt_per_s": "most PCIe speed",
+    "max_width": "most PCIe lanes",
+    "memory_bytes": "memory",
+    "model": "model",
+    "mtu_bytes": "MTU",
+    "nics": "NICs",
+    "numa": "NUMA node",
+    "numa_nodes": "NUMA nodes",
+    "parent": "bridge above",
+    "paths": "distances",
+    "pci": "PCI devices",
+    "peer_access": "peer access",
+    "peer_memory": "peer-memory modules",
+    "phys_state": "physical state",
+    "ports": "ports",
+    "rate_bits_per_s": "speed",
+    "rdma": "RDMA",
+    "shaped_bits_per_s": "shaper's rate",
+    "shm_bytes": "size of /dev/shm",
+    "sm_lid": "subnet manager's LID",
+    "sockets": "number of sockets",
+    "speed_gt_per_s": "PCIe speed",
+    "state": "state",
+    "threads": "number of threads",
+    "uuid": "serial number",
+    "vendor": "maker",
+    "virtualization": "virtual machine or not",
+    "width": "PCIe lanes",
+}
+# Lists: the headline tells of parts, distances follow from the PCI tree, and cables and peer access are read on request.
+_ELSEWHERE = frozenset({"gpus", "nics", "pci", "fabric", "paths", "peer_access"})
+_OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # nobody misses them on a machine without GPUs
+
+
+def unknown_lines(machine: Machine) -> Iterator[str]:
+    """ "facts of parts: reason", each reason once; not what the tree tells where it is missing, nor what matters to no part drawn."""
+    names = _names_probe_unknown(machine)
+    nics, addresses = {nic.key: nic for nic in machine.nics}, {part.address for part in _parts_probe_unknown(machine)}
+    facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    for path, why in machine.unknown.items():
+        if _matters(machine, path, nics, addresses):
+            fact, part = _split(path, names)
+            facts[why][fact][part] = None
+    for why, found in facts.items():
+        yield f"{'; '.join(_told(fact, list(filter(None, parts))) for fact, parts in found.items())}: {safe(why)}"
+
+
+def disagreement_lines(machine: Machine) -> Iterator[str]:
+    """ "fact of a part: what was taken (source) taken, not the other (source)"."""
+    names = _names_probe_unknown(machine)
+    for each in machine.disagreements:
+        fact, part = _split(each.path, names)
+        told = _told(fact, [part] if part else [])
+        yield f"{told}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
+
+
+def _names_probe_unknown(machine: Machine) -> dict[str, str]:
+    """What people call a part, by its key. A PCI device is called after the GPU or NIC on it."""
+    parts = {part.address: part for part in _parts_probe_unknown(machine) if part.address}
+    names = {str(address): gpu_name(part) if isinstance(part, Gpu) else part.name for address, part in parts.items()}
+    return {**names, **{gpu.key: gpu_name(gpu) for gpu in machine.gpus}}
+
+
+def _parts_probe_unknown(machine: Machine) -> list[Gpu | Nic]:
+    return [*machine.nics, *machine.gpus]
+
+
+def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """A fact in words and whose it is ("" for the machine's own)."""
+    head, *rest = path.split("/")
+    if head == "system" and rest:
+        return _word(rest[-1]), ""
+    if not rest:
+        return _word(head), ""
+    key, *below = rest
+    ends = [names.get(end, end) for end in key.split(">")]
+    part = " to ".join("a switch" if end == "switch" else "what is unknown" if end == "?" else end for end in ends)
+    port = f" port {below[1]}" if below[:1] == ["ports"] and len(below) > 2 and below[1] != "1" else ""
+    part = f"node {part}" if head == "numa_nodes" else f"device {part}" if head == "pci" and key not in names else part
+    return _word(below[-1] if below else head), safe(part + port)
+
+
+def _word(fact: str) -> str:
+    name = fact.rpartition(".")[2]
+    return _FACTS.get(name) or safe(name.replace("_", " "))
+
+
+def _told(fact: str, parts: list[str]) -> str:
+    shorter = [parts[0], *(part.removeprefix("GPU ") if parts[0].startswith("GPU ") else part for part in parts[1:])] if parts else []
+    return f"{fact} of {listed(shorter, _MOST_PARTS)}" if parts else fact
+
+
+def _matters(machine: Machine, path: str, nics: Mapping[str, Nic], addresses: Set[str | None]) -> bool:
+    """Return False for what the tree shows in its own place, and for what would change nothing if it were known."""
+    head, _, rest = path.partition("/")
+    key = rest.partition("/")[0]
+    if path in _ELSEWHERE:
+        return False
+    if path in _OF_GPUS or path == "gpu_links":
+        return len(machine.gpus) > (path == "gpu_links")
+    if head == "pci" and path.endswith("/numa"):
+        return len(machine.numa_nodes) > 1 and key in addresses
+    if head != "nics" or not rest:
+        return True
+    nic = nics.get(key)
+    return nic is None or (nic.virtual is None and (bool(nic.ports) or not path.endswith("/ports")))
+
+
+# A machine as a tree of text: NUMA nodes, PCIe switches, GPUs and NICs with their links, and what is unknown with its reason.
+
+_MOST_VIRTUAL = 12
+_MOST_ALIKE = 16
+
+
+def tree_lines(machine: Machine) -> Iterator[Line]:
+    """The machine, line by line, never cut. Names from outside are made printable; figures keep their units."""
+    distances = Distances(machine)
+    yield Line(title(machine), "head")
+    yield from (Line(f"  {', '.join(text)}") for text in [system_text(machine.system)] if text)
+    domains = arrange(machine, distances)
+    for place, domain in enumerate(domains):
+        yield from _domain(machine, domain, distances, last=place == len(domains) - 1)
+    yield from (Line(text) for text in _virtual(machine))
+    yield from _section("GPUDirect RDMA (a GPU and its nearest NICs)", _gpudirect(machine, distances))
+    yield from _section("unknown", unknown_lines(machine))
+    yield from _section("doubts", [safe(doubt, 1000) for doubt in machine.doubts])
+    yield from _section("sources disagree", disagreement_lines(machine))
+    yield Line(f"read from: {'; '.join(map(safe, machine.sources)) or 'nothing'}", "foot")
+
+
+def title(machine: Machine, name: str | None = None) -> str:
+    """What somebody wants to know first: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
+    return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
+
+
+def _domain(machine: Machine, domain: Domain, distances: Distances, last: bool) -> Iterator[Line]:
+    yield Line(f"{'└─' if last else '├─'} {numa_text(domain.node, machine)}")
+    yield from (Line(text) for text in _branches_probe_tree(machine, domain.below, distances, "   " if last else "│  "))
+
+
+def part_texts(machine: Machine) -> dict[str, str]:
+    """Each GPU, NIC and its ports in one line, by key, as the tree tells them: to find what tells two machines apart."""
+    distances = Distances(machine)
+    parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
+    return {part.key: "; ".join(_lines_of(machine, part, distances)) for part in parts}
+
+
+def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
+    told = list(_alike(machine, below, distances))
+    for place, (each, lines) in enumerate(told):
+        last = place == len(told) - 1
+        inner = indent + ("   " if last else "│  ")
+        first, *more = lines
+        yield f"{indent}{'└─' if last else '├─'} {first}"
+        yield from (f"{inner}   {text}" for text in more)
+        if isinstance(each, Switch):
+            yield from _branches_probe_tree(machine, each.below, distances, inner)
+
+
+def _alike(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances) -> Iterator[tuple[Switch | Part, list[str]]]:
+    """Each with its lines; parts without an address of which the same is known (often next to nothing) once, with all their names."""
+    told = [(each, _lines_of(machine, each, distances)) for each in below]
+    for _, group in groupby(told, lambda one: _but_its_name(*one)):
+        (each, (first, *more)), *others = group
+        name, _, rest = first.partition("  ")
+        kind = name.partition(" ")[0]
+        names = listed([name, *(lines[0].partition("  ")[0].removeprefix(f"{kind} ") for _, lines in others)], _MOST_ALIKE)
+        yield each, [f"{names}  {rest}" if others else first, *more]
+
+
+def _but_its_name(each: Switch | Part, lines: list[str]) -> object:
+    """What parts must share to be told as one."""
+    return id(each) if isinstance(each, Switch) or each.address else (type(each), lines[0].partition("  ")[2], *lines[1:])
+
+
+def _lines_of(machine: Machine, each: Switch | Part, distances: Distances) -> list[str]:
+    if isinstance(each, Switch):
+        return [switch_text(each.device)]
+    return _gpu(machine, each, distances) if isinstance(each, Gpu) else _nic(machine, each, distances)
+
+
+def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> list[str]:
+    address = [safe(gpu.address)] if gpu.address and gpu.index is not None else []
+    head = "  ".join([gpu_name(gpu), *address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances)])
+    return [head, *(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text)]
+
+
+def _nic(machine: Machine, nic: Nic, distances: Distances) -> list[str]:
+    address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
+    without = "no RDMA device (driver not loaded)" if nic.rdma_missing else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
+    verbs = "RDMA" if nic.rdma else without
+    kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
+    interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
+    head = "  ".join([f"NIC {nic_name(nic)}{interfaces}", *address, kind, _slot(machine, nic, distances)])
+    return [head, *([port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"])]
+
+
+def _slot(machine: Machine, part: Part, distances: Distances) -> str:
+    device = distances.device(part.address)
+    if device is None:
+        return f"PCIe {unknown(machine, f'pci/{part.address}') if part.address else 'unknown (no PCI address)'}"
+    if device.virtual:
+        return "PCIe link of a virtual function: unknown"
+    text = pcie(_possible(device, distances), isinstance(part, Gpu))
+    return f"PCIe {unknown(machine, f'pci/{device.address}/link') if text == 'unknown' else text}"
+
+
+def _possible(device: PciDevice, distances: Distances) -> PcieLink:
+    """The link of a device with what both ends can do as its most: a card in a smaller slot is not downtrained."""
+    above, own = distances.device(device.parent), device.link
+    if above is None or above.virtual:
+        return own
+    speeds = [each for each in (own.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
+    widths = [each for each in (own.max_width, above.link.max_width) if each]
+    return replace(
+        own,
+        max_speed_gt_per_s=min(speeds) if own.max_speed_gt_per_s else None,
+        max_width=min(widths) if own.max_width else None,
+    )
+
+
+def _virtual(machine: Machine) -> list[str]:
+    """Interfaces that are no port of the machine: those whose speed is nobody's, and those that other ports carry."""
+    kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
+    for nic in (nic for nic in machine.nics if nic.virtual is not None):
+        known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
+        shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
+        kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
+    titles = {False: "interfaces that tell no speed", True: "interfaces made of others"}
+    told = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
+    return [f"{titles[known]}: {', '.join(texts)}" for known, texts in told.items() if texts]
+
+
+def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
+    """One line per state and reason, with the GPUs and NICs it holds for."""
+    if not machine.gpus or all(nic.virtual is not None for nic in machine.nics):
+        return []
+    groups: defaultdict[Capability, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for gpu in machine.gpus:
+        for found, nics in _near(machine, gpu, distances).items():
+            groups[found][listed(nics)].append(gpu_name(gpu))
+    return [f"{found.state}: {safe(found.why)}: {'; '.join(map(_pairs, by_nics, by_nics.values()))}" for found, by_nics in groups.items()]
+
+
+def _near(machine: Machine, gpu: Gpu, distances: Distances) -> dict[Capability, list[str]]:
+    """The states of a GPU with its nearest NICs; with none, that no path is known."""
+    near = distances.near_nics(gpu.key)
+    states: defaultdict[Capability, list[str]] = defaultdict(list)
+    for nic in near:
+        states[capability(machine, gpu, nic, distances=distances)].append(nic_name(nic))
+    return states if near else {_no_near(machine, gpu, distances): []}
+
+
+def _pairs(nics: str, gpus: list[str]) -> str:
+    names = listed([gpus[0], *(name.removeprefix("GPU ") for name in gpus[1:])], 32)
+    return f"{names} with {nics}" if nics else names
+
+
+def _no_near(machine: Machine, gpu: Gpu, distances: Distances) -> Capability:
+    nic = next(nic for nic in machine.nics if nic.virtual is None)
+    return Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nic.key)})")
+
+
+def _section(title: str, texts: Iterable[str]) -> list[Line]:
+    found = [Line(f"  {text}") for text in texts]
+    return [Line(f"{title}:", "head"), *found] if found else []
+
+
+# Several machines on one screen: how many, how they differ, one tree of each common kind, and what is odd at the others.
+
+_MOST_TREES = 3
+_COMMON = 0.1  # of all machines; a kind that is rarer is told by what is odd at it
+_MOST_ODD = 8  # kinds
+_PROBE_CLUSTER_MOST_PARTS = 4  # of one kind
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Machines whose trees read the same; `lines` is the first one's without its title."""
+
+    lines: tuple[Line, ...]
+    machines: list[Machine]
+
+    @property
+    def names(self) -> str:
+        """All of them, as Slurm folds names."""
+        return safe(folded([machine.hostname or "host name unknown" for machine in self.machines]), 1000)
+
+
+def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matrix: bool) -> Iterator[Line]:
+    """Several machines; with `matrix` their distances and not their trees. Never cut."""
+    kinds = _kinds(machines, matrix_lines if matrix else tree_lines)
+    drawn = _drawn(kinds, len(machines))
+    yield Line(_summary(kinds, len(machines), told=bool(differences)), "head")
+    if differences:
+        yield Line("differences between nodes:", "head")
+        yield from (Line(f"  {safe(each, 1000)}") for each in differences)
+    odd = [kind for kind in kinds if kind not in drawn]
+    for kind in odd[:_MOST_ODD]:
+        yield from _odd(kind, drawn[0])
+    if len(odd) > _MOST_ODD:
+        yield Line(f"{sum(len(kind.machines) for kind in odd[_MOST_ODD:])} more nodes differ: `collbench probe --format json` has them all")
+    for kind in drawn:
+        yield from (Line(""), Line(kind.names if matrix else title(kind.machines[0], kind.names), "head"), *kind.lines)
+
+
+def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]]) -> list[_Kind]:
+    """The kinds, the most frequent first. Equal machines are drawn once; a few KiB of memory more make no other kind."""
+    kinds: dict[tuple[Line, ...], _Kind] = {}
+    for equal in _equal(machines):
+        lines = tuple(line for line in draw(equal[0]) if line.text != title(equal[0]))
+        kinds.setdefault(lines, _Kind(lines, [])).machines.extend(equal)
+    return sorted(kinds.values(), key=lambda kind: -len(kind.machines))
+
+
+def _equal(machines: Sequence[Machine]) -> list[list[Machine]]:
+    """Machines that only their names tell apart, together."""
+    by_name = {machine.hostname: machine for machine in machines}
+    if len(by_name) < len(machines):
+        return [[machine] for machine in machines]
+    return [[by_name[name] for name in entry["hostnames"]] for entry in topology_json(machines)["machines"]]
+
+
+def _drawn(kinds: Sequence[_Kind], in_all: int) -> list[_Kind]:
+    return [kinds[0], *(kind for kind in kinds[1:_MOST_TREES] if len(kind.machines) >= _COMMON * in_all)]
+
+
+def _summary(kinds: Sequence[_Kind], in_all: int, *, told: bool) -> str:
+    alike = len(kinds[0].machines)
+    if len(kinds) == 1:
+        return f"{in_all} nodes with the same parts" if told else f"{in_all} nodes, all alike"
+    if alike == 1:
+        return f"{in_all} nodes, no two alike"
+    return f"{in_all} nodes: {alike} alike, {in_all - alike} {'differs' if in_all - alike == 1 else 'differ'}"
+
+
+def _odd(kind: _Kind, usual: _Kind) -> Iterator[Line]:
+    """What the parts of an odd machine are that the usual one has otherwise; nothing where its parts are the same."""
+    ours, theirs = part_texts(kind.machines[0]), part_texts(usual.machines[0])
+    told = [f"without {text}" for key, text in theirs.items() if key not in ours]
+    told += [text if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
+    if told:
+        yield Line(f"{kind.names}, unlike {safe(usual.machines[0].hostname or 'the others')}:")
+        yield from (Line(f"  {text}") for text in told[:_PROBE_CLUSTER_MOST_PARTS])
+        yield from [Line(f"  and {len(told) - _PROBE_CLUSTER_MOST_PARTS} more parts")] if len(told) > _PROBE_CLUSTER_MOST_PARTS else []
+
+
+# What `collbench probe` prints: a tree per machine, the matrix of distances, or one JSON document.
+
+FORMATS = ("table", "matrix", "json")
+SCHEMA = 1
+
+
+def probe_text(
+    machines: Sequence[Machine],
+    differences: Sequence[str],
+    format: str,
+    stream: TextIO,
+    color: str = "auto",
+    *,
+    findings: Sequence[Finding] | None = None,
+) -> None:
+    """Prints machines in one of FORMATS on `stream`; `color` is auto, always or never, `findings` the doctor's where they are known.
+
+    Nothing is cut: on a terminal that is narrower a line goes on below its beginning, but for matrices. Raises UsageError
+    for an unknown format or colour.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
+    screen = PlainScreen(stream, stream, wants_color(stream, color))
+    found = _examined(machines) if findings is None and format != "matrix" else list(findings or ())
+    for line in wrapped(_lines(machines, differences, format, found), width_of(stream) if format == "table" else None):
+        screen.data(line)
+
+
+def document(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
+    """The JSON document; `topology.snapshot.machines_of` reads it back. What is unknown is null, as is what is no finite number.
+
+    Findings between machines stand with the first one.
+    """
+    names = {machine.hostname for machine in machines}
+    entries = []
+    for place, machine in enumerate(machines):
+        between = [each for each in findings if each.hostname not in names] if not place else []
+        entries.append(_machine(machine, [*(each for each in findings if each.hostname == machine.hostname), *between]))
+    plain: dict[str, Any] = _finite({"schema": SCHEMA, "machines": entries, "differences": list(differences)})
+    return plain
+
+
+def _lines(machines: Sequence[Machine], differences: Sequence[str], format: str, findings: Sequence[Finding]) -> Iterator[Line]:
+    if format == "json":
+        yield Line(json.dumps(document(machines, differences, findings), indent=2, allow_nan=False))
+        return
+    matrix = format == "matrix"
+    if len(machines) > 1:
+        yield from cluster_lines(machines, differences, matrix)
+    else:
+        yield from (line for machine in machines for line in (matrix_lines(machine) if matrix else tree_lines(machine)))
+    if not matrix:
+        yield from (Line(""), _counts(findings))
+
+
+def _counts(findings: Sequence[Finding]) -> Line:
+    counts = Counter(each.severity for each in findings)
+    words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
+    return Line(f"findings: {', '.join(words)}; `collbench doctor` tells them" if words else "findings: none", "head")
+
+
+def _examined(machines: Sequence[Machine]) -> list[Finding]:
+    from collbench.machine.doctor.examine import examine
+
+    return examine(machines)
+
+
+def _machine(machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:
+    from collbench.machine.snapshot import to_json
+
+    system = machine.system
+    cpus = {"model": system.cpu_model, "vendor": system.cpu_vendor, "architecture": system.architecture, "sockets": system.sockets,
+            "cores": system.cores, "threads": system.threads}  # fmt: skip
+    return {**to_json(machine), "cpus": cpus, "links": [*_links(machine)], "findings": [_finding(each) for each in findings]}
+
+
+def _finding(each: Finding) -> dict[str, Any]:
+    return {"code": each.code, "severity": each.severity, "what": each.what, "evidence": each.evidence, "remedy": each.remedy}
+
+
+def _links(machine: Machine) -> Iterator[dict[str, Any]]:
+    """PCIe links, GPU links, and between GPUs and NICs (at most 128 parts in all) the path with the state of GPUDirect RDMA."""
+    for device in machine.pci:
+        now = {"speed_gt_per_s": device.link.speed_gt_per_s, "width": device.link.width}
+        most = {"max_speed_gt_per_s": device.link.max_speed_gt_per_s, "max_width": device.link.max_width}
+        yield {"kind": "pcie", "from": device.address, "to": device.parent, **now, **most}
+    for link in machine.gpu_links:
+        yield {"kind": link.kind, "from": link.a, "to": link.b, "count": link.count, "bytes_per_s": link.bytes_per_s}
+    distances = Distances(machine)
+    gpus = machine.gpus[:MOST_PARTS]
+    nics = [nic for nic in machine.nics if nic.virtual is None][: MOST_PARTS - len(gpus)]
+    for gpu, nic in ((gpu, nic) for gpu in gpus for nic in nics):
+        state = capability(machine, gpu, nic, distances=distances)
+        path = distances.path(gpu.key, nic.key)
+        yield {"kind": "gpudirect", "from": gpu.key, "to": nic.key, "path": path, "state": state.state, "why": state.why}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities: they are unknown."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,335 @@
+"""The reporter: what rank 0 says while it measures. A format (how rows become lines) and a screen (where the lines go)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from collbench.analysis.hunt.protocol import Answer, Ask, Suspect
+from collbench.analysis.hunt.strategy import answer_of, judge
+from collbench.analysis.pairs import PairEffects, remeasured
+from collbench.errors import UsageError
+from collbench.operations.cell import Cell
+from collbench.report.cells import OneLinePerAbsentBackend, comment_line
+from collbench.report.frame import PlanSummary
+from collbench.report.nccl_tests import NcclTestsWriter
+from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
+from collbench.report.training import write_steps
+from collbench.report.writers import CsvWriter, JsonWriter, Line, RowWriter, TableWriter
+from collbench.results.rounds import PairMatrix, PairRound, matrix_of
+from collbench.results.row import Row
+from collbench.results.steps import StepRow
+from collbench.units import format_duration
+
+FORMATS: dict[str, Callable[[int | None], RowWriter]] = {
+    "table": lambda room: OneLinePerAbsentBackend(TableWriter(room)),
+    "nccl-tests": lambda room: OneLinePerAbsentBackend(NcclTestsWriter(), comment_line),
+    "csv": lambda room: CsvWriter(),
+    "json": lambda room: JsonWriter(),
+}
+# For programs: each row as soon as it is measured, in that order, as in cells.jsonl.
+AS_MEASURED = frozenset({"csv", "json"})
+
+
+class Reporter:
+    """Prints a run as it goes; use it in a `with`, so that the terminal is whole again however the run ends.
+
+    `ordered`: rows that come with their place wait until all before them are there, so that people read ascending sizes although
+    cells are measured in shuffled order.
+    """
+
+    def __init__(self, writer: RowWriter, screen: Screen, ordered: bool = True) -> None:
+        self._writer, self._screen, self._ordered = writer, screen, ordered
+        self._open = False
+        self._held: dict[int, list[Row]] = {}
+        self._next = 0
+
+    def start(self, plan: PlanSummary) -> None:
+        """Before the first row: prints what stands above it."""
+        self._open = True
+        self._data(self._writer.start(plan))
+
+    def progress(self, text: str, done: int, total: int, eta_s: float | None = None) -> None:
+        """What is being measured now, how many of how many cells are done, and the seconds left.
+
+        On terminals a live line; elsewhere now and then a line of talk, while no rows appear.
+        """
+        self._screen.progress(text, done, total, eta_s)
+
+    def row(self, row: Row, place: int | None = None) -> None:
+        """Takes a finished row; `place` is its position (from 0) among all that are planned, in the order to be printed.
+
+        Without a place it is printed at once (nccl-tests: with its partner in the other placing).
+        """
+        if place is None or not self._ordered:
+            self._data(self._writer.row(row))
+            return
+        self._held.setdefault(place, []).append(row)
+        while self._next in self._held:
+            self._release(self._next)
+            self._next += 1
+
+    def note(self, sentence: str) -> None:
+        """Says something about the run, apart from its data."""
+        self._screen.talk(sentence)
+
+    def end(self, summary: Iterable[str] = ()) -> None:
+        """After the last row: prints the foot, then `summary` as talk."""
+        self.close()
+        for sentence in summary:
+            self._screen.talk(sentence)
+
+    def close(self) -> None:
+        """Ends the output wherever it stands: the rows that still wait, in order, the foot, and the terminal as it was before."""
+        self._screen.close()
+        if self._open:
+            self._open = False
+            for place in sorted(self._held):
+                self._release(place)
+            self._data(self._writer.end())
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+        if isinstance(error, OSError):  # perhaps our own output is gone: say nothing more
+            with suppress(OSError):
+                self._screen.close()
+        else:
+            self.close()
+
+    def _release(self, place: int) -> None:
+        for row in self._held.pop(place):
+            self._data(self._writer.row(row))
+
+    def _data(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._screen.data(line)
+
+
+def make_reporter(
+    format: str = "table", stream: TextIO | None = None, err: TextIO | None = None, color: str = "auto", quiet: bool = False
+) -> Reporter:
+    """A reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
+
+    `color` is auto, always or never; `quiet` leaves out everything but data. Raises UsageError for an unknown format or colour.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
+    screen = make_screen(stream or sys.stdout, err or sys.stderr, color, quiet)
+    return Reporter(FORMATS[format](screen.room), screen, ordered=format not in AS_MEASURED)
+
+
+# What rank 0 tells the user while it measures: the runner's events, shown by the room report.
+
+
+class Listening:
+    """The runner's Listener. Use it in a `with`: the terminal is whole again however the run ends."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._reporter = make_reporter(arguments.format, color=arguments.color, quiet=arguments.quiet)
+        self._began = time.monotonic()
+        self._folder = ""
+
+    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Everything that will be measured."""
+        self._began, self._folder = time.monotonic(), folder
+        self._reporter.start(PlanSummary.of(cells, rank_map, folder, ranks=ranks, nodes=nodes))
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        """A cell begins; the time left is guessed from the cells so far."""
+        spent = time.monotonic() - self._began
+        self._reporter.progress(title, done, total, eta_s or (spent / done * (total - done) if done else None))
+
+    def row(self, row: Row, place: int) -> None:
+        """A cell has ended; it is printed when all before it are there."""
+        self._reporter.row(row, place)
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        self._reporter.note(sentence)
+
+    def end(self) -> None:
+        """Nothing more will come: the foot of the table, and where the run is kept."""
+        self._reporter.close()
+        if self._folder:
+            self._reporter.note(f"run folder: {self._folder}")
+            self._folder = ""
+
+    def __enter__(self) -> Listening:
+        self._reporter.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._reporter.__exit__(kind, error, trace)
+        if self._folder:
+            self._reporter.note(f"run folder: {self._folder}")
+
+
+# What rank 0 tells the user while it measures one launch of several: the rows wait for those of the others.
+
+
+class OneOfSeveral(Listening):
+    """Listens to one launch of several: shows progress, and what the first one notes; the rows are printed at the end, together."""
+
+    def __init__(self, arguments: argparse.Namespace, first: bool) -> None:
+        super().__init__(arguments)
+        self._first = first
+
+    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Nothing is printed above rows that are not."""
+
+    def row(self, row: Row, place: int) -> None:
+        """It is in the launch's folder."""
+
+    def note(self, sentence: str) -> None:
+        """What the first launch has said holds for the others."""
+        if self._first:
+            super().note(sentence)
+
+
+# What rank 0 shows of a pairs run: a line per round, then the matrix and the slow nodes and pairs in it.
+
+
+class PairsListening(Listening):
+    """The runner's PairsListener. Use it in a `with`, as Listening."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._arguments = arguments
+        self._about: Mapping[str, Any] = {}
+        self._effects: PairEffects | None = None
+        self._judging: Generator[Ask, Answer, list[Suspect]] | None = None
+        self._asked: Ask | None = None
+        self._suspects: list[Suspect] = []
+        self._theirs: list[Row] = []
+        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
+        self._live = watched and os.environ.get("TERM") != "dumb"
+
+    def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
+        """What is known before the first round."""
+        self._about, self._folder = about, folder
+
+    def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
+        """Moves the live line, or writes one for the log."""
+        what = f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
+        if total is None:
+            self._reporter.note(f"round {done} of suspects again: {what}")
+        elif self._live:
+            self._reporter.progress(f"round of {what}", done, total, eta_s)
+        else:
+            left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
+            self._reporter.note(f"round {done} of {total}: {what}{left}")
+
+    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+        """The next round that measures suspects again."""
+        try:
+            if self._judging is None:
+                self._judging = judge(self._matrix(last), last, self._arguments.seed or 0)
+                self._asked = next(self._judging)
+            else:
+                assert self._asked is not None
+                self._asked = self._judging.send(answer_of(self._asked.groups, last, self._about["size_bytes"]))
+        except StopIteration as stop:
+            self._suspects = stop.value
+            return None
+        return {"pairs": self._asked.groups, "pause_s": self._asked.pause_s}
+
+    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The verdict: slow nodes and pairs that measuring again confirmed, a sentence each, and the suspects."""
+        judged = [each.as_json() for each in self._suspects]
+        repeated = {pair for one in rounds if one.again for pair in one.pairs}
+        self._about = about
+        self._effects = effects = PairEffects(self._matrix(rounds), repeated, remeasured=remeasured(judged))
+        found = effects.findings()
+        result = "confirmed" if found else "no verdict" if effects.inconclusive() else "nobody"
+        return {"result": result, "judged": judged, "findings": [each.sentence(effects.matrix.places) for each in found]}
+
+    def theirs(self, rows: list[Row]) -> None:
+        """Keeps what other tools said, to stand below the matrix."""
+        self._theirs = rows
+
+    def end(self) -> None:
+        """Prints the matrix, and where the run is kept."""
+        self._reporter.close()
+        if self._effects:
+            from collbench.report.pairs import write_pairs
+
+            matrix, found, unsaid = self._effects.matrix, self._effects.findings(), self._effects.doubts()
+            color = wants_color(sys.stdout, self._arguments.color)
+            about, format, name = self._about, self._arguments.format, Path(self._folder).name
+            write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, theirs=self._theirs, run=name)
+            sys.stdout.flush()
+        super().end()
+
+    def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
+        about = self._about
+        return matrix_of(about["places"], rounds, about["size_bytes"], about["latency_size_bytes"])
+
+
+# What rank 0 tells the user of a workload: how far it is, and each training's table as soon as it is whole.
+
+
+class WorkloadListening(Listening):
+    """The runner's WorkloadListener. Use it in a `with`, as Listening."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._format, self._color = arguments.format, wants_color(sys.stdout, arguments.color)
+        self._about: Mapping[str, Any] = {}
+        self._waiting: list[StepRow] = []
+        self._printed = 0
+        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
+        self._live = watched and os.environ.get("TERM") != "dumb"
+
+    def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
+        """What is known before the first step."""
+        self._about, self._folder = about, folder
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        """Moves the live line, or writes one for the log."""
+        if self._live:
+            super().progress(title, done, total, eta_s)
+        else:
+            self._reporter.note(f"{done + 1} of {total}: {title}")
+
+    def step_row(self, row: StepRow) -> None:
+        """For programs it is printed at once; for people with the others of its training, and where a live line stands at the end."""
+        self._waiting.append(row)
+        if self._format != "table":
+            self._print(1)
+        elif not self._live:
+            backends = len(self._about["backends"])
+            self._print(len(self._waiting) // backends * backends)
+
+    def end(self) -> None:
+        """Prints what is left, and where the run is kept."""
+        self._reporter.close()
+        self._print(len(self._waiting))
+        super().end()
+
+    def __enter__(self) -> WorkloadListening:
+        super().__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._reporter.close()
+        self._print(len(self._waiting))  # what was measured before it broke off
+        super().__exit__(kind, error, trace)
+
+    def _print(self, count: int) -> None:
+        """The first ones of those that wait."""
+        those, self._waiting = self._waiting[:count], self._waiting[count:]
+        if those:
+            step_time_s, first = self._about.get("step_time_s"), not self._printed
+            name = Path(self._folder).name
+            write_steps(those, self._format, sys.stdout, color=self._color, step_time_s=step_time_s, run=name, first=first)
+            sys.stdout.flush()
+            self._printed += len(those)

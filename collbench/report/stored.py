@@ -1,0 +1,209 @@
+"""Runs whose results are neither rows of cells nor a matrix of pairs: how each kind is told, checked and shown once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from collbench.deploy.drain import lines, lines_of, read
+from collbench.errors import UsageError
+from collbench.report.cells import printable
+from collbench.report.hunt import write_hunt
+from collbench.report.screen import PlainScreen, write_line
+from collbench.report.training import check_format, counted, write_steps
+from collbench.report.writers import Line
+from collbench.results.folder import HUNT, PAIRS, WORKLOAD
+from collbench.results.reader import Run
+from collbench.results.rounds import check_hunt, read_hunt
+from collbench.results.steps import read_workload
+
+if TYPE_CHECKING:
+    from collbench.analysis.pairs import PairEffects
+    from collbench.results.rounds import StoredPairs
+
+
+# Hunts from disk, shown as they were when they were measured.
+
+
+def check_stored(run: Run) -> None:
+    """Raises UsageError for a run whose run.json is no hunt's."""
+    check_hunt(run)
+
+
+def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
+    """Prints what the hunt came to; what could not be read, its recommendation.json among it, is said on `err`.
+
+    headed: whether a CSV has its header already; returns whether it has one now. Raises UsageError for a format that a hunt does not have.
+    """
+    stored = read_hunt(run)
+    advice, unread = _advice(run)
+    for warning in (*stored.warnings, *unread):
+        write_line(err, printable(warning))
+    done = len(stored.rounds)
+    if format == "table":
+        state = "" if run.finished and stored.about.get("verdict") else ", not finished"
+        rounds = f"{done} {'round' if done == 1 else 'rounds'}"
+        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({rounds}{state})"), "head"))
+    about, name = {**stored.about, "rounds": done}, run.path.resolve().name
+    write_hunt(about, format, out, color=color, advice=advice, run=name, headed=headed)
+    return True
+
+
+def _advice(run: Run) -> tuple[list[str], list[str]]:
+    """What to do about it, and what was done; and a sentence where that cannot be read."""
+    try:
+        told = read(run.path)
+    except UsageError as error:
+        return [], [str(error)]
+    return [*lines(told), *lines_of(told["applied"]), *filter(None, [told["refused"]])] if told else [], []
+
+
+# Pairs runs from disk, shown as they were when they were measured.
+
+
+def holds_pairs(run: Run) -> bool:
+    """Whether it is a run of `collbench pairs`."""
+    return "pairs" in run.info or (run.path / PAIRS).is_file()
+
+
+def write_stored_pairs(
+    run: Run, stored: StoredPairs, effects: PairEffects, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False
+) -> None:
+    """Prints the matrix of a pairs run; what could not be read is said on `err`. effects: what the matrix of `stored` means.
+
+    headed: whether a CSV has its header already. Raises UsageError for a format that a matrix does not have.
+    """
+    from collbench.report.pairs import write_pairs
+
+    for warning in stored.warnings:
+        write_line(err, printable(warning))
+    if format == "table":
+        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({_rounds(run, stored)})"), "head"))
+    about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
+    found, unsaid = (effects.findings(), effects.doubts()) if format != "csv" else ([], [])
+    name = run.path.resolve().name
+    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid, theirs=stored.theirs, run=name, headed=headed)
+
+
+def _rounds(run: Run, stored: StoredPairs) -> str:
+    """How many rounds there are, and of how many where the launch broke off: then run.json does not say what was measured."""
+    known, planned = len(stored.rounds), stored.about.get("rounds")
+    rounds = f"{known} {'round' if known == 1 else 'rounds'}"
+    if run.finished and stored.about.get("measured") is not None:
+        return rounds
+    return f"{f'{known} of {planned} rounds' if isinstance(planned, int) and planned > known else rounds}, not finished"
+
+
+def write_all_pairs(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+    """Prints the matrices of pairs runs one after the other; CSV has one header for all."""
+    for number, (run, stored, effects) in enumerate(pairs):
+        write_stored_pairs(run, stored, effects, format, out=out, err=err, color=color, headed=number > 0)
+
+
+def write_csv_pairs(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], path: Path, err: TextIO) -> None:
+    """Writes the matrices of pairs runs to one file. Raises UsageError when it cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            write_all_pairs(pairs, "csv", out=file, err=err, color=False)
+    except OSError as error:
+        raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error
+
+
+# Workload runs from disk, shown as they were when they were measured.
+
+
+def check_stored_workload(run: Run) -> None:
+    """Raises UsageError where run.json does not say what was trained."""
+    if not isinstance(run.info.get("workload"), dict):
+        raise UsageError(f"{run.path} holds training traffic, but its run.json does not say of what: it was altered")
+
+
+def write_stored_workload(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
+    """Prints the steps of a workload run; what could not be read is said on `err`.
+
+    headed: whether a CSV has its header already; returns whether it has one now. Raises UsageError for a format that steps do not have.
+    """
+    check_format(format)
+    about, rows, warnings = read_workload(run)
+    for warning in warnings:
+        write_line(err, printable(warning))
+    if format == "table":
+        end = "" if run.finished else ", not finished"
+        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({counted(len(rows), 'row')}{end})"), "head"))
+    name = run.path.resolve().name
+    write_steps(rows, format, out, color=color, step_time_s=step_time_of(about), run=name, first=not headed)
+    return headed or bool(rows)
+
+
+def step_time_of(about: Mapping[str, Any]) -> float | None:
+    """What run.json's "workload" says of the time of computing; None where that is nothing, or no time."""
+    value = about.get("step_time_s")
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return float(value) if known else None  # type: ignore[arg-type]  # checked above
+
+
+@dataclass(frozen=True)
+class Kind:
+    """name    of the command, and of what run.json holds of it
+    file    the lines of its results, in the run's folder
+    module  where `check_stored(run)` (raises UsageError for a run that does not fit) and `write_stored`, with what `write` takes, are
+    what    for sentences: "a hunt"
+    """
+
+    name: str
+    file: str
+    module: str
+    what: str
+
+    def check(self, run: Run) -> None:
+        """Raises UsageError where the run cannot be shown."""
+        self._function("check_stored")(run)
+
+    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
+        """Shows it. Raises UsageError for a format that it does not have.
+
+        headed: whether a CSV has its header already, from another run of this kind; returns whether it has one now.
+        """
+        now: bool = self._function("write_stored")(run, format, out=out, err=err, color=color, headed=headed)
+        return now
+
+    def _function(self, name: str) -> Any:
+        return getattr(import_module(f"collbench.report.{self.module}"), name)  # most reports need none of them
+
+
+KINDS = (Kind("hunt", HUNT, "hunt_stored", "a hunt"), Kind("workload", WORKLOAD, "workload_stored", "training traffic"))
+
+
+def kind_of(run: Run) -> Kind | None:
+    """Which of them a run is; None: rows, or pairs."""
+    return next((kind for kind in KINDS if kind.name in run.info or (run.path / kind.file).is_file()), None)
+
+
+def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, Kind]]:
+    """The runs of these kinds, in their order."""
+    yield from ((run, kind) for run in runs if (kind := kind_of(run)))
+
+
+def not_drawn(runs: Sequence[Run]) -> list[str]:
+    """A sentence for each run that a page, Markdown and OpenMetrics leave out."""
+    return [f"{run.path} holds {kind.what}, which is shown by `collbench report {run.path}` alone" for run, kind in of_kinds(runs)]
+
+
+def write_all(runs: Sequence[tuple[Run, Kind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+    """Shows runs one after the other; CSV has one header for those of a kind that follow one another."""
+    of: Kind | None = None
+    for run, kind in runs:
+        headed = kind.write(run, format, out=out, err=err, color=color, headed=kind is of)
+        of = kind if headed and format == "csv" else None
+
+
+def write_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:
+    """Writes runs of one kind to one file, under one header. Raises UsageError when it cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            write_all(runs, "csv", out=file, err=err, color=False)
+    except OSError as error:
+        raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

@@ -1,0 +1,472 @@
+"""Training steps as measured: for people a table per training (how long, how fast, what limits, which exchange costs what), for programs
+a record per training and backend.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any, TextIO, TypeVar
+
+from collbench.analysis.best import Efficiency, Share, efficiency
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cells import DOUBTFUL, NOTHING, basis, defused, explain, printable, share
+from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
+from collbench.report.writers import Line
+from collbench.results.row import Times
+from collbench.results.steps import StepRow
+from collbench.results.store import to_line
+from collbench.units import format_bytes, format_rate, format_size, format_time
+from collbench.workloads.registry import regimes
+from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
+
+# Words that a planned and a measured training step have in common.
+
+_NUMBER = re.compile(r"\d+")
+
+
+def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
+    """A training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
+    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown where it could not be laid out
+    return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
+
+
+def told(options: Mapping[str, str]) -> list[str]:
+    """Options that have a value: "update sharded", "top-k 2"."""
+    return [f"{name.replace('_', '-')} {value}" for name, value in options.items() if value]
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def milliseconds(seconds: float) -> str:
+    """To four significant digits, without exponent: "10934", "97.94", "0.2345"."""
+    return format_time(seconds / 1000)
+
+
+def nameless(what: str) -> str:
+    """The name without its numbers: what neighbours share that are buckets of one model."""
+    return _NUMBER.sub("#", what)
+
+
+def span(first: str, last: str) -> str:
+    """Both names in one: "bucket 1 of 14" and "bucket 13 of 14" are "bucket 1–13 of 14"; both, where they differ in more."""
+    if nameless(first) != nameless(last):
+        return f"{first} … {last}"
+    ends = iter(_NUMBER.findall(last))
+
+    def merged(match: re.Match[str]) -> str:
+        end = next(ends)
+        return match[0] if end == match[0] else f"{match[0]}–{end}"
+
+    return _NUMBER.sub(merged, first)
+
+
+def aligned(table: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The cells in columns of equal width, those of `right` at their right edge."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(widths[at]) if at in right else cell.ljust(widths[at]) for at, cell in enumerate(cells)).rstrip()
+        for cells in table
+    ]
+
+
+# The tables of a training step, cell by cell: the step on each backend, its parts, and the workers of asynchronous training.
+
+MOST_WORKERS = 16
+K = TypeVar("K", Times, Ceiling)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """titles; right: those whose cells stand at their right edge; spare: those that a narrow terminal goes without, the first one first."""
+
+    titles: tuple[str, ...]
+    right: frozenset[str]
+    spare: tuple[str, ...]
+
+
+def _round(title: str) -> str:
+    return title.replace("step", "round")
+
+
+_FIGURES = frozenset({"steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "size", "times", "each ms"})
+STEP = Columns(
+    ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by", "flags"),
+    _FIGURES, ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
+)  # fmt: skip
+# A worker that waits for nobody has no step in common with others.
+ROUND = Columns(
+    tuple(_round(title) for title in STEP.titles), frozenset(map(_round, STEP.right)), tuple(_round(title) for title in STEP.spare)
+)
+PARTS = Columns(
+    ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of ceiling", "limited by"),
+    _FIGURES, ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of ceiling"),
+)  # fmt: skip
+_OF_WORKERS = ("worker", "rounds", "rounds/s", "staleness: median", "95 %", "most")
+WORKERS = Columns(("backend", *_OF_WORKERS), frozenset(_OF_WORKERS), ("rounds",))
+
+
+def table(columns: Columns, rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
+    """Titles and rows of (cells, style); nothing where there is no row. Columns in which no row has anything are left out.
+
+    On a terminal of `width` so are some of the others, and the last line says which.
+    """
+    if not rows:
+        return
+    cells = [columns.titles, *([printable(cell) for cell in cells] for cells, _ in rows)]
+    kept = [at for at in range(len(columns.titles)) if any(row[at] not in ("", NOTHING) for row in cells[1:])]
+    dropped = _dropped(columns, [[row[at] for at in kept] for row in cells], width)
+    kept = [at for at in kept if columns.titles[at] not in dropped]
+    titles = [columns.titles[at] for at in kept]
+    texts = aligned([[row[at] for at in kept] for row in cells], [at for at, title in enumerate(titles) if title in columns.right])
+    yield Line(texts[0], "head")
+    yield from (Line(text, style) for text, (_, style) in zip(texts[1:], rows, strict=True))
+    yield from [Line(f"not shown on a terminal this narrow: {', '.join(dropped)}", "foot")] if dropped else []
+
+
+def _dropped(columns: Columns, cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The titles of the columns that a terminal has no room for."""
+    wide = {column[0]: max(map(len, column)) + 2 for column in zip(*cells, strict=True)}
+    dropped: list[str] = []
+    for title in columns.spare:
+        if width is None or sum(wide.values()) - 2 <= width:
+            break
+        if wide.pop(title, 0):
+            dropped.append(title)
+    return dropped
+
+
+def style(row: StepRow) -> str:
+    """How its line looks."""
+    return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
+
+
+def step_cells(row: StepRow) -> list[str]:
+    """Below the titles of STEP; of what could not be measured the reason stands last."""
+    if row.na is not None:
+        return [row.backend, *[NOTHING] * (len(STEP.titles) - 2), f"n/a ({row.na})"]
+    moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
+    ceiling = _ceiling_cells(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
+    rate = NOTHING if row.busbw_bytes_per_s is None else format_rate(row.busbw_bytes_per_s)
+    return [row.backend, str(row.n), *_times(row.time_s, row.flags), moves, rate, wrong, *ceiling, ", ".join(row.flags)]
+
+
+def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
+    """The median and its interval in ms; "?" before one that a flag doubts."""
+    if times is None:
+        return NOTHING, NOTHING
+    if times.ci_low is None or times.ci_high is None:
+        return milliseconds(times.p50), NOTHING
+    doubt = "? " if DOUBTFUL & set(flags) else ""
+    return milliseconds(times.p50), f"{doubt}{milliseconds(times.ci_low)}–{milliseconds(times.ci_high)}"
+
+
+def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
+    """ "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
+    if ceiling is None:
+        return NOTHING, NOTHING
+    if ceiling.bytes_per_s is None or percent is None or busbw is None:
+        return NOTHING, ceiling.limited_by
+    kind = basis(ceiling)
+    words = ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})"
+    return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", words
+
+
+def part_cells(row: StepRow) -> Iterator[list[str]]:
+    """Below the titles of PARTS, a line per part; the backend's name stands beside its first one."""
+    for turn, part in enumerate(row.parts):
+        times, ceiling = _known(Times, part["time_s"]), _known(Ceiling, part["ceiling"])
+        busbw = part["busbw_bytes_per_s"]
+        yield [
+            row.backend if turn == 0 else "", _name(part["what"]), part["operation"],
+            f"{part['groups']} of {counted(part['group_ranks'], 'rank')}", format_bytes(part["size_bytes"]), str(part["times"]),
+            _times(times, ())[0], NOTHING if part["moved_bytes"] is None else format_bytes(part["moved_bytes"]),
+            NOTHING if busbw is None else format_rate(busbw), *_ceiling_cells(busbw, ceiling, part["percent_of_ceiling"]),
+        ]  # fmt: skip
+
+
+def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
+    """The record; keys that only a newer collbench knows are left out."""
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
+
+
+def _name(what: str) -> str:
+    first, _, last = what.partition(" … ")
+    return span(first, last) if last else first
+
+
+def worker_cells(row: StepRow) -> Iterator[list[str]]:
+    """Below the titles of WORKERS; of many the first."""
+    workers = row.staleness.get("workers", [])[:MOST_WORKERS]
+    for turn, worker in enumerate(workers):
+        told = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
+        yield [row.backend if turn == 0 else "", f"rank {told[0]}", *told[1:]]
+
+
+def number(value: Any) -> str:
+    """A count or a rate to four digits, a dash where it is not known."""
+    return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# What `collbench workload --dry-run` prints: the exchanges of a step and the bytes they move, before anything is started.
+
+TITLES = ("part", "operation", "groups", "size", "times", "moves")
+_RIGHT = (3, 4, 5)
+_MOVES = "moves: what the busiest rank has to send or receive, as busbw counts it; an algorithm may move more"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A regime laid out over the ranks of a launch; model: what the user calls it."""
+
+    regime: Regime
+    shape: Shape
+    step: Step
+    model: str
+
+
+def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None:
+    """Prints the plan: table, csv (a record per exchange) or json (an object per exchange)."""
+    if format == "table":
+        width = width_of(out)
+        for number, each in enumerate(planned):
+            for line in [*([Line("")] if number else []), *wrapped(map(Line, _table(each)), width)]:
+                write_line(out, printable(line.text))
+        for line in wrapped([Line(_MOVES)], width) if planned else ():
+            write_line(out, line.text)
+        return
+    facts = [fact for each in planned for fact in exchange_facts(each)]
+    if format == "json":
+        for fact in facts:
+            write_line(out, json.dumps(fact))
+        return
+    writer = csv.DictWriter(out, list(facts[0]) if facts else [])
+    writer.writeheader()
+    writer.writerows({name: _cell_workload_plan(value) for name, value in fact.items()} for fact in facts)
+    out.flush()
+
+
+def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
+    """Each exchange of the step as a flat object; moves_bytes: of the rank that moves most, see `workloads.moved`."""
+    for exchange in planned.step.exchanges:
+        yield {
+            "regime": planned.regime.name, "model": planned.model, "what": exchange.what, "operation": exchange.operation,
+            "groups": len(exchange.groups), "group_ranks": _ranks(exchange), "size_bytes": exchange.size_bytes, "times": exchange.times,
+            "dtype": exchange.dtype, "redop": exchange.redop, "root": exchange.root, "moves_bytes": _moves(exchange),
+        }  # fmt: skip
+
+
+def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Neighbours that differ only in a number of their names as one: "gradients, bucket 1–13 of 14", 13 times."""
+    found = []
+    for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
+        same = list(those)
+        found.append(replace(same[0], what=span(same[0].what, same[-1].what), times=sum(exchange.times for exchange in same)))
+    return found
+
+
+def _table(planned: PlannedStep) -> Iterator[str]:
+    shape, step = planned.shape, planned.step
+    words = [counted(shape.ranks, "rank"), counted(len(set(shape.hosts)), "node")]
+    yield headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *told(shape.options), *words])
+    yield from aligned([TITLES, *map(_cells, folded(step.exchanges))], _RIGHT)
+    most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
+    whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
+    yield f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}"
+    yield from [step.note] if step.note else []
+
+
+def _cells(exchange: Exchange) -> tuple[str, ...]:
+    groups = f"{len(exchange.groups)} of {counted(_ranks(exchange), 'rank')}"
+    return exchange.what, exchange.operation, groups, format_bytes(exchange.size_bytes), str(exchange.times), format_bytes(_moves(exchange))
+
+
+def _moves(exchange: Exchange) -> float:
+    return max(bytes_of(exchange, _ranks(exchange)), default=0.0)
+
+
+def _ranks(exchange: Exchange) -> int:
+    return len(exchange.groups[0]) if exchange.groups else 0
+
+
+def _cell_workload_plan(value: Any) -> Any:
+    return "" if value is None else defused(value) if isinstance(value, str) else value
+
+
+FORMATS = ("table", "csv", "json")
+_TIMES = ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")
+_CEILING = ("kind", "bytes_per_s", "limited_by", "model", "source")
+_SHARES = ("value", "low", "high")
+
+
+def check_format(format: str) -> None:
+    """Raises UsageError for a format that a step does not have."""
+    if format not in FORMATS:
+        raise UsageError(f"--format '{format}' is unknown for workload: choose from {', '.join(FORMATS)}")
+
+
+def write_steps(
+    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", first: bool = True
+) -> None:
+    """Prints steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
+
+    step_time_s  the time of computing, with which the scaling efficiency is shown
+    run          the name of their folder, in a CSV's first column
+    first        whether nothing was printed before: a CSV begins with its header
+    Raises UsageError for another format.
+    """
+    check_format(format)
+    if format == "table":
+        screen, width = PlainScreen(out, out, color), width_of(out)
+        for number, those in enumerate(trainings(rows)):
+            for line in [*([Line("")] if number or not first else []), *wrapped(lines(those, step_time_s, width), width)]:
+                screen.data(line)
+        return
+    texts = csv_lines(rows, step_time_s, run, first) if format == "csv" else (to_line(step_json(row, step_time_s)) for row in rows)
+    for text in texts:
+        write_line(out, text)
+
+
+def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
+    """Rows of the same training together, in the order of the first of each."""
+    found: dict[tuple[Any, ...], list[StepRow]] = {}
+    for row in rows:
+        key = (row.regime, row.model, row.parameters, row.dtype, row.bucket_bytes, tuple(row.options.items()), row.ranks, row.nodes)
+        found.setdefault(key, []).append(row)
+    return list(found.values())
+
+
+def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
+    """One training on some backends: what it is, the step, its parts, staleness, scaling efficiency, and what flags mean."""
+    first = rows[0]
+    words = [
+        *filter(None, [first.dtype]),
+        *told(first.options),
+        *_bucket(first),
+        counted(first.ranks, "rank"),
+        counted(first.nodes, "node"),
+    ]
+    yield Line(printable(headline(first.regime, first.model, first.parameters, words)), "head")
+    yield from table(ROUND if any(row.staleness for row in rows) else STEP, [(step_cells(row), style(row)) for row in rows], width)
+    yield from table(PARTS, [(cells, "") for row in rows for cells in part_cells(row)], width)
+    yield from table(WORKERS, [(cells, "") for row in rows for cells in worker_cells(row)], width)
+    for row in rows:
+        yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
+    yield from (Line(sentence) for sentence in _scaling(rows, step_time_s))
+    notes = [row.note for row in rows if row.note]
+    yield from (Line(printable(text), "foot") for text in dict.fromkeys([*notes, *explain(flag for row in rows for flag in row.flags)]))
+
+
+def _bucket(row: StepRow) -> list[str]:
+    """What training without buckets has no word of."""
+    regime = regimes().get(row.regime)
+    known = regime is None or "bucket" in {**regime.takes, **regime.options}
+    return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
+
+
+def scaling_of(row: StepRow, step_time_s: float | None) -> Efficiency | None:
+    """The efficiency with this time of computing; None where one of the two times is unknown."""
+    if step_time_s is None or row.time_s is None:
+        return None
+    return efficiency(step_time_s, row.time_s.p50, row.time_s.ci_low, row.time_s.ci_high)
+
+
+def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
+    """The row as in workload.jsonl; with a time of computing its "scaling" too."""
+    found = scaling_of(row, step_time_s)
+    scaling = {"compute_s": found.compute_s, "apart": vars(found.apart), "overlap": vars(found.overlap)} if found else None
+    return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
+
+
+def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: str = "", head: bool = True) -> Iterator[str]:
+    """A record per row; lists and objects are JSON; the carriage return stays: RFC 4180 ends records so."""
+    for row in rows:
+        flat = {"run": run, **dict(_flat(row, scaling_of(row, step_time_s), step_time_s))}
+        if head:
+            yield _record(flat)
+            head = False
+        yield _record(map(_cell, flat.values()))
+
+
+def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(row).items():
+        if name == "time_s":
+            yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
+        elif name == "ceiling":
+            yield from ((f"ceiling_{part}", getattr(value, part, None)) for part in _CEILING)
+        else:
+            yield name, value
+    yield "step_time_s", step_time_s
+    for name in ("apart", "overlap"):
+        found: Share | None = getattr(scaling, name, None)
+        yield from ((f"scaling_{name}{'' if part == 'value' else f'_{part}'}", getattr(found, part, None)) for part in _SHARES)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ({}, [], ()):
+        return ""
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict | list):
+        return defused(to_line({"": value}).removeprefix('{"":').removesuffix("}"))
+    return defused(" ".join(value) if isinstance(value, tuple) else str(value))
+
+
+def _record(cells: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().removesuffix("\n")
+
+
+def _sentences(row: StepRow, several: bool) -> Iterator[str]:
+    """Wrong data, what the parts come to together, what the ceiling allows, staleness."""
+    who = f"{row.backend}: " if several else ""
+    if row.wrong:
+        yield f"{who}wrong data: {counted(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
+            f" ({row.wrong_detail})" if row.wrong_detail else ""
+        )
+    if row.time_s is not None and row.parts_time_s:
+        alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
+        yield f"{who}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
+    if row.ceiling_time_s and row.percent_of_ceiling is not None:
+        yield f"{who}at the ceiling a step takes {milliseconds(row.ceiling_time_s)} ms"
+    if row.staleness:
+        yield f"{who}{_stale(row.staleness)}"
+
+
+def _stale(staleness: Mapping[str, Any]) -> str:
+    told = {name: number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
+    workers = staleness.get("workers", [])
+    more = f" (the first {MOST_WORKERS} are shown)" if len(workers) > MOST_WORKERS else ""
+    return (
+        f"no worker waits for another: {counted(len(workers), 'worker')}{more}, {told['steps_per_s']} rounds per second together, for "
+        f"{told['duration_s']} s; staleness, updates of others between a worker's pull and its next push: median {told['p50']}, 95 % up to "
+        f"{told['p95']}, at most {told['max']}"
+    )
+
+
+def _scaling(rows: Sequence[StepRow], step_time_s: float | None) -> Iterator[str]:
+    """A sentence per backend, and what the two figures are."""
+    found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
+    if not found:
+        return
+    compute = milliseconds(found[0][1].compute_s)
+    yield f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"
+    shown = [("backend", "no overlap, t/(t+c)", "perfect overlap, t/max(t,c)")]
+    yield from aligned([*shown, *((backend, _share(each.apart), _share(each.overlap)) for backend, each in found)])
+    brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
+    yield f"{brackets}real training lies between the two, as far as its framework overlaps"
+
+
+def _share(found: Share) -> str:
+    interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
+    return f"{100 * found.value:.1f} %{interval}"

@@ -1,0 +1,539 @@
+"""The verdict in OpenMetrics' form: the result, every group, and what is slower, each with what may be by chance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.errors import UsageError
+from collbench.gate.allocation import COLUMNS
+from collbench.gate.verdict import (
+    ACCEPTED,
+    CLEARED,
+    CONFIRMED,
+    EXIT_CODES,
+    NAGIOS,
+    PASSED,
+    REGRESSION,
+    SUSPECTED,
+    UNDECIDED,
+    WRONG_DATA,
+    FloorState,
+    GroupState,
+    Suspicion,
+    Verdict,
+    nagios_state,
+)
+from collbench.report.cells import NOTHING
+from collbench.report.headlines import short
+from collbench.report.verdict import (
+    LONGEST_NAME,
+    cleared,
+    describe_outcomes,
+    fallen,
+    headline,
+    judged,
+    name_of,
+    of,
+    of_change,
+    of_floor,
+    of_group,
+    open_ones,
+    sentences,
+    worst_groups,
+)
+from collbench.report.writers import STDOUT, Line, Sample, escaped, escaped_line, exposed, items, table, write_whole
+from collbench.results.store import to_page
+from collbench.untrusted import open_file
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
+
+
+# The verdict as annotations of a GitHub workflow: lines of commands that its runner reads from the log.
+
+_MOST = 10  # of a kind in a step: GitHub shows no more
+_ANNOTATIONS_LONGEST = 1000
+_KINDS = ("error", "warning", "notice")
+_OF_STATE = {CONFIRMED: "error", SUSPECTED: "warning", ACCEPTED: "notice"}
+_Told = tuple[str, str, str]  # kind, title, message
+
+
+def lines(verdict: Verdict) -> Iterator[Line]:
+    """The result, then what is slower, what is not known, and what changed: at most ten errors, warnings and notices each."""
+    told = list(_all(verdict))
+    for kind in _KINDS:
+        for _, title, message in islice((each for each in told if each[0] == kind), _MOST):
+            yield Line(f"::{kind} title={_property(title)}::{_data(message)}")
+
+
+def _all(verdict: Verdict) -> Iterator[_Told]:
+    """The result is the first of its kind, and never cut."""
+    cause = [f"points at {verdict.cause.sentence}"] if verdict.cause is not None else []
+    told = "; ".join([headline(verdict), *cause, *verdict.reasons[:3], judged(verdict)])
+    yield ("notice" if verdict.result == PASSED else "error"), f"collbench gate: {verdict.result}", told
+    yield from ((_OF_STATE[each.state], f"{each.state}: {name_of(each)}", of(each)) for each in open_ones(verdict))
+    yield from (("warning", f"no verdict: {name_of(each)}", of_group(each)) for each in verdict.groups if each.state == UNDECIDED)
+    yield from (("warning", f"no verdict: {name_of(each)}", of_floor(each)) for each in verdict.floors if each.state == UNDECIDED)
+    yield from (("warning", "collbench gate: why it does not pass", reason) for reason in verdict.reasons)
+    yield from (("notice", "changed since the last good allocation", of_change(each)) for each in verdict.changes)
+    yield from (("notice", "collbench gate: note", note) for note in verdict.notes)
+
+
+def _data(text: str) -> str:
+    """What may stand behind the second pair of colons (toolkit/packages/core, escapeData); a new line could begin another command."""
+    return short(text, _ANNOTATIONS_LONGEST).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """What may stand behind `title=`."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# Every output of a verdict, by file and by style.
+
+_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("matplotlib", "jinja2")}
+_SUMMARY = "GITHUB_STEP_SUMMARY"  # what earlier commands of the step wrote there stays, as GitHub expects
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files asked for; None: not asked for."""
+
+    out: Path | None = None
+    junit: Path | None = None
+    markdown: Path | None = None
+    openmetrics: Path | None = None
+    html: Path | None = None
+
+    def check(self) -> None:
+        """Raises UsageError for what could not be written after a long judgement: what goes to stdout, or needs a missing package."""
+        for name, path in vars(self).items():
+            if path == STDOUT:
+                raise UsageError(f"--{name} does not go to stdout: name a FILE")
+            missing = [needed for needed in _NEEDS.get(name, ()) if path is not None and find_spec(needed) is None]
+            if missing:
+                raise UsageError(f"--{name} needs {' and '.join(missing)}: pip install 'collbench[report]'")
+
+
+def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
+    """Writes what was asked for, each in one step; verdict.json first. `runs` are the candidate's, for the page. Raises UsageError."""
+    if files.out:
+        write_whole(files.out, to_page(verdict.as_json()), "--out")
+    if files.junit:
+        write_whole(files.junit, junit(verdict), "--junit")
+    if files.markdown:
+        _write_markdown(files.markdown, verdict)
+    if files.openmetrics:
+        write_whole(files.openmetrics, openmetrics(verdict), "--openmetrics")
+    if files.html:
+        from collbench.report.html.material import Material
+        from collbench.report.html.page import write_html
+        from collbench.report.runs import readable
+
+        found = readable(runs)
+        write_html(Material(found.runs, files.html, found.warnings, verdict))
+
+
+def lines_verdict_outputs(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
+    """What is printed: for a monitor one line of status, else the verdict in `format`: table, json or github."""
+    if style == NAGIOS:
+        yield from lines_status(verdict)
+    elif format == "github":
+        yield from lines(verdict)
+    else:
+        from collbench.report import verdict as terminal
+
+        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict)
+
+
+def is_summary(path: Path) -> bool:
+    """Whether it is the one that GitHub gathers for the step."""
+    summary = os.environ.get(_SUMMARY)
+    return bool(summary) and Path(summary or "").resolve() == path.resolve()
+
+
+def _write_markdown(path: Path, verdict: Verdict) -> None:
+
+    if not is_summary(path):
+        write_whole(path, markdown(verdict), "--markdown")
+        return
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(markdown(verdict, LARGEST - file.tell()))
+    except OSError as error:
+        raise UsageError(f"--markdown {path} cannot be written ({error.strerror or error}): choose another file") from error
+
+
+# What an earlier gate left at the files asked for: gone before this one judges.
+#
+# One that fails writes nothing, and who reads the file later (Jenkins, a collector) would take the earlier night's verdict for this one's.
+
+_BEGINNING = 4096  # bytes, in which each output says whose it is
+_OURS: Mapping[str, Callable[[str], bool]] = {
+    "out": lambda text: text.startswith("{") and '"exit_code":' in text and '"result":' in text,
+    "junit": lambda text: '<testsuite name="collbench gate"' in text,
+    "markdown": lambda text: text.startswith("## ") and "collbench gate: " in text.partition("\n")[0],
+    "openmetrics": lambda text: text.startswith("# HELP collbench_gate_"),
+    "html": lambda text: "<title>collbench" in text,
+}
+
+
+def remove_earlier(files: Files, read: Path | None = None) -> None:
+    """Removes them; `read` is a verdict that is shown once more, and stays until it is replaced.
+
+    What is empty, no regular file (a pipe) or the summary of GitHub's step stays, too. Raises UsageError, before anything is removed,
+    for a file that no gate wrote.
+    """
+    asked = {option: path for option, path in vars(files).items() if path is not None and not is_summary(path)}
+    found = [(option, path.resolve()) for option, path in asked.items() if _is_earlier(option, path)]
+    for option, target in found:
+        if read is not None and target == read.resolve():
+            continue
+        try:
+            target.unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--{option} {asked[option]} is of an earlier gate and cannot be removed ({error.strerror}): remove it"
+            ) from error
+
+
+def _is_earlier(option: str, path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with open_file(path) as file:
+            begins = file.read(_BEGINNING).decode(errors="replace")
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        raise UsageError(
+            f"--{option} {path} cannot be written ({getattr(error, 'strerror', None) or error}): choose another file"
+        ) from error
+    if begins and not _OURS[option](begins):
+        raise UsageError(f"--{option} {path} was not written by `collbench gate --{option}`, and is not replaced: name another file")
+    return bool(begins)
+
+
+# The verdict as JUnit XML, which Jenkins and GitLab read: a test case for each group, for each floor, and for what holds for all.
+#
+# What is not known is an error: what is skipped looks green. The form is that of Ant's schema (windyroad/JUnit-Schema), and not of
+# xUnit's, which adds to it.
+
+_MOST_LINES = 60
+_NAMES = {"verdict": "the verdict", "comparable": "comparable: software, clocks, machine state", "whole": "all cells"}
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A test case: its class and name, a state (PASSED: nothing is wrong), and why in a sentence and more lines."""
+
+    kind: str
+    name: str
+    state: str
+    why: str = ""
+    more: Sequence[str] = ()
+
+
+def junit(verdict: Verdict) -> str:
+    """The whole file. Raises UsageError without the extra `report`."""
+    try:
+        from junitparser import SystemErr, SystemOut, TestSuite
+    except ImportError as error:
+        raise UsageError("--junit needs junitparser: pip install 'collbench[report]'") from error
+    suite: Any = TestSuite("collbench gate")
+    suite.timestamp, suite.hostname = f"{verdict.judged_on[:10]}T00:00:00", "localhost"  # no host judged: the runs are of many
+    for name, value in _properties(verdict).items():
+        suite.add_property(name, value)
+    suite.add_testcases([_written(case, verdict) for case in _cases(verdict)])
+    suite.append(SystemOut("\n".join(_everything(verdict))))
+    suite.append(SystemErr(""))
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + str(suite.tostring(), "utf-8") + "\n"
+
+
+def _properties(verdict: Verdict) -> dict[str, str]:
+    candidates = ", ".join(short(name, 80) for name in verdict.candidates[:6])
+    return {
+        "result": verdict.result,
+        "baseline": short(verdict.baseline),
+        "candidates": candidates,
+        "collbench": short(verdict.collbench, 40),
+    }
+
+
+def _cases(verdict: Verdict) -> Iterator[_Case]:
+    yield _Case("verdict", _NAMES["verdict"], verdict.result, headline(verdict), _everything(verdict))
+    open_reasons = [reason for reason in verdict.reasons if not reason.startswith(f"{SUSPECTED}: ")]
+    known = PASSED if not open_reasons else UNDECIDED
+    yield _Case("verdict", _NAMES["comparable"], known, "; ".join(sentences(open_reasons, 3)), sentences(open_reasons, _MOST_LINES))
+    whole = next((each for each in open_ones(verdict) if isinstance(each, Suspicion) and each.kind == "whole"), None)
+    yield _Case("verdict", _NAMES["whole"], whole.state if whole else PASSED, of(whole) if whole else "")
+    for group in verdict.groups:
+        yield _Case("groups", name_of(group), group.state, of_group(group), _cells_of(group.name, verdict))
+    yield from _floors(verdict.asked, verdict.floors)
+
+
+def _floors(all_asked: Sequence[str], floors: Sequence[FloorState]) -> Iterator[_Case]:
+    """One for each floor that was asked for: as bad as the worst of its cells."""
+    for asked in dict.fromkeys([*all_asked, *(each.asked for each in floors)]):
+        cells = [each for each in floors if each.asked == asked]
+        state = next((state for state in (CONFIRMED, SUSPECTED, UNDECIDED) if state in {each.state for each in cells}), PASSED)
+        told = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cells if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
+        yield _Case("floors", short(asked, 60), state, told[0] if told else "", sentences(told, _MOST_LINES))
+
+
+def _cells_of(group: str, verdict: Verdict) -> list[str]:
+    """What is told of a group itself and what changed; its cells stand in the verdict's own case."""
+    found = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group]
+    return [*found, *(of_change(each) for each in verdict.changes[:_MOST_LINES])]
+
+
+def _everything(verdict: Verdict) -> list[str]:
+    cause = [f"points at {short(verdict.cause.sentence)}"] if verdict.cause is not None else []
+    slower = [f"{each.state}: {name_of(each)}: {of(each)}" for each in open_ones(verdict)]
+    told = [*cause, *sentences(verdict.reasons, 20), *sentences(slower, _MOST_LINES)]
+    return [*told, *(of_change(each) for each in verdict.changes[:_MOST_LINES]), judged(verdict), *sentences(verdict.notes, 20)]
+
+
+def _written(case: _Case, verdict: Verdict) -> TestCase:
+    """Of what cannot be compared nothing is a failure, however slow it is."""
+    from junitparser import Error, Failure, TestCase
+
+    written = TestCase(case.name, f"collbench.gate.{case.kind}", 0.0)
+    if case.state in (REGRESSION, WRONG_DATA) or (case.state == CONFIRMED and verdict.result in (REGRESSION, WRONG_DATA)):
+        result: Failure | Error = Failure(case.why, REGRESSION if case.state == CONFIRMED else case.state)
+    elif case.state in (UNDECIDED, SUSPECTED, CONFIRMED):
+        result = Error(case.why, case.state)
+    else:
+        return written
+    result.text = "\n".join(case.more)
+    written.result = result
+    return written
+
+
+# The verdict as a plugin of Nagios says it (Monitoring Plugins Development Guidelines): one line, its state first, then figures.
+
+_STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+_STATUS_LONGEST = 400  # letters: NRPE of old carries 1,024 bytes
+
+
+def lines_status(verdict: Verdict) -> list[Line]:
+    """ "COLLBENCH CRITICAL - regression: 1 confirmed: allreduce 64 MiB mpi +12.0 % … | confirmed=1;;0;0 …"."""
+    return [Line(f"COLLBENCH {_STATES[nagios_state(verdict)]} - {_text(verdict)} | {_figures(verdict)}")]
+
+
+def of_failure(sentence: str) -> Line:
+    """ "COLLBENCH UNKNOWN - nowhere is not a baseline …": there is no verdict at all."""
+    return Line(f"COLLBENCH UNKNOWN - {_plain(sentence)}")
+
+
+def _text(verdict: Verdict) -> str:
+    """The result and its first reason: the cause, the worst suspect, or why nothing is known."""
+    worst = next(open_ones(verdict), None)
+    first = [verdict.cause.sentence] if verdict.cause is not None else []
+    first += [f"{name_of(worst)} {of(worst)}"] if worst is not None else []
+    return _plain("; ".join([headline(verdict), *first, *verdict.reasons]))
+
+
+def _plain(text: str) -> str:
+    """On one line, without the bar that begins the figures."""
+    return short(text, _STATUS_LONGEST).replace("|", "/")
+
+
+def _figures(verdict: Verdict) -> str:
+    """Counts with the ranges in which all is well: value;warning;critical;least."""
+    unknown = sum(each.state == UNDECIDED for each in verdict.groups)
+    counts = {
+        CONFIRMED: f"{verdict.count(CONFIRMED)};;0;0", SUSPECTED: f"{verdict.count(SUSPECTED)};0;;0",
+        ACCEPTED: f"{verdict.count(ACCEPTED)};0;;0", "groups": f"{len(verdict.groups)};;;0", "unknown_groups": f"{unknown};;;0",
+        "cells": f"{verdict.cells};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
+    }  # fmt: skip
+    return " ".join(f"{name}={told}" for name, told in counts.items())
+
+
+# The verdict as Markdown, for a pull request or the summary of a GitHub step: the result first, the worst 20 rows, the rest folded.
+
+LARGEST = 1_000_000  # bytes: GitHub drops a step's summary of more than 1,024 KiB
+_MOST_ROWS, _MOST_REASONS, _MOST_CHANGES, _MOST_FOLDED = 20, 10, 10, 1000
+_MARKS = {PASSED: "✅", REGRESSION: "❌", WRONG_DATA: "❌", UNDECIDED: "❔"}
+_LEFT_OUT = "More would not fit here: `collbench gate --verdict FILE` shows what `--out FILE` wrote."
+
+
+def markdown(verdict: Verdict, room: int = LARGEST) -> str:
+    """The whole text; what would make it larger than `room` bytes is left out, and that is said, but the first part stays.
+
+    Nothing of it is markup, a link or a mention but what stands here.
+    """
+    lines = list(_first(verdict))
+    size = sum(map(_size, lines)) + _size(_LEFT_OUT) + 1
+    left_out = False
+    for part in _folded(verdict):
+        more = sum(map(_size, part))
+        fits = size + more <= room
+        lines, size, left_out = ([*lines, *part], size + more, left_out) if fits else (lines, size, True)
+    return "\n".join([*lines, *(["", _LEFT_OUT] if left_out else [])]) + "\n"
+
+
+def _size(line: str) -> int:
+    return len(line.encode()) + 1
+
+
+def _first(verdict: Verdict) -> Iterator[str]:
+    """What everybody reads: the result, why, what is slower, what changed."""
+    yield f"## {_MARKS.get(verdict.result, '')} collbench gate: {escaped(headline(verdict))}"
+    if describe_outcomes(verdict):
+        yield from ("", escaped_line(describe_outcomes(verdict)))
+    if verdict.ceilings:
+        yield from ("", *items(fallen(verdict)[:_MOST_REASONS]))
+    if verdict.cause is not None:
+        yield from ("", f"Points at {escaped(short(verdict.cause.sentence))}")
+    if verdict.reasons:
+        yield from ("", *items(sentences(verdict.reasons, _MOST_REASONS)))
+    found = list(open_ones(verdict))
+    if found:
+        yield from ("", *_table(found[:_MOST_ROWS]))
+    if len(found) > _MOST_ROWS:
+        yield from ("", f"The first {_MOST_ROWS} of {len(found)}, the surest and worst first; the others are below.")
+    if verdict.changes:
+        since = "Differs between the old stack and the new one" if verdict.mode == "paired" else "Changed since the last good allocation"
+        yield from ("", f"**{since}**, the most plausible cause first:", "", *items(_changes(verdict, 0, _MOST_CHANGES)))
+    yield from ("", escaped_line(judged(verdict)))
+
+
+def _changes(verdict: Verdict, first: int, most: int) -> list[str]:
+    return [of_change(each) for each in verdict.changes[first : first + most]]
+
+
+def _table(found: Iterable[Suspicion | FloorState]) -> list[str]:
+    return table(("state", "what", "time, by allocation"), [(each.state, name_of(each), of(each)) for each in found], [False] * 3)
+
+
+def _folded(verdict: Verdict) -> Iterator[list[str]]:
+    """The details, each of which may be left out whole."""
+    found = list(open_ones(verdict))
+    if verdict.groups:
+        yield _details(f"Groups ({len(verdict.groups)})", _groups(verdict.groups), len(verdict.groups))
+    if len(found) > _MOST_ROWS:
+        yield _details("All that is slower", _table(found[:_MOST_FOLDED]), len(found))
+    again = cleared(verdict)
+    if again:
+        yield _details(f"Cleared: slower at first, and not again ({len(again)})", _table(again[:_MOST_FOLDED]), len(again))
+    unknown = [each for each in verdict.floors if each.state == UNDECIDED]
+    if unknown:
+        rows = [(name_of(each), of_floor(each)) for each in unknown[:_MOST_FOLDED]]
+        yield _details(f"Share of the ceiling not known ({len(unknown)})", table(("cell", "share"), rows, [False] * 2), len(unknown))
+    if len(verdict.changes) > _MOST_CHANGES:
+        yield _details("All that changed", items(_changes(verdict, 0, _MOST_FOLDED)), len(verdict.changes))
+    if verdict.notes or len(verdict.reasons) > _MOST_REASONS:
+        told = [*verdict.reasons[_MOST_REASONS:], *verdict.notes]
+        yield _details(f"Notes ({len(told)})", items(sentences(told, _MOST_FOLDED)), len(told))
+
+
+def _groups(groups: Sequence[GroupState]) -> list[str]:
+    """Those that did not pass first."""
+    order = worst_groups(groups)
+    rows = [
+        (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cells), of_group(each))
+        for each in order[:_MOST_FOLDED]
+    ]
+    return table(("state", "outcome", "group", "cells", "time, by allocation"), rows, [False, False, False, True, False])
+
+
+def _details(title: str, lines: Sequence[str], number: int) -> list[str]:
+    more = [] if number <= _MOST_FOLDED else ["", f"The first {_MOST_FOLDED} of {number}."]
+    return ["", f"<details><summary>{title}</summary>", "", *lines, *more, "", "</details>"]
+
+
+_LONGEST = 200
+_SLOWER = "time over what the baseline says, by strike: 1 is the first of the allocations that were judged"
+_ABOUT = {
+    "gate_result": ("", "1 for what the gate said: passed, regression, no_verdict or wrong_data; 0 for the others"),
+    "gate_judged_timestamp": ("seconds", "the day on which it was said, in seconds since 1970"),
+    "gate_baseline_allocations": ("", "allocations of the baseline"),
+    "gate_candidate_allocations": ("", "allocations that were judged"),
+    "gate_cells": ("", "cells with a history to be judged by"),
+    "gate_suspicions": ("", "cells, groups and shares of a ceiling that are confirmed, suspected, accepted or cleared"),
+    "gate_unannounced_changes": ("", "unexpected changes since the last good allocation"),
+    "gate_group_state": ("", "1 for the state of a group: passed, confirmed, suspected or no_verdict; 0 for the others"),
+    "gate_group_time": ("ratio", f"of a group the median {_SLOWER}"),
+    "gate_group_limit": ("ratio", "what that may be by chance; no sample where a group is too small to be judged as one"),
+    "gate_group_missing_cells": ("", "cells of a group that the candidate lacks"),
+    "gate_suspicion_time": ("ratio", f"of what exceeded its limit at first the {_SLOWER}"),
+    "gate_suspicion_limit": ("ratio", "what that may be by chance"),
+    "gate_of_ceiling": ("ratio", "share of the ceiling of a cell of which one was asked for, by strike"),
+    "gate_of_ceiling_wanted": ("ratio", "the share that was asked for"),
+}
+_Labels = Mapping[str, str]
+
+
+def openmetrics(verdict: Verdict) -> str:
+    """The whole file. Raises UsageError without the extra `report`."""
+    return exposed(_ABOUT, _samples(verdict))
+
+
+def _samples(verdict: Verdict) -> Iterator[Sample]:
+    yield from _one_hot("gate_result", {}, "result", EXIT_CODES, verdict.result)
+    yield Sample("gate_judged_timestamp", {}, _seconds(verdict.judged_on))
+    yield Sample("gate_baseline_allocations", {}, verdict.allocations)
+    yield Sample("gate_candidate_allocations", {}, len(verdict.candidates))
+    yield Sample("gate_cells", {}, verdict.cells)
+    for state in (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED):
+        yield Sample("gate_suspicions", {"state": state}, verdict.count(state))
+    yield Sample("gate_unannounced_changes", {}, sum(each.announced is None for each in verdict.changes))
+    for group in verdict.groups:
+        yield from _of_group(group)
+    for each in verdict.suspicions:
+        yield from _of_suspicion(each)
+    for floor in verdict.floors:
+        yield from _of_floor(floor)
+
+
+def _of_group(each: GroupState) -> Iterator[Sample]:
+    labels = {name: short(str(getattr(each, name)), _LONGEST) for name in ("backend", "operation", "size_class")}
+    yield from _one_hot("gate_group_state", labels, "state", (PASSED, CONFIRMED, SUSPECTED, UNDECIDED), each.state)
+    yield from _by_strike("gate_group_time", labels, each.factors)
+    yield Sample("gate_group_limit", labels, each.limit)
+    yield Sample("gate_group_missing_cells", labels, each.missing)
+
+
+def _of_suspicion(each: Suspicion) -> Iterator[Sample]:
+    labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_cell(each)}
+    yield from _by_strike("gate_suspicion_time", labels, each.factors)
+    yield Sample("gate_suspicion_limit", labels, each.limit)
+
+
+def _of_floor(each: FloorState) -> Iterator[Sample]:
+    told = {"model": each.model, "limited_by": each.limited_by}
+    known = {name: short(text, _LONGEST) for name, text in told.items() if text is not None}
+    labels = {"name": short(each.name, _LONGEST), "asked": short(each.asked, _LONGEST), "state": each.state, **known, **_cell(each)}
+    yield from _by_strike("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in each.percents])
+    yield Sample("gate_of_ceiling_wanted", labels, each.wanted / 100)
+
+
+def _cell(each: Suspicion | FloorState) -> dict[str, str]:
+    """Its columns, as the metrics of a report have them, and no other label that a stranger's file names; what does not apply has none."""
+    known = {name: value for name in COLUMNS if (value := each.cell.get(name)) is not None}
+    placing = {True: "in place", False: "out of place"}.get(known.pop("in_place", None))
+    told = {**known, **({"placing": placing} if placing else {})}
+    return {name: short(str(value), _LONGEST) for name, value in told.items()}
+
+
+def _by_strike(name: str, labels: _Labels, values: Sequence[float | None]) -> Iterator[Sample]:
+    for strike, value in enumerate(values, 1):
+        yield Sample(name, {**labels, "strike": str(strike)}, value)
+
+
+def _one_hot(name: str, labels: _Labels, label: str, states: Sequence[str] | Mapping[str, int], state: str) -> Iterator[Sample]:
+    for each in states:
+        yield Sample(name, {**labels, label: each.replace(" ", "_")}, each == state)
+
+
+def _seconds(day: str) -> float | None:
+    try:
+        return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None

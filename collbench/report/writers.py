@@ -1,0 +1,396 @@
+"""The plain table: one header, one full-width line per row, a foot that explains what occurred. Lines are never cut."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cells import (
+    COLUMNS,
+    Column,
+    defused,
+    doubtful,
+    explain,
+    not_available,
+    printable,
+    same_for_all,
+    shown_columns,
+    widths,
+)
+from collbench.report.cells import sentences as choices
+from collbench.report.frame import PlanSummary
+from collbench.results.reader import Run
+from collbench.results.row import Row, Times
+from collbench.results.store import plain, to_line
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+_STOPPED = {
+    "precision": "precision",
+    "out_of_reach": "out of reach",
+    "max_time": "max-time",
+    "most_samples": "most samples",
+    "iterations": "iterations",
+}
+
+
+class Line(NamedTuple):
+    """A line of data; style is "", "head", "foot", "na", "doubtful" or "wrong"."""
+
+    text: str
+    style: str = ""
+
+
+class RowWriter(Protocol):
+    """An output format: turns a run into lines, as it goes."""
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """What stands before the first row."""
+        ...
+
+    def row(self, row: Row) -> list[Line]:
+        """What a finished row adds."""
+        ...
+
+    def end(self) -> list[Line]:
+        """What stands after the last row."""
+        ...
+
+
+class TableWriter:
+    """The table for people. `room` is a terminal's width, to which columns are dropped; None: all columns, whatever the width.
+
+    `rows`, where they are known beforehand, make the widths exact. Without them the foot names ranks that held the others up, from
+    the folder that the plan names, and where the library's own choice of algorithm loses; of stored runs `findings` says more.
+    """
+
+    def __init__(self, room: int | None = None, rows: Sequence[Row] = ()) -> None:
+        self._room = room
+        self._rows = rows
+        self._printed: list[Row] = []
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """What is the same in all rows, and the titles."""
+        self._plan = plan
+        self._columns = shown_columns(plan)
+        self._widths = widths(self._columns, plan, self._rows)
+        dropped = self._drop(plan)
+        facts = same_for_all(plan, dropped)
+        self._unsaid = [column.title for column in dropped if column.figure]
+        titles = [column.pad(column.title, width) for column, width in zip(self._columns, self._widths, strict=True)]
+        return [*([Line(facts, "head")] if facts else []), Line(_joined(titles), "head")]
+
+    def row(self, row: Row) -> list[Line]:
+        """One line."""
+        self._printed.append(row)
+        pairs = list(zip(self._columns, self._widths, strict=True))
+        if row.na is not None:
+            cells = [column.pad(column.text(row), width) for column, width in pairs if not column.figure]
+            return [Line(_joined([*cells, not_available(row)]), "na")]
+        style = "wrong" if row.wrong else "doubtful" if doubtful(row) else ""
+        return [Line(_joined(column.pad(column.text(row), width) for column, width in pairs), style)]
+
+    def end(self) -> list[Line]:
+        """What the reader should know about the rows above."""
+        lines = [*self._intervals(), *self._groups(), *stopped_by(self._printed)]
+        lines += explain(flag for row in self._printed for flag in row.flags)
+        if not self._rows:
+            lines += [*map(printable, choices(self._printed)), *self._stragglers()]
+        if self._unsaid:
+            lines.append(f"not shown on a terminal this narrow: {', '.join(self._unsaid)}")
+        return [Line(line, "foot") for line in lines]
+
+    def _intervals(self) -> list[str]:
+        if not any(row.time_s is not None and row.time_s.ci_low is not None for row in self._printed):
+            return []
+        if self._plan.launches > 1:
+            return [f"intervals: over the medians of {self._plan.launches} launches"]
+        return ["intervals: of the median within one launch; another launch may differ by more"]
+
+    def _groups(self) -> list[str]:
+        if not any(row.groups for row in self._printed):
+            return []
+        return ["groups: all ran at the same time; times, busbw and percentages are the slowest one's"]
+
+    def _stragglers(self) -> list[str]:
+        if not self._plan.run or not any(row.samples for row in self._printed):
+            return []
+        from collbench.analysis.stragglers import stragglers
+
+        run = Run(Path(self._plan.run), {"rank_map": list(self._plan.rank_map)}, self._printed)
+        return [printable(each.sentence()) for each in stragglers(run)]
+
+    def _drop(self, plan: PlanSummary) -> list[Column]:
+        """Takes out the least important columns until the line fits, and returns them in order."""
+        if self._room is None:
+            return []
+        spare = sorted((c for c in self._columns if c.rank and not plan.varies(c.title)), key=lambda c: c.rank)
+        dropped: list[Column] = []
+        while spare and sum(self._widths) + 2 * (len(self._widths) - 1) > self._room:
+            place = self._columns.index(spare.pop())
+            dropped.append(self._columns.pop(place))
+            del self._widths[place]
+        return [column for column in COLUMNS if column in dropped]
+
+
+def stopped_by(rows: Iterable[Row]) -> list[str]:
+    """Why no more samples were taken, in one line: "stopped by: precision 28, max-time 6"; no line where no row tells."""
+    reasons = Counter(row.stopped for row in rows if row.stopped)
+    order = [*_STOPPED, *sorted(reasons.keys() - _STOPPED.keys())]
+    told = [f"{_STOPPED.get(reason, printable(reason))} {reasons[reason]}" for reason in order if reasons[reason]]
+    return [f"stopped by: {', '.join(told)}"] if told else []
+
+
+def _joined(cells: Iterable[str]) -> str:
+    return "  ".join(cells).rstrip()
+
+
+# Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names, lists and objects are JSON.
+
+_TIMES = [field.name for field in fields(Times)]
+_CEILING = [field.name for field in fields(Ceiling)]
+_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
+_GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
+# Offsets into samples.bin mean nothing outside the run's folder.
+_LEFT_OUT = {"samples"}
+
+
+class CsvWriter:
+    """A header and one record per row; the first column names the run, so that several can be put together."""
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """The header."""
+        self._run = Path(plan.run).name
+        return [_record(csv_columns())]
+
+    def row(self, row: Row) -> list[Line]:
+        """One record."""
+        return [_record([_cell(self._run), *(_cell(value) for _, value in _flat(row))])]
+
+    def end(self) -> list[Line]:
+        """Nothing."""
+        return []
+
+
+def csv_columns() -> list[str]:
+    """The header's names."""
+    return ["run", *(name for name, _ in _flat(None))]
+
+
+def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
+    for field in fields(Row):
+        name, value = field.name, getattr(row, field.name, None)
+        if name == "time_s":
+            yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
+        elif name in ("ceiling", "hard_bound"):
+            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in (_CEILING if name == "ceiling" else _HARD_BOUND))
+        elif name == "canary_s":
+            yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
+        elif name == "groups":
+            yield from ((f"groups_{part}", (value or {}).get(part)) for part in _GROUPS)
+        elif name not in _LEFT_OUT:
+            yield name, value
+        if name == "percent_of_ceiling":
+            yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ({}, [], ()):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    text = _json(value) if isinstance(value, dict | list) else " ".join(value) if isinstance(value, tuple) else str(value)
+    return defused(text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+
+
+def _record(cells: list[str]) -> Line:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return Line(text.getvalue().removesuffix("\n"))  # the carriage return stays: RFC 4180 ends records with both
+
+
+# Gauges in OpenMetrics' form, for Prometheus: a file that node_exporter's textfile collector takes, too.
+#
+# That collector reads the older text format alone (prometheus/node_exporter#1988) and drops a whole file for one line that it does not
+# know: so there are gauges and nothing else, no timestamps, no series twice. Units stand in the names; what is unknown has no sample.
+
+_PREFIX = "collbench"
+# name: (unit, what it is). No quotes and no backslashes in the words: the two formats escape them differently.
+About = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value of one of the metrics; None: unknown."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float | None
+
+
+def exposed(about: About, samples: Iterable[Sample]) -> str:
+    """The whole file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.openmetrics import exposition
+    except ImportError as error:
+        raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(_families(about, samples)))
+    write: Any = exposition.generate_latest
+    return str(write(registry), "utf-8")
+
+
+class _Collected:
+    """What the library asks for its metrics."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric that has a sample."""
+        yield from self._families
+
+
+def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
+    """Metrics with their samples; of a series that occurs twice the last value, and of a value that is unknown none."""
+    from prometheus_client.core import Metric
+
+    by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
+    for sample in samples:
+        by_name[sample.name][frozenset(sample.labels.items())] = sample
+    families = []
+    for name, (unit, words) in about.items():
+        family = Metric(f"{_PREFIX}_{name}", words, "gauge", unit)
+        for sample in by_name[name].values():
+            if sample.value is not None and isfinite(sample.value):
+                family.add_sample(family.name, dict(sample.labels), sample.value)
+        families.append(family)
+    return [family for family in families if family.samples]
+
+
+# Rows as JSON, one object per line, exactly as they stand in cells.jsonl.
+
+
+class JsonWriter:
+    """One object per row, nothing before and nothing after."""
+
+    def start(self, _plan: PlanSummary) -> list[Line]:
+        """Nothing."""
+        return []
+
+    def row(self, row: Row) -> list[Line]:
+        """The row."""
+        return [Line(to_line(row.as_json()))]
+
+    def end(self) -> list[Line]:
+        """Nothing."""
+        return []
+
+
+# Text as Markdown (GitHub's): what would be markup, a link or a mention is letters. Any text may come from a stranger's file.
+
+# In the order in which they are replaced: later ones write "&" and "\\".
+_LETTERS = (
+    ("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`"), ("*", "\\*"), ("_", "\\_"), ("[", "\\["), ("~", "\\~"),
+    ("$", "&#36;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"), ("@", "@<!-- -->"),
+)  # fmt: skip
+_OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
+
+
+def escaped(text: str) -> str:
+    """`text` within a line or a cell of a table."""
+    text = printable(text)
+    for letters, instead in _LETTERS:
+        text = text.replace(letters, instead)
+    return text
+
+
+def escaped_line(text: str) -> str:
+    """`text` as a line of its own or an item of a list, where a number or a sign at the beginning would open something."""
+    return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
+
+
+def record(cells: Iterable[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(escaped, cells))} |"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
+    """A table's lines; `right` are the columns whose figures end at the same place."""
+    return [record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(record, rows)]
+
+
+def items(texts: Iterable[str]) -> list[str]:
+    """A list's lines."""
+    return [f"- {escaped_line(text)}" for text in texts]
+
+
+# Where a report goes beside the table: files, and stdout for those that may.
+
+STDOUT = Path("-")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The FILE of each option that writes one, None: not asked for. `csv` and `markdown` may be STDOUT, and then it is theirs alone."""
+
+    csv: Path | None = None
+    html: Path | None = None
+    markdown: Path | None = None
+    openmetrics: Path | None = None
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot go to stdout, or not together with another."""
+        if self.csv == self.markdown == STDOUT:
+            raise UsageError("--csv and --markdown would both go to stdout: name a FILE for one of them")
+        for option, path in (("--html", self.html), ("--openmetrics", self.openmetrics)):
+            if path == STDOUT:
+                raise UsageError(f"{option} does not go to stdout: name a FILE")
+
+
+def write_whole(path: Path, text: str, option: str) -> None:
+    """Writes a file in one step: whoever reads it meanwhile (a collector, a browser) sees the old one or the new one, whole.
+
+    What is no regular file (a pipe, /dev/stdout) is written to as it is. Raises UsageError, naming `option`, when it cannot be written.
+    """
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", newline="")
+        else:
+            _by_rename(target, text)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
+
+
+def _by_rename(target: Path, text: str) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        with draft.open("x", encoding="utf-8", newline="") as file:  # a link that waits there leads elsewhere
+            file.write(text)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
