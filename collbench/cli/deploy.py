@@ -27,12 +27,12 @@ _INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
 _OWN = {"ranks": "--ranks-per-node in front of --", "ranks_per_node": "--ranks-per-node in front of --"}
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_emit(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("emit", help=_SUMMARY, description=_DESCRIPTION)
     parser.keep_rest("inner")
     parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_emit)
     return {"emit": parser}
 
 
@@ -64,7 +64,7 @@ def _help(setting: Setting) -> str:
     return f"{setting.summary}{usual}{of_some}".replace("%", "%%")
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
     from collbench.deploy.job import submit, write
     from collbench.report.screen import write_line

@@ -43,8 +43,8 @@ def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
     between.add_argument(
         "others", metavar="OTHER", nargs="+", help="two allocations of DIR, the old one first; or the folder of another baseline"
     )
-    for each, call in ((more, _add), (shown, _show), (less, _drop), (between, _diff)):
-        each.set_defaults(call=call)
+    for each, call_verb in ((more, _add), (shown, _show), (less, _drop), (between, _diff)):
+        each.set_defaults(call=call_verb)
     return {"baseline": parser}
 
 
@@ -69,9 +69,10 @@ def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
     import sys
 
     from collbench.gate.baseline import load
+    from collbench.report.baseline import baseline_lines
     from collbench.report.screen import write_line
 
-    for line in lines_diff(load(arguments.folder), arguments.format):
+    for line in baseline_lines(load(arguments.folder), arguments.format):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -92,7 +93,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.errors import UsageError
     from collbench.gate.baseline import load
     from collbench.gate.diff import between_allocations, between_baselines
-    from collbench.report.baseline import lines_diff
+    from collbench.report.baseline import diff_lines
     from collbench.report.screen import write_line
 
     if len(arguments.others) > 2:
@@ -105,7 +106,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
             f"diff is between two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}"
         )
     moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
-    for line in lines_diff(moves, arguments.format):
+    for line in diff_lines(moves, arguments.format):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -137,14 +138,14 @@ def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     import sys
 
     from collbench.gate.history import dated_in, history
-    from collbench.report.baseline import letters_for
+    from collbench.report.baseline import history_lines, letters_for
     from collbench.report.screen import PlainScreen, wants_color
     from collbench.report.writers import Outputs
 
     Outputs(html=arguments.html).check()
     painted = wants_color(sys.stdout, arguments.color)
     found = history(str(arguments.folder), *dated_in(arguments.folder))
-    shown = list(lines_diff(found, arguments.format, arguments.only, letters_for(sys.stdout.encoding, painted)))
+    shown = list(history_lines(found, arguments.format, arguments.only, letters_for(sys.stdout.encoding, painted)))
     if arguments.html:
         from collbench.report.html.history import write_history
 
@@ -237,7 +238,7 @@ _STYLES = ("collbench", "nagios", "prolog")
 _DRAINS_NOT = "nothing is confirmed, so the exit code is 0 (--exit-style prolog)"
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_gate(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "gate", help="whether a cluster got slower than a baseline explains", description=_ABOUT
@@ -254,7 +255,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
     _add_outputs(parser.add_argument_group("outputs, all made from verdict.json"))
     add_to(parser.add_argument_group("how far it can be trusted"))
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_gate)
     return {"gate": parser}
 
 
@@ -270,7 +271,7 @@ def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--exit-style", choices=_STYLES, default="collbench", help=style)
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
     if arguments.self_test:
         return call_self_test(arguments)
@@ -407,7 +408,7 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
     from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
     from collbench.report.screen import PlainScreen, wants_color, write_line
     from collbench.report.verdict import following, write_suite
-    from collbench.report.verdict_formats import write_files
+    from collbench.report.verdict_formats import verdict_lines, write_files
 
     write_files(verdict, files, arguments.runs)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
@@ -417,7 +418,7 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
     for told in filter(None, (said, drains_not)):
         write_line(sys.stderr, f"collbench: {told}")
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
-    for line in lines_diff(verdict, arguments.format, arguments.exit_style):
+    for line in verdict_lines(verdict, arguments.format, arguments.exit_style):
         screen.data(line)
     if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
         for line in following(verdict, typed):

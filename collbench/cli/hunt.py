@@ -30,11 +30,11 @@ _DESCRIPTION = (
 )
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_hunt(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("hunt", help=_SUMMARY, description=_DESCRIPTION)
     parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call, gdr_check=False)
+    parser.set_defaults(call=call_hunt, gdr_check=False)
     return {"hunt": parser}
 
 
@@ -75,7 +75,7 @@ def _add_drain(group: argparse._ArgumentGroup) -> None:
                             "one at least)")  # fmt: skip
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Hunts in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
     asked = _asked(arguments, argv)
     return begin(asked.pairs.launch, Command(arguments, argv, _hunting(asked), _listening), launch_of(arguments, argv))

@@ -371,7 +371,7 @@ _LAUNCH = (
 )
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_doctor(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser = commands.add_parser("doctor", help="what is wrong with the nodes, worst first; exit 1 if severe", description=_ABOUT)
     parser.add_argument(
@@ -382,11 +382,11 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
     add_color_and_timeout(parser)
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_doctor)
     return {"doctor": parser}
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probes or reads, prints the findings at rank 0, and returns the exit code. Raises CollbenchError."""
     import os
 

@@ -147,12 +147,13 @@ def parsed(argv: list[str]) -> Namespace:
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """The whole command line, and the parser of each command."""
-    from collbench.cli import deploy as emit
-    from collbench.cli import gate, hunt, machine, measure, results
-    from collbench.cli import gate as baseline
-    from collbench.cli import gate as history
-    from collbench.cli import measure as suite
-    from collbench.cli import parser as completion
+    from collbench.cli.deploy import add_emit
+    from collbench.cli.gate import add_baseline, add_gate, add_history
+    from collbench.cli.hunt import add_hunt
+    from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
+    from collbench.cli.measure import add_collective, add_kernels, add_pairs, add_run, add_workload
+    from collbench.cli.parser import add_completion
+    from collbench.cli.results import add_compare, add_import, add_report
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -160,9 +161,11 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    one_each = (measure, suite, measure, hunt, measure, machine, machine, machine, machine, machine, emit, results, results, results, baseline,
-                history, gate, measure, completion)  # fmt: skip
-    return parser, {name: parser for each in one_each for name, parser in each.add(commands).items()}
+    in_the_order_of_help = (
+        add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor, add_explain, add_emit,
+        add_import, add_report, add_compare, add_baseline, add_history, add_gate, add_kernels, add_completion,
+    )  # fmt: skip
+    return parser, {name: parser for add in in_the_order_of_help for name, parser in add(commands).items()}
 
 
 def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) -> Namespace:

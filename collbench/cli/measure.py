@@ -55,10 +55,10 @@ _P2P = "latency, one-way and two-way bandwidth between pairs of ranks"
 def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds one command per operation (some share one, such as the point-to-point ones `p2p`)."""
     added: dict[str, argparse.ArgumentParser] = {}
-    for name, operations in sorted(operation_commands().items()):
-        summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in operations)
+    for name, found in sorted(operation_commands().items()):
+        summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in found)
         parser: Parser = commands.add_parser(name, help=summary, description=summary)
-        parser.later(partial(add_options, parser, operations))
+        parser.later(partial(add_options, parser, found))
         parser.set_defaults(call=call_collective)
         added[name] = parser
     for name, wrong in broken().items():
@@ -258,15 +258,15 @@ _DESCRIPTION = (
 )
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("workload", help=_SUMMARY, description=_DESCRIPTION)
     parser.later(partial(add_options_workload, parser))
-    parser.set_defaults(call=call, gdr_check=False)
+    parser.set_defaults(call=call_workload, gdr_check=False)
     return {"workload": parser}
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
     asked, info = _asked(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:

@@ -203,16 +203,16 @@ complete -o bashdefault -F _collbench_or_inner collbench
 """
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser = commands.add_parser("completion", help="print the script that completes command lines in bash or zsh",
                                  description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("shell", metavar="SHELL", help="bash or zsh")
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_completion)
     return {"completion": parser}
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the script; 0. Raises UsageError for another shell."""
     if arguments.shell not in SHELLS:
         raise UsageError(

@@ -105,7 +105,7 @@ _LISTED = 12  # folders; a log of every night may have thousands
 _STDIN = Path("-")
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser = commands.add_parser(
         "import", help="make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", description=_ABOUT
@@ -123,11 +123,11 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
                       help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
     said.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
     said.add_argument("--allocation", metavar="NAME", help="tables of the same cells are launches of one allocation (default: each alone)")
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_import)
     return {"import": parser}
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the folders, reports what is in them, and returns the exit code. Raises UsageError."""
     from collbench.untrusted import uncollected
 

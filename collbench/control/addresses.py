@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import mpi4py
 import zmq
 
 from collbench.addresses import (
@@ -43,6 +42,8 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
 
     Raises RunFailed where MPI and launcher disagree, before MPI_Init; UsageError where rank 0's host has no address that all hosts reach.
     """
+    import mpi4py
+
     mpi4py.rc(initialize=False, finalize=False, thread_level="single")
     from mpi4py import MPI
 

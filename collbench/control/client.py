@@ -148,9 +148,9 @@ class Up:
     def _keep(self, found: Any) -> None:
         assert self._hello
         self.place = self._places[self._knocking[found]]
-        for socket in [one for one in self._knocking if one is not found]:
-            socket.send_multipart(Message(Kind.MOVED, 0, self._hello.body[0][0]).frames())
-            self._drop(socket)
+        for other in [one for one in self._knocking if one is not found]:
+            other.send_multipart(Message(Kind.MOVED, 0, self._hello.body[0][0]).frames())
+            self._drop(other)
         self.socket = found
         self._due.clear()
         waiting, self._waiting = self._waiting, []
@@ -178,8 +178,8 @@ class Up:
 
     def close(self) -> None:
         """Sends what is still queued, for a second at most, if anybody has welcomed this rank."""
-        for socket in list(self._knocking):
-            self._drop(socket, in_vain=self.socket is None)
+        for each in list(self._knocking):
+            self._drop(each, in_vain=self.socket is None)
         if self._second:
             self._second.close()
 

@@ -142,21 +142,21 @@ _PALS = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
 _DAEMONS = ("hydra_pmi_prox", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun", "pals")
 
 
-def detect_mpi_launch(env: Mapping[str, str]) -> LaunchInfo | None:
+def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
     """This rank as mpirun tells it, or None. Raises UsageError where a variable is broken.
 
     A Slurm step with PMI or PMIx is srun's, not mpirun's; but mpirun inside an allocation starts its daemons as a step, so that
     SLURM_STEP_ID and SLURM_PROCID are there and tell about the daemons: OMPI_COMM_WORLD_* and MPI_LOCALNRANKS decide.
     """
     if "OMPI_COMM_WORLD_RANK" in env and "OMPI_COMM_WORLD_SIZE" in env:
-        return _info_mpi_launch(env, _OMPI, "Open MPI", "pmix")
+        return _info_mpirun(env, _OMPI, "Open MPI", "pmix")
     if "PMI_RANK" not in env or "PMI_SIZE" not in env:
         return None
     if "MPI_LOCALNRANKS" in env:
-        return _info_mpi_launch(env, _HYDRA, "MPICH", "pmi")
+        return _info_mpirun(env, _HYDRA, "MPICH", "pmi")
     if "SLURM_JOB_ID" in env:
         return None
-    return _info_mpi_launch(env, _PALS, "MPICH", "pmi")
+    return _info_mpirun(env, _PALS, "MPICH", "pmi")
 
 
 def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
@@ -175,7 +175,7 @@ def _abort(descriptor: int) -> None:
         os.write(descriptor, f"cmd=abort exitcode={FAILED}\n".encode())
 
 
-def _info_mpi_launch(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:
+def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:
     rank, ranks = place(env, names[0], names[1])
     local_rank, local_ranks = local_place(env, names[2], names[3], ranks)
     host, port = master(env)
@@ -259,7 +259,7 @@ def _restarted(env: Mapping[str, str]) -> dict[str, str]:
     return {"restarts": str(restarts)} if restarts else {}
 
 
-_ORDER = (detect_torchrun, detect_mpi_launch, slurm.detect, detect_kubernetes)
+_ORDER = (detect_torchrun, detect_mpirun, slurm.detect, detect_kubernetes)
 _OF_ONE_TASK = ("srun", LAUNCHER)
 
 
@@ -305,7 +305,7 @@ def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
     """A hand-written RANK and WORLD_SIZE with what the launcher below adds: its MPI and hosts, if it means the same ranks."""
     if info.launcher != "torchrun" or "TORCHELASTIC_RUN_ID" in env:
         return info
-    below = detect_mpi_launch(env) or slurm.detect(env)
+    below = detect_mpirun(env) or slurm.detect(env)
     if below is None:
         return info
     if below.launcher == "mpirun" and below.ranks > info.ranks:

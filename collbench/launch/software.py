@@ -17,10 +17,10 @@ from collbench import __version__
 
 # Which build of collbench this is: protocol number, version, and a digest of the installed sources.
 #
-# Ranks of two builds may measure different things, or not understand one another, so a launch needs the same build on all nodes. The
-# digest covers the Python and C sources and the tables beside them, as they are installed: a patched file counts. The compiled `_loop.so` is
-# left out: the same sources compiled in another folder, by another compiler or for another processor give another file. `native` has
-# its digest, which run.json keeps. Reading the sources takes 20 ms from the page cache (700 files, 3.6 MB).
+# Ranks of two builds may measure different things, or not understand one another, so a launch needs the same build on all nodes. The digest
+# covers the installed Python and C sources and tables: a patched file counts. The compiled `_loop.so` is left out, since the same sources
+# give another file in another folder, by another compiler or for another processor. `native` has its digest, which run.json keeps.
+# Reading the sources takes 20 ms from the page cache (3.6 MB).
 
 PROTOCOL = 1  # of the control plane; raise it when ranks of the previous builds could not take part
 _PACKAGE = Path(__file__).parents[1]

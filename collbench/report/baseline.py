@@ -32,7 +32,7 @@ _MOST_HOSTS = 4
 _TITLES = ("cell", "allocations", "time µs", "smallest slowdown visible")
 
 
-def lines(baseline: Baseline, format: str) -> Iterator[Line]:
+def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
     """The baseline in `format`, one of FORMATS; in JSON one object for each cell."""
     cells = baseline.cells
     learned, left_out = steady_baseline(baseline)
@@ -160,7 +160,7 @@ def letters_for(encoding: str | None, painted: bool) -> str:
     return BARS if painted else FIGURES
 
 
-def lines_history(history: History, format: str, pattern: str = "*", letters: str = FIGURES) -> Iterator[Line]:
+def history_lines(history: History, format: str, pattern: str = "*", letters: str = FIGURES) -> Iterator[Line]:
     """The history in `format`, one of FORMATS; `letters` are those of a course: BARS or FIGURES. Raises UsageError as `chosen` does."""
     shown = chosen(history, pattern)
     yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters)
@@ -292,7 +292,7 @@ _MOST, _DIFF_MOST_NAMED = 60, 8
 _BY_CHANCE = "a comparison, not a gate: of cells that are unchanged chance moves about one in 500 beyond its limit"
 
 
-def lines_diff(moves: Moves, format: str) -> Iterator[Line]:
+def diff_lines(moves: Moves, format: str) -> Iterator[Line]:
     """What is between two sides, in `format`, one of FORMATS; in JSON one object."""
     yield from _json_diff(moves) if format == "json" else _table_diff(moves)
 

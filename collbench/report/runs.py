@@ -31,8 +31,7 @@ from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
-from collbench.report.stored import holds_pairs, kind_of, not_drawn, write_all, write_all_pairs, write_csv_pairs
-from collbench.report.stored import write_csv as write_csv_of_kinds
+from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
 from collbench.report.writers import (
     STDOUT,
     Line,
@@ -402,8 +401,8 @@ def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, co
         _print_all(_with_baseline(material), format, print_line, _room(stream), _fallen(material))
     else:
         _print_all(material.tables, format, print_line)
-    write_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
-    write_all(material.others, format, out=stream, err=err, color=painted)
+    show_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
+    show_all(material.others, format, out=stream, err=err, color=painted)
 
 
 def _with_baseline(material: Material) -> list[Launches]:
@@ -445,9 +444,9 @@ def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
     if material.tables:
         _write_csv(material.tables, path)
     elif material.others:
-        write_csv_of_kinds(material.others, path, err)
+        write_kinds_csv(material.others, path, err)
     else:
-        write_csv_pairs(_pairs(material), path, err)
+        write_pairs_csv(_pairs(material), path, err)
 
 
 def _print_all(

@@ -1,10 +1,9 @@
-"""Runs whose results are neither rows of cells nor a matrix of pairs: how each kind is told, checked and shown once more."""
+"""Stored runs of pairs, hunts and training traffic, shown as they were when they were measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -28,12 +27,7 @@ if TYPE_CHECKING:
 # Hunts from disk, shown as they were when they were measured.
 
 
-def check_stored(run: Run) -> None:
-    """Raises UsageError for a run whose run.json is no hunt's."""
-    check_hunt(run)
-
-
-def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
+def show_hunt(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
     """Prints what the hunt came to; what could not be read, its recommendation.json among it, is said on `err`.
 
     headed: whether a CSV has its header already; returns whether it has one now. Raises UsageError for a format that a hunt does not have.
@@ -69,7 +63,7 @@ def holds_pairs(run: Run) -> bool:
     return "pairs" in run.info or (run.path / PAIRS).is_file()
 
 
-def write_stored_pairs(
+def show_pairs(
     run: Run, stored: StoredPairs, effects: PairEffects, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False
 ) -> None:
     """Prints the matrix of a pairs run; what could not be read is said on `err`. effects: what the matrix of `stored` means.
@@ -97,17 +91,17 @@ def _rounds(run: Run, stored: StoredPairs) -> str:
     return f"{f'{known} of {planned} rounds' if isinstance(planned, int) and planned > known else rounds}, not finished"
 
 
-def write_all_pairs(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+def show_all_pairs(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
     """Prints the matrices of pairs runs one after the other; CSV has one header for all."""
     for number, (run, stored, effects) in enumerate(pairs):
-        write_stored_pairs(run, stored, effects, format, out=out, err=err, color=color, headed=number > 0)
+        show_pairs(run, stored, effects, format, out=out, err=err, color=color, headed=number > 0)
 
 
-def write_csv_pairs(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], path: Path, err: TextIO) -> None:
+def write_pairs_csv(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], path: Path, err: TextIO) -> None:
     """Writes the matrices of pairs runs to one file. Raises UsageError when it cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            write_all_pairs(pairs, "csv", out=file, err=err, color=False)
+            show_all_pairs(pairs, "csv", out=file, err=err, color=False)
     except OSError as error:
         raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error
 
@@ -115,13 +109,13 @@ def write_csv_pairs(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], path:
 # Workload runs from disk, shown as they were when they were measured.
 
 
-def check_stored_workload(run: Run) -> None:
+def check_training(run: Run) -> None:
     """Raises UsageError where run.json does not say what was trained."""
     if not isinstance(run.info.get("workload"), dict):
         raise UsageError(f"{run.path} holds training traffic, but its run.json does not say of what: it was altered")
 
 
-def write_stored_workload(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
+def show_training(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
     """Prints the steps of a workload run; what could not be read is said on `err`.
 
     headed: whether a CSV has its header already; returns whether it has one now. Raises UsageError for a format that steps do not have.
@@ -149,32 +143,23 @@ def step_time_of(about: Mapping[str, Any]) -> float | None:
 class Kind:
     """name    of the command, and of what run.json holds of it
     file    the lines of its results, in the run's folder
-    module  where `check_stored(run)` (raises UsageError for a run that does not fit) and `write_stored`, with what `write` takes, are
+    check   raises UsageError where a run of this kind cannot be shown
+    show    shows a run: (run, format, out=, err=, color=, headed=) -> whether a CSV has its header now; raises UsageError for a format
+            that it does not have. headed: whether a CSV has its header already, from another run of this kind
     what    for sentences: "a hunt"
     """
 
     name: str
     file: str
-    module: str
     what: str
-
-    def check(self, run: Run) -> None:
-        """Raises UsageError where the run cannot be shown."""
-        self._function("check_stored")(run)
-
-    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
-        """Shows it. Raises UsageError for a format that it does not have.
-
-        headed: whether a CSV has its header already, from another run of this kind; returns whether it has one now.
-        """
-        now: bool = self._function("write_stored")(run, format, out=out, err=err, color=color, headed=headed)
-        return now
-
-    def _function(self, name: str) -> Any:
-        return getattr(import_module(f"collbench.report.{self.module}"), name)  # most reports need none of them
+    check: Callable[[Run], None]
+    show: Callable[..., bool]
 
 
-KINDS = (Kind("hunt", HUNT, "hunt_stored", "a hunt"), Kind("workload", WORKLOAD, "workload_stored", "training traffic"))
+KINDS = (
+    Kind("hunt", HUNT, "a hunt", check_hunt, show_hunt),
+    Kind("workload", WORKLOAD, "training traffic", check_training, show_training),
+)
 
 
 def kind_of(run: Run) -> Kind | None:
@@ -192,18 +177,18 @@ def not_drawn(runs: Sequence[Run]) -> list[str]:
     return [f"{run.path} holds {kind.what}, which is shown by `collbench report {run.path}` alone" for run, kind in of_kinds(runs)]
 
 
-def write_all(runs: Sequence[tuple[Run, Kind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+def show_all(runs: Sequence[tuple[Run, Kind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
     """Shows runs one after the other; CSV has one header for those of a kind that follow one another."""
     of: Kind | None = None
     for run, kind in runs:
-        headed = kind.write(run, format, out=out, err=err, color=color, headed=kind is of)
+        headed = kind.show(run, format, out=out, err=err, color=color, headed=kind is of)
         of = kind if headed and format == "csv" else None
 
 
-def write_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:
+def write_kinds_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:
     """Writes runs of one kind to one file, under one header. Raises UsageError when it cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            write_all(runs, "csv", out=file, err=err, color=False)
+            show_all(runs, "csv", out=file, err=err, color=False)
     except OSError as error:
         raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

@@ -65,7 +65,7 @@ _OF_STATE = {CONFIRMED: "error", SUSPECTED: "warning", ACCEPTED: "notice"}
 _Told = tuple[str, str, str]  # kind, title, message
 
 
-def lines(verdict: Verdict) -> Iterator[Line]:
+def annotation_lines(verdict: Verdict) -> Iterator[Line]:
     """The result, then what is slower, what is not known, and what changed: at most ten errors, warnings and notices each."""
     told = list(_all(verdict))
     for kind in _KINDS:
@@ -141,12 +141,12 @@ def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
         write_html(Material(found.runs, files.html, found.warnings, verdict))
 
 
-def lines_verdict_outputs(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
+def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
     """What is printed: for a monitor one line of status, else the verdict in `format`: table, json or github."""
     if style == NAGIOS:
-        yield from lines_status(verdict)
+        yield from status_lines(verdict)
     elif format == "github":
-        yield from lines(verdict)
+        yield from annotation_lines(verdict)
     else:
         from collbench.report import verdict as terminal
 
@@ -321,7 +321,7 @@ _STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _STATUS_LONGEST = 400  # letters: NRPE of old carries 1,024 bytes
 
 
-def lines_status(verdict: Verdict) -> list[Line]:
+def status_lines(verdict: Verdict) -> list[Line]:
     """ "COLLBENCH CRITICAL - regression: 1 confirmed: allreduce 64 MiB mpi +12.0 % … | confirmed=1;;0;0 …"."""
     return [Line(f"COLLBENCH {_STATES[nagios_state(verdict)]} - {_text(verdict)} | {_figures(verdict)}")]
 

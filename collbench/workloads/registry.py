@@ -9,8 +9,8 @@ from collbench.errors import UsageError
 from collbench.workloads.shape import printable
 from collbench.workloads.step import Regime
 
-# The modules of the regimes, in the order of `--help`.
-_MODULES = ("data_parallel", "hierarchical", "parameter_server", "pipeline", "tensor_parallel", "expert_parallel", "fsdp")
+_MODULES = ("data_parallel", "model_parallel", "parameter_server")
+_ORDER = ("data-parallel", "hierarchical", "parameter-server", "pipeline", "tensor-parallel", "expert-parallel", "fsdp")  # in `--help`
 
 
 @cache
@@ -18,7 +18,7 @@ def regimes() -> dict[str, Regime]:
     """All regimes by name, from data-parallel on."""
     modules = [import_module(f"collbench.workloads.{name}") for name in _MODULES]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Regime)]
-    return {regime.name: regime for regime in found}
+    return {regime.name: regime for regime in sorted(found, key=lambda regime: _ORDER.index(regime.name))}
 
 
 def regime_named(name: str) -> Regime:

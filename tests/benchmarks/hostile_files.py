@@ -22,7 +22,7 @@ from collbench.errors import CollbenchError
 from collbench.gate.baseline import head_of, load
 from collbench.gate.changes import read_expected
 from collbench.operations.suite import read_suite
-from collbench.report.baseline import lines as baseline_lines
+from collbench.report.baseline import baseline_lines
 from collbench.report.compare import compare_runs
 from collbench.report.runs import report_run
 from tests.benchmarks import mutations

@@ -9,7 +9,7 @@ from tests.fake_gpu import ROOT, environment
 
 PROGRAM = """
 import time
-from collbench.device import stopwatch
+from collbench.device import bandwidth as stopwatch
 from collbench.device.buffers import kernels_of
 from collbench.device.gpu import Gpu
 from collbench.errors import RunFailed

@@ -16,7 +16,7 @@ from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
 from collbench.gate import baseline
 from collbench.gate.baseline import Baseline, add_all, load
-from collbench.report.baseline import lines
+from collbench.report.baseline import baseline_lines
 from tests.gate.judging import allocation, judged
 
 FILE = "good-0.allocation.jsonl"
@@ -155,7 +155,7 @@ def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_pa
     else:
         assert verdict.result in ("passed", "no verdict", "wrong data")
         assert json.dumps(verdict.as_json())
-        assert [line.text for line in lines(base, "table")]
+        assert [line.text for line in baseline_lines(base, "table")]
 
 
 def test_what_no_allocation_holds_is_refused_before_it_takes_the_memory(tmp_path: Path) -> None:

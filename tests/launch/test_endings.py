@@ -12,7 +12,8 @@ from tests.launch.test_spawn import PARENT, alive, wait_for
 STUBBORN = """
 import os, signal, sys, time
 from pathlib import Path
-from collbench.launch.spawn import die_with_parent, record_run
+from collbench.launch.spawn import record_run
+from collbench.launch.supervise import die_with_parent
 die_with_parent()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

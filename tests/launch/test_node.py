@@ -37,7 +37,7 @@ def test_torchrun_counts_its_agents(more: dict[str, str], node: str) -> None:
 )
 def test_mpiexec_has_a_daemon_a_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "ancestors", lambda: family)
-    info = mpi.detect_mpi_launch(HYDRA)
+    info = mpi.detect_mpirun(HYDRA)
     assert info and info.node == node
 
 

@@ -24,7 +24,8 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from collbench.launch.detect import detect
-from collbench.launch.spawn import die_with_parent, record_exit
+from collbench.launch.spawn import record_exit
+from collbench.launch.supervise import die_with_parent
 die_with_parent()
 info = detect(os.environ)
 folder, todo = Path(sys.argv[1]), sys.argv[2].split(",")[info.rank]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from collbench.gate.baseline import Baseline
-from collbench.report.baseline import after_adding, hosts_of, lines
+from collbench.report.baseline import after_adding, hosts_of, baseline_lines
 from tests.gate.judging import allocation
 
 
@@ -21,7 +21,7 @@ def test_few_hosts_by_name_and_many_by_number() -> None:
 
 def test_no_line_is_as_long_as_a_cluster() -> None:
     wide = [allocation(f"good-{n}", facts=on(*(f"node{n:03}.cluster.example.org" for n in range(512)))) for n in range(4)]
-    assert max(len(line.text) for line in lines(Baseline(Path("base"), wide), "table")) < 140
+    assert max(len(line.text) for line in baseline_lines(Baseline(Path("base"), wide), "table")) < 140
 
 
 def test_after_adding_the_next_command_is_told() -> None:

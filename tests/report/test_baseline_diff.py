@@ -8,14 +8,14 @@ from pathlib import Path
 
 from collbench.gate.baseline import Baseline
 from collbench.gate.diff import between_allocations, between_baselines
-from collbench.report.baseline import lines_diff
+from collbench.report.baseline import diff_lines
 from tests.gate.histories import cell, nights, upgraded
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
 
 
 def test_what_moved_and_what_else_changed() -> None:
-    told = [line.text for line in lines_diff(between_allocations(BASE, "night-6", "night-7"), "table")]
+    told = [line.text for line in diff_lines(between_allocations(BASE, "night-6", "night-7"), "table")]
     assert told[:3] == [
         "night-6: 2026-11-06 on node1, node2", "night-7: 2026-11-07 on node1, node2",
         "14 cells: 4 slower, 0 faster, 10 no change (limit inside ±5 %), 0 inconclusive",
@@ -32,7 +32,7 @@ def test_what_moved_and_what_else_changed() -> None:
 
 
 def test_faster_has_a_limit_below_one() -> None:
-    told = [line.text for line in lines_diff(between_allocations(BASE, "night-7", "night-6"), "table")]
+    told = [line.text for line in diff_lines(between_allocations(BASE, "night-7", "night-6"), "table")]
     assert re.fullmatch(r"  faster: .*: -\d+\.\d % time; noise limit -\d\.\d %", told[3])
 
 
@@ -40,7 +40,7 @@ def test_nothing_known_and_cells_of_one_side() -> None:
     first, second = nights(2)
     del second.cells[cell(8)]
     moves = between_baselines(Baseline(Path("a"), [first]), Baseline(Path("b"), [second]))
-    told = [line.text for line in lines_diff(moves, "table")]
+    told = [line.text for line in diff_lines(moves, "table")]
     assert told[2:] == [
         "13 cells: 0 slower, 0 faster, 0 no change (limit inside ±5 %), 13 inconclusive",
         "of 13 cells nothing is known of chance: too few allocations measured them",
@@ -49,7 +49,7 @@ def test_nothing_known_and_cells_of_one_side() -> None:
 
 
 def test_json_is_one_object() -> None:
-    (line,) = lines_diff(between_baselines(Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])), "json")
+    (line,) = diff_lines(between_baselines(Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])), "json")
     told = json.loads(line.text)
     assert (told["old"], told["new"], told["allocations"][0][-1]) == ("a", "b", "night-6")
     slow = next(each for each in told["moved"] if each["name"] == "allreduce 64 MiB mpi")

@@ -10,14 +10,14 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.history import CELL, About, Series, history
-from collbench.report.baseline import BARS, FIGURES, chosen, course, letters_for, lines_history
+from collbench.report.baseline import BARS, FIGURES, chosen, course, letters_for, history_lines
 from tests.gate.histories import cell, nights, upgraded
 
 FOUND = history("base", upgraded())
 
 
 def text(pattern: str = "*") -> list[str]:
-    return [line.text for line in lines_history(FOUND, "table", pattern)]
+    return [line.text for line in history_lines(FOUND, "table", pattern)]
 
 
 def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
@@ -38,13 +38,13 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
 
 def test_faster_and_nothing_recorded() -> None:
     found = history("base", nights(12, lambda number, backend, size: 0.9 if number >= 6 else 1.0))
-    told = [line.text for line in lines_history(found, "table")]
+    told = [line.text for line in history_lines(found, "table")]
     assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: nothing that is recorded$", line) for line in told)
 
 
 def test_notes_and_gaps_are_told() -> None:
     found = history("base", nights(8, lambda number, backend, size: None if size == 8 and number < 4 else 1.0), ["left out: x\x1b[2J"])
-    told = [line.text for line in lines_history(found, "table")]
+    told = [line.text for line in history_lines(found, "table")]
     assert told[1] == "left out: x?[2J"
     assert any(re.match(r"allreduce 8 B mpi +4 of 8 .* \.{4}\d{4}$", line) for line in told)
     assert "    measured since night-5" in told
@@ -80,12 +80,12 @@ def test_bars_are_for_terminals_that_can_show_them(encoding: str | None, painted
 
 def test_of_many_cells_the_first_are_shown_and_the_rest_counted() -> None:
     many = history("base", nights(1, sizes=range(8, 8 + 100)))
-    told = [line.text for line in lines_history(many, "table")]
+    told = [line.text for line in history_lines(many, "table")]
     assert told[-1] == "and 140 more cells: ask for some with --only PATTERN, or for all with --format json"
 
 
 def test_json_has_an_object_for_each_series() -> None:
-    told = [json.loads(line.text) for line in lines_history(FOUND, "json")]
+    told = [json.loads(line.text) for line in history_lines(FOUND, "json")]
     assert [each["kind"] for each in told] == ["whole"] + ["group"] * 4 + ["cell"] * 14
     one = next(each for each in told if each["name"] == "allreduce 64 MiB mpi")
     assert one["cell"]["size_bytes"] == cell(64 << 20)[-1]

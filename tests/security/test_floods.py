@@ -112,7 +112,7 @@ def test_a_flood_that_speaks_against_a_low_hard_limit_passes_or_is_named(tmp_pat
 def test_the_sentence_of_an_exhausted_process_names_the_limit() -> None:
     code = (
         "import resource, socket\nfrom collbench.cli import main\nfrom collbench.launch import signals\n"
-        "from collbench.control import descriptors\n"
+        "from collbench.control import tree\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nheld = []\n"
         "def run(argv):\n    while True:\n        held.append(socket.socket())\n"
         "main.run = run\nimport sys\nsys.exit(main._guarded(['allreduce']))\n"

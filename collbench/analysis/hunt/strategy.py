@@ -315,8 +315,8 @@ class _Shares:
     method: str
     sweep: int
     cross_check: int
-    scale: int
-    scale: int
+    growing: int
+    isolation: int
 
     @property
     def all_of_them(self) -> int:

@@ -636,7 +636,7 @@ class _Way:
     """So many streams from one host to another for so long."""
 
     pair: Pair
-    tcp_streams: int
+    streams: int
     seconds: float
 
     def channel(self, links: dict[str, Link]) -> Channel:

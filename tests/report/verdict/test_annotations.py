@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from collbench.gate.verdict import Verdict
-from collbench.report.verdict_formats import lines
+from collbench.report.verdict_formats import annotation_lines
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 
@@ -14,7 +14,7 @@ COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
 
 def told(given: Verdict) -> list[tuple[str, str, str]]:
     """Kind, title and message of each, as the runner reads them: it undoes the escapes."""
-    found = [COMMAND.fullmatch(line.text) for line in lines(given)]
+    found = [COMMAND.fullmatch(line.text) for line in annotation_lines(given)]
     assert all(found)
     return [(each[1], *map(unescaped, (each[2], each[3]))) for each in found if each]
 
@@ -54,5 +54,5 @@ def test_there_are_ten_of_a_kind_at_most_and_the_result_is_among_them() -> None:
 
 
 def test_a_strangers_text_begins_no_command() -> None:
-    for each in lines(hostile(rows=3)):
+    for each in annotation_lines(hostile(rows=3)):
         assert COMMAND.fullmatch(each.text) and each.text.isprintable()

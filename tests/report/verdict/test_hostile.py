@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from collbench.gate.verdict import from_json, schema
-from collbench.report.verdict_formats import junit, lines_verdict_outputs, markdown, openmetrics
+from collbench.report.verdict_formats import junit, verdict_lines, markdown, openmetrics
 from tests.gate.verdicts import regression
 from tests.report.verdict.hostile import NASTY
 
@@ -31,5 +31,5 @@ def test_every_output_holds_any_verdict(changes: list[tuple[int, int, Any]]) -> 
             place[name] = before
     told = from_json(page)
     for format, style in (("table", "collbench"), ("table", "nagios"), ("github", "prolog"), ("json", "collbench")):
-        assert all(line.text.isprintable() for line in lines_verdict_outputs(told, format, style))
+        assert all(line.text.isprintable() for line in verdict_lines(told, format, style))
     assert all(len(made(told)) > 100 for made in (junit, markdown, openmetrics))

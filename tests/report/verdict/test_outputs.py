@@ -10,7 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.verdict import read_verdict
-from collbench.report.verdict_formats import Files, lines_verdict_outputs, write_files
+from collbench.report.verdict_formats import Files, verdict_lines, write_files
 from tests.gate.verdicts import regression, verdict
 
 FILES = {"out": "v.json", "junit": "v.xml", "markdown": "v.md", "openmetrics": "v.prom"}
@@ -65,7 +65,7 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_is_printed_follows_format_and_style() -> None:
     first = {
-        each: next(iter(lines_verdict_outputs(verdict(), *each))).text
+        each: next(iter(verdict_lines(verdict(), *each))).text
         for each in (("table", "collbench"), ("github", "prolog"), ("table", "nagios"))
     }
     assert first == {
@@ -74,6 +74,6 @@ def test_what_is_printed_follows_format_and_style() -> None:
             "github",
             "prolog",
         ): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cells with a history",
-        ("table", "nagios"): next(iter(lines_verdict_outputs(verdict(), "table", "nagios"))).text,
+        ("table", "nagios"): next(iter(verdict_lines(verdict(), "table", "nagios"))).text,
     }
-    assert json.loads(next(iter(lines_verdict_outputs(verdict(), "json", "collbench"))).text)["result"] == "passed"
+    assert json.loads(next(iter(verdict_lines(verdict(), "json", "collbench"))).text)["result"] == "passed"

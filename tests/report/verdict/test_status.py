@@ -7,7 +7,7 @@ import re
 import pytest
 
 from collbench.gate.verdict import Verdict
-from collbench.report.verdict_formats import lines_status, of_failure
+from collbench.report.verdict_formats import status_lines, of_failure
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import NASTY, hostile
 
@@ -15,7 +15,7 @@ FIGURE = re.compile(r"\w+=\d+(;\d*){3}")
 
 
 def line(given: Verdict) -> str:
-    (found,) = lines_status(given)
+    (found,) = status_lines(given)
     return found.text
 
 
