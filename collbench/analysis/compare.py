@@ -11,7 +11,7 @@ from typing import Any
 from collbench.analysis.ceilings import Fallen, fallen
 from collbench.analysis.differences import Difference, differences
 from collbench.analysis.launches import WHERE_NONE, Launches, cell_of, check_once, is_time, known, runs_in, sentence, time_of, together
-from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count, outcome_of
+from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
@@ -103,7 +103,7 @@ class Comparison:
         """How many cells have each outcome."""
         sound = [cell for cell in self.cells if not cell.wrong]
         return Summary(
-            outcomes=count(cell.outcome for cell in sound if cell.outcome is not None),
+            outcomes=count_outcomes(cell.outcome for cell in sound if cell.outcome is not None),
             one_run_each=sum(cell.doubt is Doubt.ONE_RUN_EACH for cell in sound),
             not_available=sum(cell.outcome is None for cell in sound),
             wrong_data=len(self.cells) - len(sound),

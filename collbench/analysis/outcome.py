@@ -69,7 +69,7 @@ def outcome_by_limit(factors: Iterable[float | None], limit: float | None, margi
     return Outcome.NO_CHANGE if inside else Outcome.INCONCLUSIVE
 
 
-def count(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:
+def count_outcomes(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:
     """Return the number of each outcome, zeros included, in the order of `Outcome`."""
     found = Counter(outcomes)
     return {each: found[each] for each in Outcome}

@@ -293,7 +293,7 @@ EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)
 #     env = ["NCCL_IB_HCA=mlx5"]
 #
 # Its keys are the settings' names. `--partition h100` takes what that table says; what is typed wins, then the partition, then the defaults.
-# Of a setting that may be given several times all are taken, in the other order: of two values of one variable the typed one is the last.
+# Of a setting that may be given several times all are taken, in the other order: of two values of one variable the typed one is last.
 
 _TOP = frozenset({"schema", "defaults", "partitions"})
 _LARGEST_BYTES = 1 << 20

@@ -17,7 +17,7 @@ import numpy as np
 from collbench import __version__
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceilings
 from collbench.analysis.differences import Difference
-from collbench.analysis.outcome import Outcome, count, outcome_by_limit
+from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate import reasons
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, name_of, names_of
 from collbench.gate.baseline import Baseline, Figures, Group, Numbers, fresh, group_of_cell, scheme_of, times_of
@@ -84,7 +84,7 @@ def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
     missing = int((~np.isfinite(first)).sum())
     worst = _worst(first, limits.cells[judged])
     state = _result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions)))
-    outcomes = count(_of_cell(int(cell), looked) for cell in judged)
+    outcomes = count_outcomes(_of_cell(int(cell), looked) for cell in judged)
     return GroupState(
         *group,
         name=str(group),

@@ -20,9 +20,9 @@ from collbench.gate.rule import Limits, Mask
 #
 # Launches of a cell may scatter as they did in the baseline. Unstable is a cell all but one of whose launches (of many: all but a fifth)
 # lie further from their median than 10 %, than twice the baseline's launches from its centre (all but one, or a twentieth), and than twice
-# what is usual for its backend and class of sizes (the 95 % quantile over cells): so a cell with two modes that the baseline, by chance, saw
-# in one of them only is not called unstable while its like have two. What rows say of themselves (`two_modes`, `drift`) decides nothing:
-# it is within a launch, and the baseline's rows say it as often.
+# what is usual for its backend and class of sizes (the 95 % quantile over cells): so a cell with two modes that the baseline, by chance,
+# saw in one of them only is not called unstable while its like have two. What rows say of themselves (`two_modes`, `drift`) decides
+# nothing: it is within a launch, and the baseline's rows say it as often.
 #
 # Simulated with the noise of `gate.noise` (336 cells, a tenth of them with two modes): of gates where nothing changed about 1 in 70 had an
 # unstable cell with a baseline of six allocations, 1 in 30 with one of four; a large cell that came to be slower by 20 % in two of five

@@ -9,7 +9,7 @@ from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
 
-from collbench.analysis.outcome import MARGIN, Outcome, count
+from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, counted
 from collbench.gate.baseline import Baseline, scheme_of, times_of
@@ -314,7 +314,7 @@ def _table_diff(moves: Moves) -> Iterator[Line]:
 def _how_many(cells: Sequence[Moved]) -> str:
     """Return how many cells have each of the four outcomes."""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
-    return f"{counted(len(cells), 'cell')}: {count_text(count(each.outcome for each in cells), notes)}"
+    return f"{counted(len(cells), 'cell')}: {count_text(count_outcomes(each.outcome for each in cells), notes)}"
 
 
 def worst_first(moved: Sequence[Moved]) -> list[Moved]:
@@ -348,7 +348,7 @@ def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
 
 def _summary(moves: Moves) -> dict[str, int]:
     """Return the number of cells with each outcome."""
-    counts = count(each.outcome for each in moves.moved if each.about.kind == CELL)
+    counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CELL)
     return {each.value.replace(" ", "_"): number for each, number in counts.items()}
 
 

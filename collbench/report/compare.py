@@ -18,7 +18,7 @@ from collbench.report.cells import defused, doubtful, explain, printable, same_f
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, write_line
-from collbench.report.writers import Line, escaped_line, items, table
+from collbench.report.writers import Line, escaped_line, items, markdown_table
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page
 from collbench.stats.launches import Ratio
@@ -193,7 +193,7 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
         same_for_all(plan),
         "",
     ]
-    rows = table(_titles(plan), [_cells(cell, plan) for cell in cells], _right(plan))
+    rows = markdown_table(_titles(plan), [_cells(cell, plan) for cell in cells], _right(plan))
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
     yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))

@@ -43,7 +43,7 @@ from collbench.report.writers import (
     escaped_line,
     exposed,
     items,
-    table,
+    markdown_table,
     write_whole,
 )
 from collbench.results.folder import CELLS, PAIRS
@@ -94,7 +94,7 @@ def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
     ]  # fmt: skip
     titles = ("run", *telling, "peak", "at", "smallest message")
     first = 0 if named else 1
-    return table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
+    return markdown_table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
 
 
 def _concerns(material: Material) -> list[str]:
@@ -140,7 +140,7 @@ def _table(each: Launches, rows: Sequence[Row], most: int) -> Iterator[str]:
     plan = plan_of(each.runs[0], rows, each.name)
     columns = shown_columns(plan)
     shown = [[short(text) for text in _cells(row, columns)] for row in rows[:most]]
-    yield from table([column.title for column in columns], shown, [column.right for column in columns])
+    yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
     if len(rows) > most:
         yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
 

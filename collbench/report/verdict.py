@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from collbench.analysis.ceilings import ceiling_sentences
-from collbench.analysis.outcome import Outcome, count
+from collbench.analysis.outcome import Outcome, count_outcomes
 from collbench.errors import UsageError
 from collbench.gate.allocation import counted
 from collbench.gate.confirm import OURS
@@ -145,7 +145,7 @@ def describe_outcomes(verdict: Verdict) -> str:
     if not verdict.outcomes:
         return ""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(verdict.margin)})"}
-    groups = count(Outcome(each.outcome) for each in verdict.groups if each.outcome)
+    groups = count_outcomes(Outcome(each.outcome) for each in verdict.groups if each.outcome)
     return f"cells: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
 
 

@@ -48,7 +48,7 @@ from collbench.report.verdict import (
     sentences,
     worst_groups,
 )
-from collbench.report.writers import STDOUT, Line, Sample, escaped, escaped_line, exposed, items, table, write_whole
+from collbench.report.writers import STDOUT, Line, Sample, escaped, escaped_line, exposed, items, markdown_table, write_whole
 from collbench.results.store import to_page
 from collbench.untrusted import open_file
 
@@ -409,7 +409,7 @@ def _changes(verdict: Verdict, first: int, most: int) -> list[str]:
 
 
 def _table(found: Iterable[Suspicion | FloorState]) -> list[str]:
-    return table(("state", "what", "time, by allocation"), [(each.state, name_of(each), of(each)) for each in found], [False] * 3)
+    return markdown_table(("state", "what", "time, by allocation"), [(each.state, name_of(each), of(each)) for each in found], [False] * 3)
 
 
 def _folded(verdict: Verdict) -> Iterator[list[str]]:
@@ -425,7 +425,9 @@ def _folded(verdict: Verdict) -> Iterator[list[str]]:
     unknown = [each for each in verdict.floors if each.state == UNDECIDED]
     if unknown:
         rows = [(name_of(each), of_floor(each)) for each in unknown[:_MOST_FOLDED]]
-        yield _details(f"Share of the ceiling not known ({len(unknown)})", table(("cell", "share"), rows, [False] * 2), len(unknown))
+        yield _details(
+            f"Share of the ceiling not known ({len(unknown)})", markdown_table(("cell", "share"), rows, [False] * 2), len(unknown)
+        )
     if len(verdict.changes) > _MOST_CHANGES:
         yield _details("All that changed", items(_changes(verdict, 0, _MOST_FOLDED)), len(verdict.changes))
     if verdict.notes or len(verdict.reasons) > _MOST_REASONS:
@@ -440,7 +442,7 @@ def _groups(groups: Sequence[GroupState]) -> list[str]:
         (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cells), of_group(each))
         for each in order[:_MOST_FOLDED]
     ]
-    return table(("state", "outcome", "group", "cells", "time, by allocation"), rows, [False, False, False, True, False])
+    return markdown_table(("state", "outcome", "group", "cells", "time, by allocation"), rows, [False, False, False, True, False])
 
 
 def _details(title: str, lines: Sequence[str], number: int) -> list[str]:

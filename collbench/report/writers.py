@@ -335,7 +335,7 @@ def record(cells: Iterable[str]) -> str:
     return f"| {' | '.join(map(escaped, cells))} |"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
     """A table's lines; `right` are the columns whose figures end at the same place."""
     return [record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(record, rows)]
 

@@ -23,8 +23,8 @@ _HEAD = """\
 
 What `collbench gate --self-test` printed (files `*.jsonl`, an object a line) on {day}; each figure is a percentage of so many made-up
 clusters of 336 cells, with its 95 % interval. *False alarms*: nothing was done to the candidate, and a regression was found all the same.
-Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of `collbench/gate/self_test.py`, or of a
-file in `collbench/gate/noises/`:
+Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of `collbench/gate/self_test.py`, or of
+a file in `collbench/gate/noises/`:
 
 {noises}
 

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.history import CELL, About, Series, history
-from collbench.report.baseline import BARS, FIGURES, chosen, course, letters_for, history_lines
+from collbench.report.baseline import BARS, FIGURES, chosen, course, history_lines, letters_for
 from tests.gate.histories import cell, nights, upgraded
 
 FOUND = history("base", upgraded())

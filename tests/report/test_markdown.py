@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from collbench.analysis.launches import read_all
 from collbench.report.html.material import Material
 from collbench.report.runs import markdown
-from collbench.report.writers import escaped, escaped_line, items, table
+from collbench.report.writers import escaped, escaped_line, items, markdown_table
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, not_measured, store
 
@@ -111,5 +111,5 @@ def test_any_text_is_nothing_but_text(text: str) -> None:
     own = {"bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close"}
     assert kinds("\n".join(items([text]))) <= own | _OWN
     cells = {f"{part}_{side}" for part in ("table", "thead", "tbody", "tr", "th", "td") for side in ("open", "close")}
-    assert kinds("\n".join(table(["a", "b"], [[text, "b"]], [False, True]))) <= cells | _OWN
+    assert kinds("\n".join(markdown_table(["a", "b"], [[text, "b"]], [False, True]))) <= cells | _OWN
     assert "\n" not in escaped(text)

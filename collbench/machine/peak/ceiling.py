@@ -64,8 +64,8 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 #     alltoallv                          at most S copied by the busiest rank
 #     gather, scatter                    (n-1)/n·S copied at the root, which alone has work; where the others copy for it, each its S/n at
 #                                        the same time, they may reach n-1 times the reference
-#     reduce                             S summed by every rank of a chain; or (n-1)/n·S summed by every rank, and as much copied by the root
-#                                        (a reduce-scatter and a gather): what is faster here, for two ranks always the second
+#     reduce                             S summed by every rank of a chain; or (n-1)/n·S summed by every rank, and as much copied by the
+#                                        root (a reduce-scatter and a gather): what is faster here, for two ranks always the second
 #     reducescatter                      (n-1)/n·S summed by every rank
 #     allreduce                          both of the last but one kind: (n-1)/n·S summed, and as much copied
 # Libraries that pass bytes through a shared segment copy twice, one rank in and one out of it, in turns or at the same time.

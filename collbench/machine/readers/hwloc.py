@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci as pci_parts
 from collbench.machine.readers.pci import part_name
-from collbench.machine.readers.rdma import guid, lid
+from collbench.machine.readers.rdma import parse_guid, parse_lid
 from collbench.machine.readers.text import (
     HEAD,
     Limits,
@@ -379,13 +379,13 @@ def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bo
         numa=device.numa if device else None,
         ports=tuple(_port(number, infos) for number in numbers if number),
         interfaces=tuple(printable(each.element.get("name", ""), 64) for each in nets),
-        guid=guid(infos.get("NodeGUID")),
+        guid=parse_guid(infos.get("NodeGUID")),
     )
 
 
 def _port(number: int, infos: Mapping[str, str]) -> Port:
     """A port's state and LID; hwloc tells no rate. Only InfiniBand has LIDs."""
-    own = lid(infos.get(f"Port{number}LID"))
+    own = parse_lid(infos.get(f"Port{number}LID"))
     return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
 
 

@@ -15,7 +15,7 @@ from collbench.machine.readers import pci
 from collbench.machine.readers import pci as pci_parts
 from collbench.machine.readers.pci import INTEL, MELLANOX, has_built_in_links, part_name
 from collbench.machine.readers.rdma import LANES
-from collbench.machine.readers.rdma import guid as guid_of
+from collbench.machine.readers.rdma import parse_guid as guid_of
 from collbench.machine.readers.text import (
     HEAD,
     Limits,

@@ -15,7 +15,18 @@ from collbench.machine.files import Files, Folder
 from collbench.machine.interfaces import LOOPBACK, made_of, shapes, speed_of, why_virtual
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.readers.pci import adapter_name
-from collbench.machine.readers.rdma import IS_DOWN, MTUS, NO_LID, falls_back, guid, lid, link_layer, port_rate, state, why_software
+from collbench.machine.readers.rdma import (
+    IS_DOWN,
+    MTUS,
+    NO_LID,
+    falls_back,
+    link_layer,
+    parse_guid,
+    parse_lid,
+    port_rate,
+    state,
+    why_software,
+)
 from collbench.machine.readers.text import few, numa_of, pci_address, printable, whole
 
 # Errors and signs of congestion, among some hundred counters.
@@ -97,7 +108,7 @@ def read_port(place: Place, number: int, notes: Notes) -> Port:
         state=state(place.text("state")),
         phys_state=state(place.text("phys_state")),
         link_layer=layer,
-        lid=lid(place.text("lid")) if fabric else None,
+        lid=parse_lid(place.text("lid")) if fabric else None,
         sm_lid=whole(place.text("sm_lid"), 0, 0xFFFF) if fabric else None,
         counters={**_counters(place, "counters", COUNTERS), **_counters(place, "hw_counters", HW_COUNTERS)},
     )
@@ -228,7 +239,7 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
         interfaces=interfaces,
         virtual=virtual,
         firmware=_word(files, f"{folder}/fw_ver"),
-        guid=guid(files.text(f"{folder}/node_guid")),
+        guid=parse_guid(files.text(f"{folder}/node_guid")),
     )
 
 

@@ -115,7 +115,7 @@ def state(text: str | None) -> str | None:
     return {"initializing": "init", "initialize": "init"}.get(word, word) or None
 
 
-def guid(text: str | None) -> str | None:
+def parse_guid(text: str | None) -> str | None:
     """ "58a2:e103:002a:09b8" of that, and of "0x58a2e103002a09b8"; None for zero and other text."""
     digits = (text or "").strip().lower().removeprefix("0x").replace(":", "")
     if not _GUID.match(digits) or not digits.strip("0"):
@@ -123,7 +123,7 @@ def guid(text: str | None) -> str | None:
     return ":".join(digits[at : at + 4] for at in range(0, 16, 4))
 
 
-def lid(text: str | None) -> int | None:
+def parse_lid(text: str | None) -> int | None:
     """A local identifier that a subnet manager gave; None for 0 and 65535, which mean that none did."""
     return whole(text, 1, 0xFFFE)
 

@@ -23,11 +23,11 @@ from collbench.machine.readers.rdma import (
     WIDTHS,
     LinkLayer,
     fabric_rate,
-    guid,
     lane_name,
-    lid,
     lines_of,
     link_layer,
+    parse_guid,
+    parse_lid,
     port_rate,
     state,
     why_software,
@@ -177,7 +177,7 @@ def read_ibportstate(text: str, name: str) -> Machine:
             f"{called} describes the port of a switch: give the port of an adapter, `ibportstate LID PORT` with LIDs of `ibstat`"
         )
     facts, number, fdr10 = _facts(lines)
-    local, width = lid(facts.get("Lid")), _lanes(facts.get("LinkWidthActive"))
+    local, width = parse_lid(facts.get("Lid")), _lanes(facts.get("LinkWidthActive"))
     if local is None or width is None:
         raise Unreadable(f"{called} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
     nic = f"LID {local}"
@@ -330,7 +330,7 @@ def _nic(device: _Device, unknown: dict[str, str], doubts: list[str]) -> Nic:
         ports=ports,
         virtual=why_software(device.name),
         firmware=printable(device.facts.get("firmware version", ""), 60) or None,
-        guid=guid(device.facts.get("node guid")),
+        guid=parse_guid(device.facts.get("node guid")),
     )
 
 
@@ -345,7 +345,7 @@ def _port(number: int, lines: Mapping[str, str], name: str, unknown: dict[str, s
         doubts.append(f"{name} port {number}: {why}")
     unknown[f"{path}/mtu_bytes"] = "ibstat prints no MTU"
     infiniband = layer == "infiniband"
-    local = lid(lines.get("base lid")) if infiniband else None
+    local = parse_lid(lines.get("base lid")) if infiniband else None
     if infiniband and local is None:
         unknown[f"{path}/lid"] = NO_LID
     return Port(
@@ -465,7 +465,7 @@ def _nic_ibv_devinfo(device: _IbvDevinfoDevice, unknown: dict[str, str]) -> Nic:
         ports=tuple(ports.values()),
         virtual=why_software(name),
         firmware=printable(facts.get("fw_ver", ""), 60) or None,
-        guid=guid(facts.get("node_guid")),
+        guid=parse_guid(facts.get("node_guid")),
     )
 
 
@@ -482,7 +482,7 @@ def _port_ibv_devinfo(number: int, lines: Mapping[str, str], path: str, unknown:
         rate = mtu = None
         reasons = {"mtu_bytes": IS_DOWN, "rate_bits_per_s": IS_DOWN}
     infiniband = layer == "infiniband"
-    local = lid(lines.get("port_lid")) if infiniband else None
+    local = parse_lid(lines.get("port_lid")) if infiniband else None
     reasons["lid"] = NO_LID if infiniband and local is None else None
     unknown.update({f"{path}/{key}": why for key, why in reasons.items() if why})
     return Port(

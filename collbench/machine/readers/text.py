@@ -9,7 +9,9 @@ from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collbench.errors import UsageError
-from collbench.machine.model import Machine
+
+if TYPE_CHECKING:
+    from collbench.machine.model import Machine
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

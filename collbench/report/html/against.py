@@ -281,10 +281,10 @@ def _says_ratios(curves: Sequence[Curve], pairs: dict[int, Pair], base: str) -> 
 
 
 def _count(curve: Curve, pairs: Sequence[Pair]) -> str:
-    from collbench.analysis.outcome import count
+    from collbench.analysis.outcome import count_outcomes
     from collbench.report.outcome_text import count_text
 
-    outcomes = count(outcome for pair in pairs if (outcome := pair.ratio.outcome) is not None)
+    outcomes = count_outcomes(outcome for pair in pairs if (outcome := pair.ratio.outcome) is not None)
     values = [point.value for point in curve.points if point.value is not None]
     low, high = (f"{pick(values):.3g}" if values else "" for pick in (min, max))
     ends = f" ({low if low == high else f'{low} to {high}'} times as long)" if values else ""

@@ -375,8 +375,8 @@ def series_color(number: int) -> str:
 
 
 def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    """Message sizes in bytes along x, drawn at log2 of the size (`place`): at most eight labels, at powers of two."""
-    low, high = place(min(sizes)), place(max(sizes))
+    """Message sizes in bytes along x, drawn at log2 of the size (`x_of_size`): at most eight labels, at powers of two."""
+    low, high = x_of_size(min(sizes)), x_of_size(max(sizes))
     step = max(1, ceil((high - low) / 7))
     ticks = list(range(round(low), round(high) + 1, step))
     fixed_ticks(axes.xaxis, ticks, [format_size(2**each) for each in ticks])
@@ -404,7 +404,7 @@ def _even(low: float, high: float) -> list[float]:
     return [float(tick) for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
 
 
-def place(size_bytes: int) -> float:
+def x_of_size(size_bytes: int) -> float:
     """Where a size stands on `size_axis`."""
     return log2(max(1, size_bytes))
 

@@ -24,13 +24,13 @@ from collbench.report.html.chart import (
     level,
     line,
     panel,
-    place,
     ratio_axis,
     series_name,
     size_axis,
     spots,
     svg_of,
     telling,
+    x_of_size,
 )
 from collbench.report.html.material import Material
 from collbench.report.html.sweep import series_of
@@ -254,12 +254,12 @@ def _placed(series: Sequence[Strips]) -> list[list[_Strip]]:
     """Side by side around their size."""
     step = _FILLED * _spacing([cell for each in series for cell in each.cells]) / len(series)
     first = -step * (len(series) - 1) / 2
-    return [[_Strip(cell, place(cell.row.size_bytes) + first + step * turn) for cell in each.cells] for turn, each in enumerate(series)]
+    return [[_Strip(cell, x_of_size(cell.row.size_bytes) + first + step * turn) for cell in each.cells] for turn, each in enumerate(series)]
 
 
 def _spacing(cells: Sequence[Sampled]) -> float:
     """From one size to the next, where they are closest; at most 1, a factor of two."""
-    there = sorted({place(cell.row.size_bytes) for cell in cells})
+    there = sorted({x_of_size(cell.row.size_bytes) for cell in cells})
     return min([1.0, *(after - before for before, after in pairwise(there))])
 
 

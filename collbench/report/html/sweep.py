@@ -46,7 +46,6 @@ from collbench.report.html.chart import (
     line,
     log_axis,
     panel,
-    place,
     series_color,
     series_name,
     size_axis,
@@ -55,6 +54,7 @@ from collbench.report.html.chart import (
     telling,
     write,
     write_words,
+    x_of_size,
 )
 from collbench.report.html.material import Material
 from collbench.results.row import Row
@@ -260,7 +260,7 @@ class Curve:
     @property
     def known(self) -> list[tuple[float, float]]:
         """(place along x, value) where there is one."""
-        return [(place(each.size_bytes), each.value) for each in self.points if each.value is not None]
+        return [(x_of_size(each.size_bytes), each.value) for each in self.points if each.value is not None]
 
 
 def curves_of(series: Iterable[Series], point: Callable[[Series, Row], Point]) -> list[Curve]:
@@ -315,12 +315,12 @@ def _height(point: Point, foot: float) -> float:
 
 
 def _xs(points: Iterable[Point]) -> list[float]:
-    return [place(point.size_bytes) for point in points]
+    return [x_of_size(point.size_bytes) for point in points]
 
 
 def _bars(axes: Axes, curve: Curve) -> None:
     """All intervals of the series as one path; those that no eye could see are in the table alone."""
-    ends = [(place(p.size_bytes), p.low, p.high) for p in curve.points if p.low is not None and p.high is not None]
+    ends = [(x_of_size(p.size_bytes), p.low, p.high) for p in curve.points if p.low is not None and p.high is not None]
     if ends:
         heights = axes.transData.transform([(x, end) for x, *both in ends for end in both])[:, 1].reshape(-1, 2)
         seen = [each for each, (low, high) in zip(ends, heights, strict=True) if high - low >= _LEAST]
@@ -397,7 +397,7 @@ def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequenc
                 curves.append(points)
                 axes.plot(*zip(*points, strict=True), color=color, linewidth=1.2)
         for size in fit.switches:
-            at = (place(size), 1e6 * fit.fit.time_s(size))
+            at = (x_of_size(size), 1e6 * fit.fit.time_s(size))
             if _drawable(at[1]):
                 axes.plot(*at, linestyle="none", marker="|", markersize=22, markeredgewidth=1.5, color=color)
                 wishes.append(Wish(f"{series.label}: {format_size(size)}", color, [at]))
@@ -406,7 +406,7 @@ def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequenc
 
 def _points(regime: Regime) -> Iterator[tuple[float, float]]:
     """The regime's line, µs over the place along the size axis; where it is below nothing, it has none."""
-    first, last = place(int(regime.first)), place(int(regime.last))
+    first, last = x_of_size(int(regime.first)), x_of_size(int(regime.last))
     steps = max(1, round((last - first) / _STEP))
     for step in range(steps + 1):
         x = first + (last - first) * step / steps
@@ -627,7 +627,7 @@ class Limit:
     @property
     def points(self) -> list[tuple[float, float]]:
         """(place along x, GB/s), ascending in size."""
-        return [(place(size), rate / 1e9) for size, rate in sorted(self.curve.items())]
+        return [(x_of_size(size), rate / 1e9) for size, rate in sorted(self.curve.items())]
 
 
 def limits(rows: Iterable[Row]) -> list[Limit]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, number, short, some
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, parse_number, short, some
 from collbench.results.row import Row
 
 _HEADER = re.compile(r"(name\s+)?bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")
@@ -94,11 +94,11 @@ def _operation(table: _Table, given: Given) -> str:
 
 
 def _row(kind: Kind, at: int, words: dict[str, str]) -> Row | None:
-    size, micros = _bytes(words["bytes"]), number(words["usec/xfer"])
+    size, micros = _bytes(words["bytes"]), parse_number(words["usec/xfer"])
     if size is None or not is_size(size) or micros is None or not is_time(micros / 1e6):
         return None
     row = kind.row(size, micros / 1e6, count=size, line=at)
-    return replace(row, evidence={**row.evidence, "printed": {name: number(words[name]) for name in ("MB/sec", "Mxfers/sec")}})
+    return replace(row, evidence={**row.evidence, "printed": {name: parse_number(words[name]) for name in ("MB/sec", "Mxfers/sec")}})
 
 
 def _bytes(text: str) -> int | None:

@@ -20,7 +20,7 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     missing,
-    number,
+    parse_number,
     ranks_and_nodes,
     short,
     some,
@@ -199,13 +199,13 @@ def _row(table: _Table, meaning: _Meaning, kind: Kind, cell: tuple[int, Mapping[
     spread = Spread(**{name: value / meaning.calls for name, value in (("min", least), ("p99", p99), ("max", most)) if value is not None})
     checked = int(table.facts.get("verify") == "true")
     row = kind.row(size, p50 / meaning.calls, count=elements, line=line, spread=spread, checked=checked, wrong=0 if checked else None)
-    beside = {name: number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
+    beside = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
     return replace(row, evidence={**row.evidence, "printed": beside})
 
 
 def _seconds(figures: Mapping[str, str], name: str) -> float | None:
     for unit, seconds in _UNITS.items():
-        if (word := figures.get(f"{name} ({unit})")) is not None and (value := number(word)) is not None:
+        if (word := figures.get(f"{name} ({unit})")) is not None and (value := parse_number(word)) is not None:
             return value * seconds
     return None
 

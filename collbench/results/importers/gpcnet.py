@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from collbench.errors import UsageError
 from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, number, short
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, parse_number, short
 from collbench.results.row import Row
 
 _TITLE = re.compile(r"(NetworkLoad|Network) Tests v([\d.]{1,10})\s*$")
@@ -97,7 +97,7 @@ def _run(section: _Section, given: Given, context: LogContext) -> PeerRun:
 
 def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[str, str]) -> Row | None:
     name = _NAME.match(words["Name"])
-    value, worst = number(words.get("Avg", "")), number(words.get("99%", ""))
+    value, worst = parse_number(words.get("Avg", "")), parse_number(words.get("99%", ""))
     if name is None or not value or any(title not in words for title in _TITLES):
         return None
     size, rate = int(name[2]), words["Units"].startswith("MiB/s")
@@ -111,7 +111,7 @@ def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[
         like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
     )  # fmt: skip
     row = kind.row(size, time_s, count=size // 8, line=at, spread=Spread(p99=p99))
-    printed = {title: number(word) for title, word in words.items() if title not in ("Name", "Units")}
+    printed = {title: parse_number(word) for title, word in words.items() if title not in ("Name", "Units")}
     return replace(row, evidence={**row.evidence, "printed": printed})
 
 

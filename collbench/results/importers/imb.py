@@ -20,7 +20,7 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     missing,
-    number,
+    parse_number,
     short,
     some,
     type_name,
@@ -207,7 +207,7 @@ def _row(block: Block, meaning: _Meaning, kind: Kind, cell: tuple[int, list[tupl
     known = [time_s for time_s in times if time_s is not None]
     line, found = lines[known.index(max(known))]
     row = _with_factor(block, kind.row(size, max(known), count=count, line=line, **_checked([named for _, named in lines])), meaning)
-    average = number(found.get("t_avg[usec]", ""))
+    average = parse_number(found.get("t_avg[usec]", ""))
     return replace(
         row, time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": _printed(found)},
         groups=_groups(block, meaning, row, known),
@@ -233,19 +233,19 @@ def _count(printed: int, kind: Kind, block: Block, meaning: _Meaning) -> int:
 def _time(block: Block, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
     for title in ("t_pure[usec]", "t_max[usec]", "t[usec]"):
         if title in found:
-            value = number(found[title])
+            value = parse_number(found[title])
             return None if value is None else value * _US
-    rate = number(found.get("Mbytes/sec", ""))
+    rate = parse_number(found.get("Mbytes/sec", ""))
     return size * meaning.ways * (block.ranks // 2) / (rate * _MB) if rate else None
 
 
 def _checked(lines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    defects = [number(found["defects"]) for found in lines if "defects" in found]
+    defects = [parse_number(found["defects"]) for found in lines if "defects" in found]
     return {"checked": 1, "wrong": int(any(value != 0 for value in defects))} if defects else {}
 
 
 def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
-    return {title: number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
+    return {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
 
 
 def _groups(block: Block, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:

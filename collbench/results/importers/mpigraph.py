@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, number, ranks_and_nodes, short
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, parse_number, ranks_and_nodes, short
 from collbench.results.row import Row
 
 _START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")
@@ -58,7 +58,7 @@ def _starts(lines: Sequence[str]) -> Iterator[_Run]:
         elif run is not None and len(line) < 16 * _MOST_RANKS and (ends := _ENDS.match(line)):
             rank = int(ends[2])
             run.hosts[rank] = short(ends[1])
-            run.rates[ends[3]][rank] = [number(word) for word in line[ends.end() :].split()]
+            run.rates[ends[3]][rank] = [parse_number(word) for word in line[ends.end() :].split()]
     if run is not None:
         yield run
 

@@ -36,7 +36,7 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     known_operation,
-    number,
+    parse_number,
     rank_range,
     ranks_and_nodes,
     sampled,
@@ -416,10 +416,10 @@ def _by_layout(head: Head, lines: Sequence[Line]) -> list[str]:
 
 def _as_checked(head: Head, lines: Sequence[Line], possible: list[str]) -> list[str]:
     """Those that fit the columns "#wrong": three programs leave it open in place, since all versions; the others fill it."""
-    checked = [line for line in lines if line.placed[0] and line.placed[1] and number(line.placed[0].wrong) is not None]
+    checked = [line for line in lines if line.placed[0] and line.placed[1] and parse_number(line.placed[0].wrong) is not None]
     if head.old is not False or not checked:
         return possible
-    filled = {number(line.placed[1].wrong) is not None for line in checked if line.placed[1]}
+    filled = {parse_number(line.placed[1].wrong) is not None for line in checked if line.placed[1]}
     if len(filled) > 1:
         return possible
     unchecked = filled == {False}
@@ -445,7 +445,7 @@ def _listed(possible: Sequence[str]) -> str:
 
 
 def _rate(body: Body) -> float:
-    return number(body.algbw) or 0.0
+    return parse_number(body.algbw) or 0.0
 
 
 # Makes runs from a table of nccl-tests: separates repetitions, compares figures with each other, lists what is missing.
@@ -582,7 +582,7 @@ def _size(line: Line, operation: Operation, ranks: int) -> int:
 
 
 def _time(body: Body | None) -> float | None:
-    known = number(body.time) if body else None
+    known = parse_number(body.time) if body else None
     return known / 1e6 if known and is_time(known / 1e6) else None
 
 
@@ -592,14 +592,14 @@ def _spread(head: Head, body: Body) -> Spread:
         return _UNTOLD
     calls = max(1, head.numbers.get("calls", 1))
     least, most, p99, _, p95 = (
-        known / 1e6 / calls if (known := number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
+        known / 1e6 / calls if (known := parse_number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
     )
     return Spread(least, p95, p99, most)
 
 
 def _wrong(head: Head, text: str) -> int | None:
     """Wrong elements. The old fourth column is the largest error: it proves that nothing is wrong only together with the foot."""
-    known = number(text)
+    known = parse_number(text)
     if known is None or head.numbers.get("validation") == 0:
         return None
     if head.old:
@@ -676,7 +676,7 @@ def _doubts(head: Head, operation: Operation, told: Ranks, ranks: int) -> Iterat
 def _disagreements(lines: Sequence[Line], operation: Operation, ranks: int) -> Iterator[str]:
     """The fastest line's algbw against size / time."""
     placed = [(line, body) for line in lines for body in line.placed if body]
-    line, body = max(placed, key=lambda each: number(each[1].algbw) or 0.0)
+    line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
     if why := unlike_time(_size(line, operation, ranks), body.algbw, body.time):
         yield f"line {line.number}: algbw {why}"
 

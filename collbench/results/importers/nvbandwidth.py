@@ -12,7 +12,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, is_time, number, short
+from collbench.results.importers.rows import Kind, is_time, parse_number, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -126,10 +126,10 @@ def _take(matrix: _Matrix, line: str, at: int) -> None:
     if not words or len(words) > _MOST:
         return
     if not matrix.columns:
-        if all(word.isdecimal() for word in words) or not any(number(word) is not None for word in words):
+        if all(word.isdecimal() for word in words) or not any(parse_number(word) is not None for word in words):
             matrix.columns = words
-    elif len(words) == len(matrix.columns) + 1 and all(word == "N/A" or number(word) is not None for word in words[1:]):
-        matrix.rows.append((at, words[0], [number(word) for word in words[1:]]))
+    elif len(words) == len(matrix.columns) + 1 and all(word == "N/A" or parse_number(word) is not None for word in words[1:]):
+        matrix.rows.append((at, words[0], [parse_number(word) for word in words[1:]]))
 
 
 def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
@@ -137,7 +137,9 @@ def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
         if not isinstance(case, dict) or not isinstance(case.get("name"), str):
             continue
         name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
-        table = [[number(str(value)) for value in row] for row in _list(case.get("bandwidth_matrix")) if isinstance(row, list)][:_MOST]
+        table = [[parse_number(str(value)) for value in row] for row in _list(case.get("bandwidth_matrix")) if isinstance(row, list)][
+            :_MOST
+        ]
         columns = max((len(row) for row in table), default=0)
         # A bidirectional test writes its matrices one below the other.
         parts = len(table) // columns if columns and _PART.search(description) and len(table) % columns == 0 else 1

@@ -21,7 +21,7 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     missing,
-    number,
+    parse_number,
     short,
     some,
     type_name,
@@ -388,7 +388,7 @@ def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str])
 
 
 def _time(table: Table, size: int, figure: str) -> float | None:
-    value = number(figure)
+    value = parse_number(figure)
     if value is None or table.test.measure == "latency":
         return None if value is None else value * _US
     ways, pairs = 2 if table.test.both_ways else 1, table.said.get("pairs", 1)
@@ -408,7 +408,7 @@ def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
 def _beside(by_name: dict[str, str]) -> dict[str, Any]:
     """The other columns as they are printed, numbers as numbers."""
     names = [name for name in by_name if name not in ("Size", "Validation", *_TIMES)]
-    return {"printed": {name: number(by_name[name]) for name in names}} if names else {}
+    return {"printed": {name: parse_number(by_name[name]) for name in names}} if names else {}
 
 
 def _all_pairs(table: Table, row: Row) -> dict[str, Any]:

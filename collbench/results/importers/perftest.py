@@ -16,7 +16,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, missing, number, short, some, whole, without_figures
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, missing, parse_number, short, some, whole, without_figures
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -107,7 +107,7 @@ def _take(test: _Test | None, line: str, at: int) -> None:
         test.device = "rocm" if test.facts.get("Use ROCm memory") == "ON" else test.device
         return
     words = line.split()
-    if words and all(number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
+    if words and all(parse_number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
         complete = len(words) == len(test.columns)
         (test.lines.append((at, dict(zip(test.columns, words, strict=True)))) if complete else test.bad.append(at))
 
@@ -165,7 +165,7 @@ _JSON_COLUMNS = {
 
 def _unit(figures: Mapping[str, str], line: int) -> str:
     """MiB or Gb: the one with which rate and message rate agree."""
-    size, rate, messages = (number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
+    size, rate, messages = (parse_number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
     fitting = [unit for unit in ("MiB", "Gb") if size and rate and messages and _agree(rate, messages, size / _BYTES[unit])]
     if len(fitting) != 1:
         raise UsageError(
@@ -213,22 +213,22 @@ def _rows(test: _Test, kind: Kind, line: int, figures: Mapping[str, str]) -> lis
     if time_s is None or not is_time(time_s):
         return [without_figures(kind, size, size, line, "the output shows no figure to take a time from")]
     row = kind.row(size, time_s, count=size, line=line, spread=_spread(figures))
-    printed = {name: number(figure) for name, figure in figures.items() if name != "#bytes"}
+    printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
     return [replace(row, evidence={**row.evidence, "printed": printed})]
 
 
 def _time(test: _Test, size: int, figures: Mapping[str, str]) -> float | None:
     if test.latency:
-        value = number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
+        value = parse_number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
         return None if value is None else value * _US
     title = next((title for title in figures if _RATE.match(title)), None)
-    value, unit = (number(figures[title]), _RATE.findall(title)[0]) if title else (None, "Gb")
+    value, unit = (parse_number(figures[title]), _RATE.findall(title)[0]) if title else (None, "Gb")
     return size * (2 if test.both_ways else 1) / (value * _BYTES[unit]) if value else None
 
 
 def _spread(figures: Mapping[str, str]) -> Spread:
     names = ("t_min[usec]", "99% percentile[usec]", "t_max[usec]")
-    least, most_of_them, most = (number(figures.get(name, "")) for name in names)
+    least, most_of_them, most = (parse_number(figures.get(name, "")) for name in names)
     in_s = [None if value is None else value * _US for value in (least, most_of_them, most)]
     return Spread(min=in_s[0], p99=in_s[1], max=in_s[2])
 
@@ -243,8 +243,8 @@ def _doubts(test: _Test) -> list[str]:
 
 def _consistent(figures: Mapping[str, str]) -> bool:
     title = next((title for title in figures if _RATE.match(title)), None)
-    size, messages = number(figures.get("#bytes", "")), number(figures.get("MsgRate[Mpps]", ""))
-    rate = number(figures[title]) if title else None
+    size, messages = parse_number(figures.get("#bytes", "")), parse_number(figures.get("MsgRate[Mpps]", ""))
+    rate = parse_number(figures[title]) if title else None
     if not (title and size and messages and rate):
         return True
     return _agree(rate, messages, size / _BYTES[_RATE.findall(title)[0]])

@@ -266,7 +266,7 @@ def some(reading: Reading, tool: str) -> Reading:
     return Reading(found, reading.skipped)
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """The finite number from 0 on that `text` is; None: it is none."""
     try:
         value = float(text)

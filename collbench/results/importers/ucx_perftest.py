@@ -13,7 +13,7 @@ from math import ceil, floor
 from collbench.errors import UsageError
 from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, number, short, some, with_digits
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, parse_number, short, some, with_digits
 from collbench.results.row import Row
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
@@ -39,7 +39,7 @@ class _Test:
 def knows(lines: Sequence[str]) -> bool:
     """Whether one of these lines is the head of its table, or a final line."""
     return any(_KIND.search(line) for line in lines) or any(
-        (found := _FINAL.match(line)) and len(found[1].split()) in (4, 8) and number(found[1].split()[0]) for line in lines
+        (found := _FINAL.match(line)) and len(found[1].split()) in (4, 8) and parse_number(found[1].split()[0]) for line in lines
     )
 
 
@@ -80,7 +80,7 @@ def _tests(lines: Sequence[str]) -> Iterator[_Test]:
 def _run(test: _Test, given: Given, context: LogContext) -> PeerRun:
     at, words = test.final or (0, [])
     latency, size = _is_latency(test, context), _size(test, words, context)
-    figures = [number(word) for word in words]
+    figures = [parse_number(word) for word in words]
     time_s = _time(figures, size, latency) if len(words) in (4, 8) else None
     if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
         what = "kind of test" if latency is None else "message size" if size is None else "time"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from collbench.gate.verdict import Verdict
-from collbench.report.verdict_formats import status_lines, of_failure
+from collbench.report.verdict_formats import of_failure, status_lines
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import NASTY, hostile
 

@@ -15,12 +15,12 @@ from collbench.report.html.chart import (
     line,
     log_axis,
     panel,
-    place,
     series_color,
     size_axis,
     spots,
     svg_of,
     write_words,
+    x_of_size,
 )
 
 SIZES = [1 << power for power in range(3, 31)]
@@ -30,7 +30,7 @@ SIZES = [1 << power for power in range(3, 31)]
 def drawing() -> str:
     figure, axes = panel()
     for number in range(2):
-        axes.plot([place(size) for size in SIZES], np.linspace(0, 40 + number, 28), **line(number))
+        axes.plot([x_of_size(size) for size in SIZES], np.linspace(0, 40 + number, 28), **line(number))
     axes.plot([3, 30], [50, 50], color=LIMIT)
     size_axis(axes, SIZES)
     axes.set_ylim(0, 60)
