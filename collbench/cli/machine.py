@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
-    from collbench.machine.peak.collective import Ceilings, Job
-    from collbench.machine.peak.node import Node
+    from collbench.machine.peak.collective import Ceilings
+    from collbench.machine.peak.node import Job, Node
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.results.steps import Channel
 
@@ -107,7 +107,7 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
 
     Raises UsageError where nobody says how many nodes there were, the ranks do not spread evenly over them, or a machine has fewer GPUs.
     """
-    from collbench.machine.peak.collective import Job
+    from collbench.machine.peak.node import Job
 
     if nodes is None:
         raise UsageError("the number of nodes is not told: say --nodes N")
@@ -188,8 +188,7 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _job(arguments: argparse.Namespace) -> Job:
-    from collbench.machine.peak.collective import Job
-    from collbench.machine.peak.node import parse_gigabytes
+    from collbench.machine.peak.node import Job, parse_gigabytes
 
     return Job(
         _nodes(arguments),

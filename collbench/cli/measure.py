@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from collbench.measure.request import Request
     from collbench.measure.session import Listener
     from collbench.measure.tasks.rounds import PairsListener, PairsRequest
-    from collbench.measure.tasks.training import Training, WorkloadListener, WorkloadRequest
+    from collbench.measure.tasks.step import Training
+    from collbench.measure.tasks.training import WorkloadListener, WorkloadRequest
     from collbench.report.progress import Listening
     from collbench.report.training import PlannedStep
 

@@ -26,7 +26,7 @@ from collbench.units import parse_size, parse_sizes, size_steps
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.tasks.training import Training
+    from collbench.measure.tasks.step import Training
     from collbench.workloads.step import Regime
 
 
@@ -509,7 +509,7 @@ def add_options_workload(parser: Parser) -> None:
 
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
     """What was asked for. Raises UsageError for a name, or words, that cannot be read, and for options that mean nothing there."""
-    from collbench.measure.tasks.training import Training
+    from collbench.measure.tasks.step import Training
     from collbench.workloads.shape import DEFAULT, shape_of
 
     chosen, typed = _chosen(arguments.names), _typed(arguments)

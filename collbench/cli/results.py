@@ -217,8 +217,7 @@ def _given(arguments: argparse.Namespace, name: str) -> Given:
 
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
     """(what gives a row its ceilings, what topology.json holds); None for what is not given. Raises UsageError."""
-    from collbench.machine.peak.collective import Job
-    from collbench.machine.peak.node import parse_gigabytes
+    from collbench.machine.peak.node import Job, parse_gigabytes
 
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
     if not arguments.sources:

@@ -8,19 +8,15 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-
-import zmq
 
 from collbench.addresses import (
     LOOPBACK,
     Family,
     HubAddresses,
     Scope,
-    bracketed,
     family_of,
-    hub_addresses,
     is_loopback,
     own_addresses,
     resolve,
@@ -28,7 +24,6 @@ from collbench.addresses import (
     tcp_socket,
 )
 from collbench.control.security import Secret
-from collbench.control.tree import Down
 from collbench.errors import RunFailed, UsageError
 from collbench.launch import mpi
 from collbench.launch.info import LaunchInfo, meeting_at
@@ -201,19 +196,6 @@ def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
     return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
 
 
-def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
-    """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
-    found = hub_addresses(host_of(info.meeting))
-    ports = [info.port] if info.port else candidate_ports(secret)
-    for port in ports:
-        wrong = _bind(down, found.listens, port)
-        if wrong is None:
-            down.port = port
-            return found
-    where = f"port {info.port} is taken" if info.port else f"ports {ports} are all taken"
-    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free one")
-
-
 def note_on(found: HubAddresses) -> str | None:
     """Return a sentence where rank 0 listens at every address of its host; None where it listens at those of its name alone."""
     if found.scope is Scope.GIVEN:
@@ -223,19 +205,3 @@ def note_on(found: HubAddresses) -> str | None:
         Scope.NOT_OWN: f"'{found.host}' is not one of its addresses",
     }[found.scope]
     return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
-
-
-def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:
-    """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
-    bound: list[str] = []
-    for address in addresses or ("*",):
-        place = f"tcp://{bracketed(address)}:{port}"
-        down.router.setsockopt(zmq.IPV6, int(address == "*" or family_of(address) is Family.IPV6))
-        try:
-            down.bind(place)
-        except zmq.ZMQError as error:
-            for earlier in bound:
-                down.router.unbind(earlier)
-            return os.strerror(error.errno or 0)
-        bound.append(place)
-    return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
+import os
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +16,8 @@ from typing import Any
 
 import zmq
 
-from collbench.addresses import HubAddresses
-from collbench.control import security
-from collbench.control.addresses import listen, node_place, note_on
+from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
+from collbench.control.addresses import candidate_ports, host_of, node_place, note_on
 from collbench.control.builds import BuildServer, Call, Place, addresses_of
 from collbench.control.diagnosis import KILLED, Cleared, Inquiries, Node, Standing, standings
 from collbench.control.io_thread import Keeper
@@ -570,75 +569,30 @@ def _ranks(ranks: Sequence[int]) -> str:
 # ZeroMQ drops those that do not finish their handshake after 2 s, and the kernel of a rank that waits tries again.
 
 
-class PendingConnections:
-    """By descriptor the source address (None: it was gone before it could be read).
-
-    listening       the descriptors of the sockets that listen for other hosts
-    most            connections in all
-    most_of_source  connections from one address
-    held_back       addresses that exceeded their limit at any time, in order
-    """
-
-    def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
-        self.listening: set[int] = set()
-        self.most, self.most_of_source = most, most_of_source
-        self.held_back: dict[str, None] = {}
-        self._address: dict[int, str | None] = {}
-        self._of_source: Counter[str] = Counter()
-        self._dropped: frozenset[str] = frozenset()
-        self._full = False
-
-    def __len__(self) -> int:
-        return len(self._address)
-
-    def __contains__(self, descriptor: int) -> bool:
-        return descriptor in self._address
-
-    def add(self, descriptor: int, address: str | None) -> None:
-        """One more was accepted."""
-        self.remove(descriptor)  # the event of an earlier one's end was lost
-        self._address[descriptor] = address
-        if is_remote(address):
-            self._of_source[str(address)] += 1
-        self._limit()
-
-    def remove(self, descriptor: int) -> str | None:
-        """It has closed, or belongs to the launch; returns its address."""
-        address = self._address.pop(descriptor, None)
-        if address is not None and address in self._of_source:
-            self._of_source[address] -= 1
-            self._of_source += Counter()  # without those at 0
-            self._limit()
-        return address
-
-    def _limit(self) -> None:
-        """Have the kernel drop what exceeds a limit, and let in again what is below half of it."""
-        if not self.listening:
-            return
-        full = len(self._address) > (self.most // 2 if self._full else self.most)
-        dropped = frozenset(
-            source
-            for source, count in self._of_source.items()
-            if count > (self.most_of_source // 2 if source in self._dropped else self.most_of_source)
-        )
-        if (full, dropped) == (self._full, self._dropped):
-            return
-        if len(self.held_back) < security.MOST_SOURCES:
-            self.held_back |= dict.fromkeys(sorted(dropped))
-        self._full, self._dropped = full, dropped
-        for descriptor in self.listening:
-            with suppress(OSError):
-                if full:
-                    security.drop_all(descriptor)
-                elif dropped:
-                    security.drop_from(descriptor, dropped)
-                else:
-                    security.pass_all(descriptor)
+def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
+    """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
+    found = hub_addresses(host_of(info.meeting))
+    ports = [info.port] if info.port else candidate_ports(secret)
+    for port in ports:
+        wrong = _bind(down, found.listens, port)
+        if wrong is None:
+            down.port = port
+            return found
+    where = f"port {info.port} is taken" if info.port else f"ports {ports} are all taken"
+    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free one")
 
 
-def is_remote(address: str | None) -> bool:
-    """Whether it is an IP address: ranks of this host come through a Unix socket, which has none."""
-    try:
-        return address is not None and bool(ipaddress.ip_address(address.partition("%")[0]))
-    except ValueError:
-        return False
+def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:
+    """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
+    bound: list[str] = []
+    for address in addresses or ("*",):
+        place = f"tcp://{bracketed(address)}:{port}"
+        down.router.setsockopt(zmq.IPV6, int(address == "*" or family_of(address) is Family.IPV6))
+        try:
+            down.bind(place)
+        except zmq.ZMQError as error:
+            for earlier in bound:
+                down.router.unbind(earlier)
+            return os.strerror(error.errno or 0)
+        bound.append(place)
+    return None

@@ -21,8 +21,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
-from collbench.control.security import DOMAIN, Keys, Strangers, peer_of
-from collbench.control.server import PendingConnections, is_remote
+from collbench.control.security import DOMAIN, Keys, PendingConnections, Strangers, is_remote, peer_of
 from collbench.control.wire import MOST_RAW_PARTS, Kind, Message, parsed
 from collbench.errors import RunFailed, UsageError
 

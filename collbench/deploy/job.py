@@ -292,8 +292,8 @@ EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)
 #     gpus-per-node = 8
 #     env = ["NCCL_IB_HCA=mlx5"]
 #
-# Its keys are the settings' names. `--partition h100` takes what that table says; what is typed wins, then the partition, then the defaults.
-# Of a setting that may be given several times all are taken, in the other order: of two values of one variable the typed one is last.
+# Its keys are the settings' names. `--partition h100` takes what that table says; what is typed wins, then the partition, then defaults.
+# Of a setting that may be given several times all are taken, in the other order: of two values of one variable the typed one wins.
 
 _TOP = frozenset({"schema", "defaults", "partitions"})
 _LARGEST_BYTES = 1 << 20

@@ -15,13 +15,12 @@ from typing import Final, Literal
 
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System
-from collbench.machine.readers.pci import is_with_cpu
+from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
 ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not tell
 _BRIDGES = frozenset({"switch", "bridge", "root"})
-NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name the switches they tell of so: no real bridge, but a true place
 ROOT_PORTS: Final = "root ports"  # a reason that names them leaves nothing else out above a device
 _DEEPEST = 256  # buses in a PCI domain
 _CIRCLES = "go in circles"

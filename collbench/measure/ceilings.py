@@ -15,10 +15,10 @@ from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, HostRates, given, memory_ceiling, nothing, stream_ceiling
-from collbench.machine.peak.collective import KIND, OPERATIONS, Job, ceilings
+from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
 from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
-from collbench.machine.peak.node import Node, neighbours_of, node_of
+from collbench.machine.peak.node import Job, Node, neighbours_of, node_of
 from collbench.measure.crossing import Least, least
 from collbench.measure.probing import probed
 from collbench.measure.references import measure_memory, measure_streams
@@ -392,9 +392,9 @@ class Ceilings:
         return ceiling_of_gpus(nodes, running)
 
     def _between_hosts(self, running: Running, backend: Backend, sharing: int) -> Found:
-        from collbench.machine.peak.collective import Job, ceilings
+        from collbench.machine.peak.collective import ceilings
         from collbench.machine.peak.links import unknown
-        from collbench.machine.peak.node import Node
+        from collbench.machine.peak.node import Job, Node
 
         inside, links = unknown("memory that the ranks of a host share"), self._leaving(backend)
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.backends.backend import Backend, in_place_only
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.measure.row import row_without
 from collbench.measure.session import Work, ranks_of
-from collbench.measure.tasks.cells import placed
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY, RunFolder
@@ -23,6 +25,9 @@ from collbench.results.store import parse_object, read_object, to_line
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
+
+
+pass
 
 
 # Whether a run would be the same again: what was asked for, of which software, where. What differs is told in a sentence.
@@ -317,3 +322,8 @@ def _by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[i
         if rows_of_cell:
             found[place] = rows_of_cell.pop(0)
     return found
+
+
+def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
+    """Out of place where the library has it, unless the user chose."""
+    return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))

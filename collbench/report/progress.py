@@ -17,12 +17,11 @@ from collbench.analysis.hunt.strategy import answer_of, judge
 from collbench.analysis.pairs import PairEffects, remeasured
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
-from collbench.report.cells import OneLinePerAbsentBackend, comment_line
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
 from collbench.report.training import write_steps
-from collbench.report.writers import CsvWriter, JsonWriter, Line, RowWriter, TableWriter
+from collbench.report.writers import CsvWriter, JsonWriter, Line, OneLinePerAbsentBackend, RowWriter, TableWriter, comment_line
 from collbench.results.rounds import PairMatrix, PairRound, matrix_of
 from collbench.results.row import Row
 from collbench.results.steps import StepRow

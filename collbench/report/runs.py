@@ -14,17 +14,7 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
-from collbench.report.cells import (
-    FLAGS,
-    Column,
-    OneLinePerAbsentBackend,
-    doubtful,
-    not_available,
-    placing,
-    printable,
-    shown_columns,
-    value_of,
-)
+from collbench.report.cells import FLAGS, Column, doubtful, not_available, placing, printable, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
 from collbench.report.headlines import figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
@@ -35,6 +25,7 @@ from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, s
 from collbench.report.writers import (
     STDOUT,
     Line,
+    OneLinePerAbsentBackend,
     Outputs,
     RowWriter,
     Sample,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
-from collbench.machine.peak.collective import OPERATIONS, Job, ceilings
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.collective import OPERATIONS, ceilings
+from collbench.machine.peak.node import Job, node_of
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import SECONDS, Outcome, timed
 

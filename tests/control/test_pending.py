@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.control import security
-from collbench.control.server import PendingConnections, is_remote
+from collbench.control.security import PendingConnections, is_remote
 
 
 @pytest.fixture

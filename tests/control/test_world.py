@@ -7,9 +7,10 @@ import time
 import pytest
 import zmq
 
-from collbench.control.addresses import candidate_ports, hub_places, listen, note_on, routes_to
+from collbench.control.addresses import candidate_ports, hub_places, note_on, routes_to
 from collbench.control.members import Member, addressed
 from collbench.control.security import Keys, Secret, secret_of
+from collbench.control.server import listen
 from collbench.control.tree import Down
 from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError, WaitExpired

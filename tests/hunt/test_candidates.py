@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.analysis.hunt.judging import BANDWIDTH_WAYS, LATENCY, Candidate, _bandwidth_first, _fewer, _once
+from collbench.analysis.hunt.judging import BANDWIDTH_WAYS, Candidate, _bandwidth_first, _fewer, _once
+from collbench.analysis.hunt.significance import LATENCY
 
 
 def candidate(place: int, depth: float = 0.7, *, doubtful: bool = False, ways: tuple[str, ...] = BANDWIDTH_WAYS) -> Candidate:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import RECEIVES, SENDS, Candidate, PlaceCase, Seen
+from collbench.analysis.hunt.judging import Candidate, PlaceCase, Seen
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Figure
-from collbench.analysis.hunt.significance import CHANCE
+from collbench.analysis.hunt.significance import CHANCE, RECEIVES, SENDS
 
 WAYS = (SENDS, RECEIVES)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.judging import Trial
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Figure, Options, Verdict
+from collbench.analysis.hunt.significance import Trial
 from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.errors import UsageError
 from tests.hunt.made_up import MadeUp, Played, play

@@ -9,8 +9,9 @@ from math import exp, log
 import pytest
 
 from collbench.analysis.hunt.crosscheck import PathCase
-from collbench.analysis.hunt.judging import FAST, LATENCY, RECEIVES, SENDS, SLOW, UNCLEAR, Candidate, PlaceCase, Trial, judged, many_as_slow
+from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCase, judged, many_as_slow
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
 
 WAYS = (SENDS, RECEIVES)
 NAMES = [f"n{place}" for place in range(10)]

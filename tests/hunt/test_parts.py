@@ -10,8 +10,9 @@ import pytest
 
 from collbench.analysis.hunt import strategy
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import SENDS, Candidate, Trial, many_as_slow
+from collbench.analysis.hunt.judging import Candidate, many_as_slow
 from collbench.analysis.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Figure, Suspect
+from collbench.analysis.hunt.significance import SENDS, Trial
 
 
 def measured(slow: int, n: int = 12) -> Book:

@@ -8,8 +8,20 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from collbench.analysis.hunt.judging import LATENCY, RECEIVES, SENDS, Trial
-from collbench.analysis.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, _explained, _half_width, fisher, repeats
+from collbench.analysis.hunt.significance import (
+    CHANCE,
+    LATENCY,
+    MOST_ROUNDS,
+    RECEIVES,
+    SENDS,
+    Outcome,
+    Repeats,
+    Trial,
+    _explained,
+    _half_width,
+    fisher,
+    repeats,
+)
 
 LEAST, BOUND = -log(0.95), log(2) / 2
 

@@ -7,8 +7,9 @@ from math import log
 
 import pytest
 
-from collbench.analysis.hunt.judging import LATENCY, RECEIVES, SENDS, Measured, Scale
+from collbench.analysis.hunt.judging import Measured, Scale
 from collbench.analysis.hunt.protocol import Figure
+from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS
 
 
 def scale(usual: dict[str, float] | None = None) -> Scale:

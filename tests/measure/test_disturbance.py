@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collbench.measure import disturbances
-from collbench.measure.disturbances import Disturbance, Watch, watched
+from collbench.measure.monitored import Disturbance, Watch, watched
 
 
 def test_the_worst_rank_of_a_pair_counts() -> None:

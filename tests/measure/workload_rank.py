@@ -15,7 +15,8 @@ from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.training import Training, WorkloadRequest
+from collbench.measure.tasks.step import Training
+from collbench.measure.tasks.training import WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic

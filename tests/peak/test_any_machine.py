@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
-from collbench.machine.peak.collective import OPERATIONS, Job, ceilings, headline, lines
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.collective import OPERATIONS, ceilings, headline, lines
+from collbench.machine.peak.node import Job, node_of
 
 KEYS = [f"0000:{i:02x}:00.0" for i in range(6)]
 KEY = st.sampled_from(KEYS)

@@ -14,8 +14,8 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from collbench.machine.peak.collective import Job, ceilings
-from collbench.machine.peak.node import BUS_FACTOR, Given, given_node, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.node import BUS_FACTOR, Given, Job, given_node, node_of, parse_nic, parse_pcie
 from tests.peak.made import GEN4, gpus, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import OPERATIONS, Job, ceilings, doubtful_input
-from collbench.machine.peak.node import Given, given_node, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.collective import OPERATIONS, ceilings, doubtful_input
+from collbench.machine.peak.node import Given, Job, given_node, node_of, parse_nic, parse_pcie
 from tests.peak.made import GEN5, gpus, infiniband, switched, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.domain import joined, joined_by_clique
-from collbench.machine.peak.node import Given, given_node, node_of
+from collbench.machine.peak.node import Given, Job, given_node, node_of
 from tests.peak.made import infiniband, switched
 
 TRAY = given_node(4, Given(nic=(4, 400e9), nvlink=900e9))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import SWITCH, GpuLink, Machine, PcieLink
-from collbench.machine.peak.collective import Job, assumed, ceilings, doubtful_input
+from collbench.machine.peak.collective import assumed, ceilings, doubtful_input
 from collbench.machine.peak.links import Link
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.node import Job, node_of
 from tests.peak.made import GEN3, GEN5, endpoints, gpus, infiniband, switched, wired
 from tests.peak.test_collective import FOUR, rates, typed
 from tests.peak.test_node import switch_box

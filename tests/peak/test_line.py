@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import Job, ceilings, headline, lines
-from collbench.machine.peak.node import Given, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie
+from collbench.machine.peak.collective import ceilings, headline, lines
+from collbench.machine.peak.node import Given, Job, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie
 from tests.peak.made import gpus, wired
 
 FOUR = Job((given_node(8, Given((4, 100e9), 150e9)),) * 4)

@@ -7,9 +7,9 @@ import pytest
 
 from collbench.machine.files import Folder
 from collbench.machine.model import Machine
-from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.links import gen, links_per_gpu
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.node import Job, node_of
 from collbench.machine.readers import nccl_xml, network, smi
 from tests.helpers import CAPTURED_MACHINES
 

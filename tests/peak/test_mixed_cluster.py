@@ -2,8 +2,8 @@
 
 import pytest
 
-from collbench.machine.peak.collective import Job, ceilings
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.node import Job, node_of
 from tests.benchmarks.ceilings_1024 import job, machine
 from tests.peak.made import GEN5, infiniband, switched
 

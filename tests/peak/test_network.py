@@ -3,9 +3,9 @@
 import pytest
 
 from collbench.machine.interfaces import Interface
-from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.links import Link, tcp_efficiency, tcp_link, unknown
-from collbench.machine.peak.node import Node
+from collbench.machine.peak.node import Job, Node
 
 TEN = Interface("eth0", 1500, 10e9, None, None)
 SLOW = Interface("eth1", 1500, 1e9, None, None)

@@ -6,9 +6,9 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
-from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.links import gen, links_per_gpu
-from collbench.machine.peak.node import neighbours_of, node_of
+from collbench.machine.peak.node import Job, neighbours_of, node_of
 from tests.peak.made import GEN4, GEN5, endpoints, gpus, infiniband, switched, wired
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import Job, ceilings
-from collbench.machine.peak.node import Given, given_node, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.node import Given, Job, given_node, node_of, parse_nic, parse_pcie
 from collbench.machine.peak.published import Published, parse, published, rows
 from tests.peak.made import gpus, switched, wired
 

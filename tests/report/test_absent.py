@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.report.cells import OneLinePerAbsentBackend
 from collbench.report.frame import PlanSummary
-from collbench.report.writers import TableWriter
+from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.row import Row
 from tests.report.test_table import printed
 from tests.results.rows import make_row, not_measured

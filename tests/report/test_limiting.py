@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import Machine
-from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.links import limiting_parts
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.node import Job, node_of
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
 
 ALL_NICS = {f"mlx5_{number}" for number in range(8)}

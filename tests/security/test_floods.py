@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from collbench.control import security, tree
-from collbench.control.server import PendingConnections
+from collbench.control.security import PendingConnections
 from collbench.errors import RunFailed
 from tests.cli.command import BIN, Finished, environment, until
 from tests.control.ends_here import free_port

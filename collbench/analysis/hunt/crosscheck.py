@@ -16,23 +16,19 @@ from math import exp
 from collbench.analysis.hunt.judging import (
     BANDWIDTH_WAYS,
     FAST,
-    LATENCY,
     LIKE_OTHERS,
-    RECEIVES,
-    SENDS,
     SLOW,
     Candidate,
     Measured,
     PlaceCase,
     Scale,
     Seen,
-    Trial,
     judged,
     many_as_slow,
     mean_depth,
 )
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Suspect
-from collbench.analysis.hunt.significance import CHANCE, Outcome, Repeats, repeats
+from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, Outcome, Repeats, Trial, repeats
 
 # A single pair that was slow: measured again, and each of its ends with a partner that is well.
 

@@ -20,12 +20,12 @@ from statistics import fmean
 import numpy as np
 
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, Figure, Hint, Suspect
-from collbench.analysis.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, repeats
+from collbench.analysis.hunt.significance import CHANCE, LATENCY, MOST_ROUNDS, RECEIVES, SENDS, Outcome, Repeats, Trial, repeats
 from collbench.analysis.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, View, noise_scale, quantile
 from collbench.analysis.pairs import PairEffects
 from collbench.results.rounds import PairMatrix
 from collbench.stats.median import t_quantile
-from collbench.units import format_percent, format_rate, format_time
+from collbench.units import format_percent
 
 # Who is worth measuring again after a sweep, and who is so far beyond doubt that they can be measured against.
 #
@@ -35,7 +35,6 @@ from collbench.units import format_percent, format_rate, format_time
 # where they lag noticeably: to these the sweep gives no credit, so that more is asked when they are measured again. What speaks for a
 # network of several parts (it was as fast as others with somebody) is kept, and tried again.
 
-SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
 MEANS_DEGREES = 8.0  # means have lighter tails than single figures
 _DOES = {(SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,): "receives", (LATENCY,): "answers small messages"}
@@ -286,57 +285,6 @@ WAYS = (SENDS, RECEIVES, LATENCY)
 _LEAST_RESTS = 8  # of fewer controls the scatter says nothing
 _MEDIAN_SHARE = 1.8  # what a median of m figures with the tails of t₄ adds to the variance of one, times 1/m
 _WIDTH = 2 * 1.96
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Seen from `place`: what it sends, what it receives, and the latency; speeds in bytes per second, the latency as 1/s.
-
-    partner   with whom; well: whether that one is known to be
-    depths    by way how far behind the controls, as a logarithm, above 0: slower
-    noise     by way the scale of the depth
-    values    by way what was measured; usual: what the controls had
-    controls  how many there were; 0: the usual speed of the sweep stands for them
-    alike     whether they are of the same kind of path (host, leaf)
-    beside    by way how far each of the controls was behind their middle
-    na        why there is nothing
-    cpu_wait  share of the round that a rank of the pair waited for a CPU, above that of the controls (their median), which are slowed alike
-    flipped   whether a rank's state probe changed during the round
-    """
-
-    place: int
-    partner: int
-    well: bool
-    controls: int = 0
-    alike: bool = False
-    depths: Mapping[str, float] = field(default_factory=dict)
-    noise: Mapping[str, float] = field(default_factory=dict)
-    values: Mapping[str, float] = field(default_factory=dict)
-    usual: Mapping[str, float] = field(default_factory=dict)
-    beside: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    na: str | None = None
-    cpu_wait: float = 0.0
-    flipped: bool = False
-
-    def sentence(self, names: Sequence[str]) -> str:
-        """What was measured, with whom, against what."""
-        who = f"again with {names[self.partner]}{'' if self.well else ', which is suspected, too, or was as fast as usual before'}"
-        if self.na is not None:
-            return f"{who}: not measured ({self.na})"
-        parts = [
-            f"{format_rate(self.values[way])} GB/s {word}" for way, word in ((SENDS, "sent"), (RECEIVES, "received")) if way in self.values
-        ]
-        if LATENCY in self.values:
-            parts.append(f"{format_time(1 / self.values[LATENCY])} µs")
-        return f"{who}: {', '.join(parts)}; {self._against()}"
-
-    def _against(self) -> str:
-        usual = [f"{format_rate(self.usual[way])} GB/s" for way in (SENDS, RECEIVES) if way in self.usual]
-        usual += [f"{format_time(1 / self.usual[LATENCY])} µs"] if LATENCY in self.usual else []
-        if not usual:
-            return "nothing to compare it with"
-        who = f"{self.controls} pairs of places that are well" if self.controls > 1 else "a pair of places that are well"
-        return f"{who} at the same time: {', '.join(usual)}" if self.controls else f"usual in the sweep: {', '.join(usual)}"
 
 
 @dataclass

@@ -15,15 +15,20 @@ The rounds that selected the suspect do not count, so the selection among many p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from math import comb, exp, log, sqrt
 
 import numpy as np
 
-from collbench.analysis.hunt.judging import Trial
 from collbench.stats.median import t_quantile
+from collbench.units import format_rate, format_time
+
+pass
+
+
+pass
 
 CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together
 LEAST_ROUNDS = 3
@@ -158,3 +163,57 @@ def _half_width(depths: np.ndarray[tuple[int], np.dtype[np.float64]], others: np
         return None
     scatter = max(float(depths.std(ddof=1)), float(others.std(ddof=1)) if len(others) > 1 else 0.0)
     return t_quantile(0.975, n - 1) * scatter / sqrt(n)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Seen from `place`: what it sends, what it receives, and the latency; speeds in bytes per second, the latency as 1/s.
+
+    partner   with whom; well: whether that one is known to be
+    depths    by way how far behind the controls, as a logarithm, above 0: slower
+    noise     by way the scale of the depth
+    values    by way what was measured; usual: what the controls had
+    controls  how many there were; 0: the usual speed of the sweep stands for them
+    alike     whether they are of the same kind of path (host, leaf)
+    beside    by way how far each of the controls was behind their middle
+    na        why there is nothing
+    cpu_wait  share of the round that a rank of the pair waited for a CPU, above that of the controls (their median), which are slowed alike
+    flipped   whether a rank's state probe changed during the round
+    """
+
+    place: int
+    partner: int
+    well: bool
+    controls: int = 0
+    alike: bool = False
+    depths: Mapping[str, float] = field(default_factory=dict)
+    noise: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    usual: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    na: str | None = None
+    cpu_wait: float = 0.0
+    flipped: bool = False
+
+    def sentence(self, names: Sequence[str]) -> str:
+        """What was measured, with whom, against what."""
+        who = f"again with {names[self.partner]}{'' if self.well else ', which is suspected, too, or was as fast as usual before'}"
+        if self.na is not None:
+            return f"{who}: not measured ({self.na})"
+        parts = [
+            f"{format_rate(self.values[way])} GB/s {word}" for way, word in ((SENDS, "sent"), (RECEIVES, "received")) if way in self.values
+        ]
+        if LATENCY in self.values:
+            parts.append(f"{format_time(1 / self.values[LATENCY])} µs")
+        return f"{who}: {', '.join(parts)}; {self._against()}"
+
+    def _against(self) -> str:
+        usual = [f"{format_rate(self.usual[way])} GB/s" for way in (SENDS, RECEIVES) if way in self.usual]
+        usual += [f"{format_time(1 / self.usual[LATENCY])} µs"] if LATENCY in self.usual else []
+        if not usual:
+            return "nothing to compare it with"
+        who = f"{self.controls} pairs of places that are well" if self.controls > 1 else "a pair of places that are well"
+        return f"{who} at the same time: {', '.join(usual)}" if self.controls else f"usual in the sweep: {', '.join(usual)}"
+
+
+SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"

@@ -19,7 +19,7 @@ import numpy as np
 from collbench.analysis.hunt import judging, scale, sweep
 from collbench.analysis.hunt import sweep as groups
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import LATENCY, Alike, Candidate, Seen
+from collbench.analysis.hunt.judging import Alike, Candidate, Seen
 from collbench.analysis.hunt.protocol import (
     CLEARED,
     CONFIRMED,
@@ -39,6 +39,7 @@ from collbench.analysis.hunt.protocol import (
     lost,
     wrong_data,
 )
+from collbench.analysis.hunt.significance import LATENCY
 from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS, Figures
 from collbench.analysis.pairs import doubts, hosts_of
 from collbench.errors import UsageError

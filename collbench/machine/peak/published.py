@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import Job
 from collbench.machine.peak.domain import joined
-from collbench.machine.peak.node import Given, given_node, parse_nic, parse_pcie
+from collbench.machine.peak.node import Given, Job, given_node, parse_nic, parse_pcie
 from collbench.units import format_rate
 
 _FILE = Path(__file__).with_name("published.toml")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.machine.model import Machine
-
-if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+    from collbench.machine.model import Machine
 
 
 # Sets of CPUs and NUMA nodes as kernel, hwloc and NCCL write them: lists ("0-3,8") and masks in words of 32 bits ("00000000,0000ff01").

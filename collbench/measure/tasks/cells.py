@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.backend import Backend, Group, can_do, in_place_only
+from collbench.backends.backend import Backend, Group, can_do
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
@@ -17,7 +17,7 @@ from collbench.measure.instruments import Instruments
 from collbench.measure.monitored import Watched, canary, watch
 from collbench.measure.prepared_cell import Ready, Stage, Wrong, left_early, make_groups, prepare, release, verify_cell
 from collbench.measure.request import Request
-from collbench.measure.resume import Stored, open_folder, planned
+from collbench.measure.resume import Stored, open_folder, placed, planned
 from collbench.measure.row import Circumstances, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import (
     Launch,
@@ -92,11 +92,6 @@ def _reasons(items: list[Work], world: World) -> list[str | None]:
             for operation, cell, one in items]  # fmt: skip
     everyone = world.agree(mine, f"asking {items[0][2].name} what it can do")
     return [next((reason for reason in column if reason), None) for column in zip(*everyone, strict=True)]
-
-
-def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
-    """Out of place where the library has it, unless the user chose."""
-    return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> Stage:

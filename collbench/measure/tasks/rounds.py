@@ -29,10 +29,10 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, Collbenc
 from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.disturbances import watched
-from collbench.measure.monitored import Canary, canary
+from collbench.measure.monitored import Canary, canary, watched
 from collbench.measure.prepared_cell import Ready, Stage, prepare_over, release, time_shortly, verify_cell, wrong_data
 from collbench.measure.request import Budget, Request
+from collbench.measure.resume import placed
 from collbench.measure.sampling import Measured, slowest
 from collbench.measure.session import (
     Launch,
@@ -46,7 +46,7 @@ from collbench.measure.session import (
     members_of,
     ranks_by_host,
 )
-from collbench.measure.tasks.cells import check_memory, notes, placed, stage_of
+from collbench.measure.tasks.cells import check_memory, notes, stage_of
 from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
 from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, run_tool, tools_at_hand
 from collbench.operations.builtin.allreduce import ALLREDUCE

@@ -23,10 +23,9 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.request import Budget
 from collbench.measure.row import check_fields, doubts, wrong_evidence
-from collbench.measure.session import Launch, members_of
+from collbench.measure.session import Launch, Opened, members_of
 from collbench.measure.tasks.cells import free_memory
-from collbench.measure.tasks.step import check_number, times_of
-from collbench.measure.tasks.training import Turn
+from collbench.measure.tasks.step import Plan, Training, check_number, moved_by, times_of
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.data import POISON, Mismatch
@@ -35,7 +34,9 @@ from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.units import format_bytes
 from collbench.workloads.parameter_server import REGIME, roles
-from collbench.workloads.step import Regime, Shape, Step
+from collbench.workloads.step import Regime, Shape, Step, moved_bytes
+
+pass
 
 # Messages between two ranks at a time, each pair at its own pace: nobody meets, and whoever comes first is served first.
 #
@@ -753,3 +754,56 @@ def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
     values: NDArray[np.int64] = np.repeat(*np.array(sorted(stale.items()), dtype=np.int64).T)
     p50, p95 = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
     return {"p50": float(p50), "p95": float(p95), "max": float(values[-1])}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A training on a backend; `reason`: why it is not measured.
+
+    It has a plan, or roles where it is asynchronous, or is served where the backend brings servers of its own.
+    """
+
+    training: Training
+    opened: Opened
+    ranks: int
+    nodes: int
+    shape: Shape | None = None
+    step: Step | None = None
+    plan: Plan | None = None
+    roles: Roles | None = None
+    served: Served | None = None
+    reason: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For titles: "data-parallel bert-large"."""
+        return " ".join(filter(None, (self.training.regime.name, self.training.model)))
+
+    @property
+    def title(self) -> str:
+        """With the backend: "data-parallel bert-large on mpi"."""
+        return f"{self.name} on {self.opened.name}"
+
+    @property
+    def backend(self) -> Backend:
+        """Open."""
+        assert self.opened.backend is not None
+        return self.opened.backend
+
+    def row(self, **figures: Any) -> StepRow:
+        """The row, as far as it is known beforehand."""
+        shape, step = self.shape, self.step
+        sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
+        device = self.plan.parts[0].cell.device if self.plan else "cpu"
+        moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
+        moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
+        return StepRow(
+            self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
+            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", **figures,
+        )  # fmt: skip
+
+    def about(self) -> dict[str, Any]:
+        """For run.json's "workload"."""
+        row = self.row()
+        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
+        return {name: getattr(row, name) for name in known}

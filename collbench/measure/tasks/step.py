@@ -27,9 +27,10 @@ from collbench.measure.loop import Loop, Timed
 from collbench.measure.monitored import Watched
 from collbench.measure.prepared_cell import Ready, Stage, mismatches_in, phase, prepare_over, release
 from collbench.measure.request import Budget, Request
+from collbench.measure.resume import placed
 from collbench.measure.row import doubts
 from collbench.measure.sampling import Measured, measure, short_schedule, slowest, sound
-from collbench.measure.tasks.cells import free_memory, placed
+from collbench.measure.tasks.cells import free_memory
 from collbench.operations.cell import Cell, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, poison, seeded, slots_for, wanted_of
 from collbench.operations.dtypes import dtype_named
@@ -41,7 +42,7 @@ from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
 from collbench.units import format_bytes
-from collbench.workloads.step import Exchange, Step, bytes_of, disjoint, moved_bytes, operation_of
+from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
 # What a parameter server does with the gradients that it gets: it adds up what every rank has sent to it, on the host's memory.
 
@@ -650,3 +651,19 @@ def common_flags(plan: Plan, backend: Backend, crowded: bool, slowed: Callable[[
         "python_loop": fell_back,
     }
     return (*backend.flags, *(word for word, on in true.items() if on))
+
+
+@dataclass(frozen=True)
+class Training:
+    """One way of training a model.
+
+    regime  what it exchanges
+    shape   from the host of each rank, numbered, to what the regime is told; called on every rank. May raise UsageError
+    model   what users call it: "bert-large"
+    optional   whether one that cannot be laid out over these ranks is a row without figures, and not the end of the launch
+    """
+
+    regime: Regime
+    shape: Callable[[tuple[int, ...]], Shape]
+    model: str = ""
+    optional: bool = False

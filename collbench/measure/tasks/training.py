@@ -29,8 +29,7 @@ from collbench.measure.session import (
 )
 from collbench.measure.tasks.cells import notes, stage_of
 from collbench.measure.tasks.servers import (
-    Roles,
-    Served,
+    Turn,
     measure_asynchronous,
     measure_served,
     roles_of,
@@ -42,9 +41,9 @@ from collbench.measure.tasks.step import (
     Around,
     Plan,
     PreparedStep,
+    Training,
     common_flags,
     limits_of,
-    moved_by,
     path_s,
     plan_of,
     prepare_step,
@@ -56,25 +55,8 @@ from collbench.measure.tasks.step import (
 )
 from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
-from collbench.workloads.step import Regime, Shape, Step, moved_bytes
 
 # What is asked of a workload launch, and who is told what happens in it.
-
-
-@dataclass(frozen=True)
-class Training:
-    """One way of training a model.
-
-    regime  what it exchanges
-    shape   from the host of each rank, numbered, to what the regime is told; called on every rank. May raise UsageError
-    model   what users call it: "bert-large"
-    optional   whether one that cannot be laid out over these ranks is a row without figures, and not the end of the launch
-    """
-
-    regime: Regime
-    shape: Callable[[tuple[int, ...]], Shape]
-    model: str = ""
-    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,59 +102,6 @@ class WorkloadListener(Protocol):
 
 
 # What a workload launch measures one after the other: every training on every backend, laid out before anything is measured.
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A training on a backend; `reason`: why it is not measured.
-
-    It has a plan, or roles where it is asynchronous, or is served where the backend brings servers of its own.
-    """
-
-    training: Training
-    opened: Opened
-    ranks: int
-    nodes: int
-    shape: Shape | None = None
-    step: Step | None = None
-    plan: Plan | None = None
-    roles: Roles | None = None
-    served: Served | None = None
-    reason: str | None = None
-
-    @property
-    def name(self) -> str:
-        """For titles: "data-parallel bert-large"."""
-        return " ".join(filter(None, (self.training.regime.name, self.training.model)))
-
-    @property
-    def title(self) -> str:
-        """With the backend: "data-parallel bert-large on mpi"."""
-        return f"{self.name} on {self.opened.name}"
-
-    @property
-    def backend(self) -> Backend:
-        """Open."""
-        assert self.opened.backend is not None
-        return self.opened.backend
-
-    def row(self, **figures: Any) -> StepRow:
-        """The row, as far as it is known beforehand."""
-        shape, step = self.shape, self.step
-        sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
-        device = self.plan.parts[0].cell.device if self.plan else "cpu"
-        moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
-        moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
-        return StepRow(
-            self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
-            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", **figures,
-        )  # fmt: skip
-
-    def about(self) -> dict[str, Any]:
-        """For run.json's "workload"."""
-        row = self.row()
-        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
-        return {name: getattr(row, name) for name in known}
 
 
 def turns_of(asked: WorkloadRequest, opened: Sequence[Opened], world: World) -> list[Turn]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
-from collbench.machine.peak.collective import OPERATIONS, Job, ceilings
+from collbench.machine.peak.collective import OPERATIONS, ceilings
+from collbench.machine.peak.node import Job
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of

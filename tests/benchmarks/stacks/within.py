@@ -21,7 +21,7 @@ from collbench.control.world import World
 from collbench.launch.detect import detect
 from collbench.measure.loop import Loop
 from collbench.measure.prepared_cell import Stage, make_groups, prepare
-from collbench.measure.tasks.cells import placed
+from collbench.measure.resume import placed
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep

@@ -8,9 +8,8 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import given as given_ceiling
-from collbench.machine.peak.collective import Job
 from collbench.machine.peak.links import Link, unknown
-from collbench.machine.peak.node import Node
+from collbench.machine.peak.node import Job, Node
 from collbench.results.importers.importer import PeerRun
 from collbench.results.importers.rows import Kind, Spread, with_ceilings
 from collbench.results.importers.store import Source, Table, sentences, store, together
