@@ -10,22 +10,22 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from collbench.analysis.hunt.protocol import Answer, Ask, Suspect
-from collbench.analysis.hunt.strategy import answer_of, judge
-from collbench.analysis.pairs import PairEffects, remeasured
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
-from collbench.report.training import write_steps
 from collbench.report.writers import CsvWriter, JsonWriter, Line, OneLinePerAbsentBackend, RowWriter, TableWriter, comment_line
-from collbench.results.rounds import PairMatrix, PairRound, matrix_of
 from collbench.results.row import Row
-from collbench.results.steps import StepRow
 from collbench.units import format_duration
+
+if TYPE_CHECKING:
+    from collbench.analysis.hunt.protocol import Answer, Ask, Suspect
+    from collbench.analysis.pairs import PairEffects
+    from collbench.results.rounds import PairMatrix, PairRound
+    from collbench.results.steps import StepRow
 
 FORMATS: dict[str, Callable[[int | None], RowWriter]] = {
     "table": lambda room: OneLinePerAbsentBackend(TableWriter(room)),
@@ -229,6 +229,8 @@ class PairsListening(Listening):
 
     def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
         """The next round that measures suspects again."""
+        from collbench.analysis.hunt.strategy import answer_of, judge
+
         try:
             if self._judging is None:
                 self._judging = judge(self._matrix(last), last, self._arguments.seed or 0)
@@ -243,6 +245,8 @@ class PairsListening(Listening):
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """The verdict: slow nodes and pairs that measuring again confirmed, a sentence each, and the suspects."""
+        from collbench.analysis.pairs import PairEffects, remeasured
+
         judged = [each.as_json() for each in self._suspects]
         repeated = {pair for one in rounds if one.again for pair in one.pairs}
         self._about = about
@@ -269,6 +273,8 @@ class PairsListening(Listening):
         super().end()
 
     def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
+        from collbench.results.rounds import matrix_of
+
         about = self._about
         return matrix_of(about["places"], rounds, about["size_bytes"], about["latency_size_bytes"])
 
@@ -327,6 +333,8 @@ class WorkloadListening(Listening):
         """The first ones of those that wait."""
         those, self._waiting = self._waiting[:count], self._waiting[count:]
         if those:
+            from collbench.report.training import write_steps
+
             step_time_s, first = self._about.get("step_time_s"), not self._printed
             name = Path(self._folder).name
             write_steps(those, self._format, sys.stdout, color=self._color, step_time_s=step_time_s, run=name, first=first)

@@ -33,14 +33,14 @@ import json, subprocess, sys, time
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from collbench.measure import counter_readings as counters
+from collbench.measure import instruments as counters
 from collbench.results.steps import document
 from collbench.measure.tasks.channels import nic_channels
 from collbench.measure.probing import together_or_alone
 from collbench.measure.wire_tools import Course, run_tool
 from collbench.measure.wire_tools import WIRE_TOOLS, version_here
 from collbench.measure.wire_tools import BANDWIDTH, Ask
-from collbench.machine.readers import ethernet, infiniband
+from collbench.machine.readers import network
 from collbench.machine.files import Folder
 from collbench.machine.gather import gather
 from collbench.machine.sources import this_machine
@@ -56,7 +56,7 @@ with together_or_alone({}, 240) as world:
     tool, ask = WIRE_TOOLS["ib_write_bw"], Ask(BANDWIDTH, 4096)
     (ran,) = run_tool(world, tool, ask, [Course(world.me, world.me)], [version_here(tool)])
     theirs = {"time_s": ran.figure.time_s if ran.figure else None, "why": ran.why, **ran.evidence(tool)}
-seen = {"rdma": asdict(infiniband.read(live)), "ethernet": asdict(ethernet.read(live)), "moved": moved, "channels": channels}
+seen = {"rdma": asdict(network.read(live)), "ethernet": asdict(network.read_ethernet(live)), "moved": moved, "channels": channels}
 seen["theirs"] = theirs
 print(json.dumps(seen))
 sys.exit(gather(Path("/mnt/machine.tar.gz")))

@@ -24,14 +24,14 @@ _OF_ALLREDUCE = 2 * (_RANKS - 1) / _RANKS
 _PROGRAM = """
 import re, sys
 from pathlib import Path
-from collbench.cli import import_
+from collbench.cli import results
 from collbench.cli.main import main
-call = import_.call
+call = results.call_import
 def told(arguments, argv):
     code = call(arguments, argv)
     print("peak", 1024 * int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]))
     return code
-import_.call = told
+results.call_import = told
 sys.argv = ["collbench", "import", *sys.argv[1:]]
 sys.exit(main())
 """

@@ -103,16 +103,16 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STREAMED = """
 from collbench.addresses import is_loopback
-from collbench.measure.tasks import hunt_nics
+from collbench.measure.tasks import rounds
 from collbench.measure.tasks.rounds import Asked
 from collbench.measure.tasks.rounds import Places
 
-hunt_nics._leaders = lambda world, places: list(world.members)  # each rank stands for a node, though all are on this host
+rounds._leaders = lambda world, places: list(world.members)  # each rank stands for a node, though all are on this host
 
 
 def main(world):
     places = Places("node", ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
-    streaming = hunt_nics.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
+    streaming = rounds.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
     one = streaming.play(3, Asked("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()
 """
@@ -136,7 +136,7 @@ def test_real_streams_of_several_pairs_at_once_and_who_is_in_none_rests(tmp_path
 
 @pytest.mark.in_turn
 def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> None:
-    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "hunt_nics.patience = lambda world: 3.0")
+    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "rounds.patience = lambda world: 3.0")
     assert one["na"][0] is None and re.fullmatch(r"\S+ does not reach \S+ at 127\.0\.0\.5: .+", one["na"][1])
     assert one["flags"] == ["path_unproven"]  # there is no interface "none" that could have counted
 

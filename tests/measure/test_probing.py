@@ -23,7 +23,7 @@ RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
 from collbench.measure import probing
-from collbench.machine import here
+from collbench.machine import sources
 told = []
 def tell(machines):
     told.append([machine.hostname for machine in machines])
@@ -31,7 +31,7 @@ def tell(machines):
 if os.environ.get("BROKEN"):
     def broken():
         raise UsageError("sysfs is not mounted")
-    here.this_machine = broken
+    sources.this_machine = broken
 try:
     code = probing.{how}(os.environ, 20.0, {told})
     print(json.dumps([told, code]))

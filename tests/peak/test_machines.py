@@ -10,11 +10,13 @@ from collbench.machine.model import Machine
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.links import gen, links_per_gpu
 from collbench.machine.peak.node import Job, node_of
-from collbench.machine.readers import nccl_xml, network, smi
+from collbench.machine.readers import network
+from collbench.machine.readers.nccl_xml import NCCL_XML
+from collbench.machine.readers.smi import NVLINK_STATUS, SMI_MATRIX
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES
-READERS = {"nccl-topo.xml": nccl_xml, "nvidia-smi-topo-m.txt": smi, "nvidia-smi-nvlink-s.txt": smi}
+READERS = {"nccl-topo.xml": NCCL_XML, "nvidia-smi-topo-m.txt": SMI_MATRIX, "nvidia-smi-nvlink-s.txt": NVLINK_STATUS}
 # What the page of a capture says and the capture itself does not.
 ARCHITECTURE = {"dgx-h100-12nic-tabs-mangled": "sm_90", "h100-4nic-alternate-partial": "sm_90"}
 FOUND = [(folder.name, name) for folder in sorted(MACHINES.glob("*")) for name in READERS if (folder / name).exists()]

@@ -14,7 +14,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.runs import report_run
-from collbench.report.stored import write_stored_workload
+from collbench.report.stored import show_training
 from collbench.report.training import FORMATS, lines, trainings, write_steps
 from collbench.results.reader import read_run
 from collbench.results.row import Times
@@ -211,7 +211,7 @@ def stored(folder: Path, *rows: StepRow, about: dict[str, Any] | None = None, ta
 
 def shown(path: Path, format: str = "table") -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    write_stored_workload(read_run(path), format, out=out, err=err, color=False)
+    show_training(read_run(path), format, out=out, err=err, color=False)
     return out.getvalue(), err.getvalue()
 
 

@@ -69,11 +69,11 @@ def test_a_partner_that_does_not_come_is_not_waited_for():
 
 def test_without_the_native_loop_there_is_no_canary(tmp_path):
     body = """
-from collbench.measure import canary
+from collbench.measure import monitored
 def main(world):
     if world.rank == 1:
-        canary.library = lambda: None
-    return canary.canary(world) is None
+        monitored.library = lambda: None
+    return monitored.canary(world) is None
 """
     assert [one.said for one in together(body, 2, Meeting("ipc", tmp_path))] == [True, True]
 

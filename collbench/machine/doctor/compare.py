@@ -16,7 +16,7 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 _SAME = "install the same on all nodes; until then compare no run of one group of nodes with one of another"
 
 
-def gpus_between(views: Sequence[View]) -> Iterator[Finding]:
+def different_gpus(views: Sequence[View]) -> Iterator[Finding]:
     """CB2601: nodes with another number of GPUs."""
 
     def shown(view: View) -> str | None:
@@ -38,7 +38,7 @@ def models(views: Sequence[View]) -> Iterator[Finding]:
     )
 
 
-def nics_between(views: Sequence[View]) -> Iterator[Finding]:
+def different_nics(views: Sequence[View]) -> Iterator[Finding]:
     """CB2602: nodes with other numbers of RDMA ports that are up."""
 
     def shown(view: View) -> str | None:
@@ -105,7 +105,7 @@ def _only_host(views: Sequence[View]) -> str | None:
     return views[0].machine.hostname if len(views) == 1 else None
 
 
-JOB_RULES = (gpus_between, nics_between, drivers, kernels, firmware, mtus, models)
+JOB_RULES = (different_gpus, different_nics, drivers, kernels, firmware, mtus, models)
 
 
 SinceRule = Callable[[View, View], Iterator[Finding]]
@@ -114,7 +114,7 @@ _SLACK = 0.96  # rates and memory that differ by less are the same in other word
 _SEAT = "look at the seat of the card, its cables and the kernel's log; when the change was meant, take a new snapshot"
 
 
-def gpus(now: View, good: View) -> Iterator[Finding]:
+def lost_gpus(now: View, good: View) -> Iterator[Finding]:
     """CB2701: fewer GPUs on the bus, or fewer that the driver counts."""
     had, have = _on_bus(good), _on_bus(now)
     counted, counts = _counted(good), _counted(now)
@@ -131,7 +131,7 @@ def gpus(now: View, good: View) -> Iterator[Finding]:
         yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` says why it fails")
 
 
-def nics(now: View, good: View) -> Iterator[Finding]:
+def lost_nics(now: View, good: View) -> Iterator[Finding]:
     """CB2702: fewer NICs."""
     names = {nic.name for nic in now.real_nics}
     missing = [nic for nic in good.real_nics if nic.name not in names and (nic.address is None or nic.address not in now.pci)]
@@ -142,7 +142,7 @@ def nics(now: View, good: View) -> Iterator[Finding]:
         yield now.finding("CB2702", "severe", f"{told} {'is' if len(missing) == 1 else 'are'} gone", evidence, _SEAT)
 
 
-def ports(now: View, good: View) -> Iterator[Finding]:
+def lost_ports(now: View, good: View) -> Iterator[Finding]:
     """CB2703: a port that was up is down."""
     for nic, port, then in _ports(now, good):
         if then.state == "active" and is_down(port):
@@ -151,7 +151,7 @@ def ports(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2703", "severe", f"{nic.name} was up and is down", evidence, remedy)
 
 
-def rates(now: View, good: View) -> Iterator[Finding]:
+def lower_rates(now: View, good: View) -> Iterator[Finding]:
     """CB2704: a port that is slower than it was."""
     for nic, port, then in _ports(now, good):
         if port.rate_bits_per_s and then.rate_bits_per_s and port.rate_bits_per_s < _SLACK * then.rate_bits_per_s:
@@ -160,7 +160,7 @@ def rates(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2704", "severe", f"{nic.name} has a lower rate than it had", evidence, remedy)
 
 
-def lanes(now: View, good: View) -> Iterator[Finding]:
+def lost_lanes(now: View, good: View) -> Iterator[Finding]:
     """CB2705: a PCIe link on fewer lanes than it had, or of a NIC at fewer GT/s."""
     for device in now.endpoints:
         then = good.pci.get(device.address)
@@ -169,7 +169,7 @@ def lanes(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2705", "severe", f"{now.name(device.address)} has a slower PCIe link than it had", lost, remedy)
 
 
-def links(now: View, good: View) -> Iterator[Finding]:
+def lost_links(now: View, good: View) -> Iterator[Finding]:
     """CB2706: a GPU with fewer links to other GPUs than it had."""
     for gpu in now.machine.gpus:
         have, had = now.machine.links_of(gpu.key), good.machine.links_of(gpu.key)
@@ -179,7 +179,7 @@ def links(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2706", "severe", f"{gpu_name(gpu)} has lost GPU links", f"{have} up now, {had} then", remedy)
 
 
-def memory(now: View, good: View) -> Iterator[Finding]:
+def less_memory(now: View, good: View) -> Iterator[Finding]:
     """CB2707: less memory than there was."""
     have, had = now.machine.system.memory_bytes, good.machine.system.memory_bytes
     if have and had and have < _SLACK * had:
@@ -187,7 +187,7 @@ def memory(now: View, good: View) -> Iterator[Finding]:
         yield now.finding("CB2707", "warning", "less memory than the node had", evidence, "look for a module that firmware switched off")
 
 
-RULES: tuple[SinceRule, ...] = (gpus, nics, ports, rates, lanes, links, memory)
+SINCE_RULES: tuple[SinceRule, ...] = (lost_gpus, lost_nics, lost_ports, lower_rates, lost_lanes, lost_links, less_memory)
 
 
 def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Machine, Machine]]:
@@ -207,7 +207,7 @@ def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Ma
 def examined(machines: Sequence[Machine], good: Sequence[Machine]) -> list[Finding]:
     """What the rules find of each machine and its snapshot."""
     views = [(View(machine), View(then)) for machine, then in pairs(machines, good)]
-    return [finding for now, then in views for rule in RULES for finding in rule(now, then)]
+    return [finding for now, then in views for rule in SINCE_RULES for finding in rule(now, then)]
 
 
 def _host(machine: Machine) -> str:

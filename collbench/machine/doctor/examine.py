@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
-from collbench.machine.doctor import gpus as paths
-from collbench.machine.doctor import logs as log_startup
-from collbench.machine.doctor import nics as counters
 from collbench.machine.doctor.finding import Finding, View, listed, plural, worst_first
 from collbench.machine.lists import known_none
 from collbench.machine.model import Machine
@@ -118,9 +115,9 @@ Rule = Callable[[View], Iterator[Finding]]
 JobRule = Callable[[Sequence[View]], Iterator[Finding]]
 LogRule = Callable[[NcclLog, Sequence[View]], Iterator[Finding]]
 
-RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *counters.COUNTERS_RULES, *gpus.RULES, *host.RULES, *paths.PATHS_RULES)
+RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
 JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *compare.JOB_RULES)
-LOG_RULES: Final[tuple[LogRule, ...]] = (*logs.RULES, *log_startup.LOG_STARTUP_RULES)
+LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:

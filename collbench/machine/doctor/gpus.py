@@ -156,9 +156,6 @@ def _names_paths(gpus: list[Gpu]) -> str:
     return listed([gpu_name(gpu) for gpu in gpus])
 
 
-PATHS_RULES = (far, beside_others, not_capable, all_at_host)
-
-
 _NO_PEER = {
     "NS": "not supported",
     "CNS": "the chipset does not support it",
@@ -393,5 +390,5 @@ def memory_nodes(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (no_peer_access, memory_nodes)
+RULES = (no_peer_access, memory_nodes, far, beside_others, not_capable, all_at_host)
 JOB_RULES = (lost_links,)

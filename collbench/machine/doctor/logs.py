@@ -156,9 +156,6 @@ def finding_of(log: NcclLog, code: str, severity: Severity, *texts: str) -> Find
     return Finding(code, severity, host, what, f"{log.name}: {evidence}" if log.name else evidence, remedy)
 
 
-RULES = (over_tcp, staged, one_way, shared_memory, unknown_speed, warnings)
-
-
 # CB2517 to CB2534: what a log of NCCL or RCCL shows of the start: rails, NVLink domain, plug-ins, settings, and what the host lacks.
 #
 # A rule needs the lines that would contradict it: where a log may be cut, or does not print settings, it stays silent.
@@ -489,7 +486,7 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-LOG_STARTUP_RULES = (
+STARTUP_RULES = (
     mixed_rails,
     no_nvls,
     collapsed_nvlink_domain,
@@ -505,3 +502,4 @@ LOG_STARTUP_RULES = (
     numa_balancing,
     no_peer_memory,
 )
+RULES = (over_tcp, staged, one_way, shared_memory, unknown_speed, warnings, *STARTUP_RULES)

@@ -86,9 +86,6 @@ def _counted(view: View, code: str, severity: Severity, *, what: str, names: Seq
         yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
 
 
-COUNTERS_RULES = (errors, flaps, losses, congestion, waits)
-
-
 _SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: nobody changes a slot for that
 _ROCE_MTU = 2048  # what a 1500 byte frame cannot hold
 _ETHERNET_MTU = 1500
@@ -308,6 +305,5 @@ def lost_lanes(view: View) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-RULES = (
-    slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes, no_rdma_device,
-)  # fmt: skip
+RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes, no_rdma_device,
+         errors, flaps, losses, congestion, waits)  # fmt: skip
