@@ -5,7 +5,6 @@ A context on each GPU would take memory there, and time.
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,6 +154,8 @@ def why_unavailable(env: Mapping[str, str]) -> Why | None:
 
 
 def _no_driver() -> Why | None:
+    import ctypes
+
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

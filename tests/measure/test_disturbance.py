@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.measure import disturbances
+from collbench.measure import monitored
 from collbench.measure.monitored import Disturbance, Watch, watched
 
 
@@ -21,7 +21,7 @@ def test_the_worst_rank_of_a_pair_counts() -> None:
 def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: list[float | None]) -> Disturbance:
     """A round of 1000 ns, with the kernel's counter and the state probe before and after it."""
     clock = iter([0, 1000])
-    monkeypatch.setattr(disturbances.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(monitored.time, "monotonic_ns", lambda: next(clock))
     monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
     world: Any = SimpleNamespace(gather=lambda mine, what: [mine])
     probe: Any = SimpleNamespace(sing=lambda: probed.pop(0))

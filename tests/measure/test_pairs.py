@@ -147,8 +147,7 @@ def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
 
 def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)  # ten seconds from each look to the next
-    for room in ("pairs", "pair_match"):
-        monkeypatch.setattr(f"collbench.measure.tasks.{room}.time", clock)
+    monkeypatch.setattr("collbench.measure.tasks.rounds.time", clock)
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
     sentence = "4 of 28 pairs are sampled (--budget 15 s is used up: raise it to measure more)"
     assert (len(found.rounds), found.about["measured"], found.about["rounds"], found.about["sampled"]) == (1, 4, 1, sentence)

@@ -50,7 +50,7 @@ def test_nothing_to_measure(alone):
 
 
 def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
-    for module in ("reference", "loop"):
+    for module in ("references", "loop"):
         monkeypatch.setattr(f"collbench.measure.{module}.library", lambda: None)
     rates = measure_memory(alone, [make_cell("bfloat16"), make_cell()], True, 0.01)
     assert rates.copy[200].value > 0

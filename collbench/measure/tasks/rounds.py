@@ -1022,8 +1022,6 @@ def _ceiling(hunting: Hunting, ceilings: Ceilings, court: Court) -> dict[str, An
 
 # The rounds of a pairs launch: those of the tournament, then the suspects again.
 
-_PAIR_MATCH_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
-
 
 class PairsListener(Protocol):
     """Who is told what happens, at rank 0."""
@@ -1199,7 +1197,7 @@ def _code_pair_match(rounds: Sequence[PairRound], measured: int, result: str) ->
     """4 when data was wrong, 2 when no pair could be measured; else as of a hunt: 1: a node or pair is slow; 3: inconclusive."""
     if any(wrong for one in rounds for wrong in one.wrong):
         return FAILED
-    return _PAIR_MATCH_CODES[result] if measured else USAGE
+    return _CODES[result] if measured else USAGE
 
 
 # What other tools say of the pairs, beside ours: in the rounds of the matrix, each way, after it, as rows of theirs.
