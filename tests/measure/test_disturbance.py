@@ -22,7 +22,7 @@ def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: 
     """A round of 1000 ns, with the kernel's counter and the state probe before and after it."""
     clock = iter([0, 1000])
     monkeypatch.setattr(monitored.time, "monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
+    monkeypatch.setattr(monitored, "_waited_ns", lambda: waited.pop(0))
     world: Any = SimpleNamespace(gather=lambda mine, what: [mine])
     probe: Any = SimpleNamespace(sing=lambda: probed.pop(0))
     with watched(world, probe) as watch:
