@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from collbench.errors import UsageError
 
@@ -122,3 +123,18 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 rank", "2 ranks", "3 switches"."""
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def listed(names: Sequence[str], most: int = 8, word: str = "and") -> str:
+    """Return names as a list: "a", "a and b", "a, b and 4 more"."""
+    if len(names) <= 1:
+        return "".join(names)
+    if len(names) > most:
+        return f"{', '.join(names[:most])} {word} {len(names) - most:,} more"
+    return f"{', '.join(names[:-1])} {word} {names[-1]}"
