@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 SIZES ?= 64-64M:x4
-SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/mutants
+SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders whose tests start no ranks and time nothing: two processes share them. All others have the machine to themselves.
 APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine native operations peak report results stats workloads)
