@@ -1,0 +1,161 @@
+"""`collbench explain WORD`: a page for every word that collbench prints.
+
+Findings of the doctor have pages in machine/doctor/pages.toml, flags in report/cells.py, facts (reasons, limits, notes) in the docstring of
+their class; columns, outcomes, exit codes and terms in explain.toml beside this module. A test checks that none is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import TYPE_CHECKING
+
+import collbench
+from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collbench.reason import Fact
+
+_FILE = Path(__file__).with_name("explain.toml")
+GROUPS = {
+    "column": "columns and fields",
+    "flag": "flags of rows",
+    "outcome": "outcomes",
+    "exit": "exit codes",
+    "finding": "findings of doctor, probe and hunt",
+    "reason": "reasons, limits and notes",
+    "term": "terms",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What `explain` prints for a word.
+
+    group    one of GROUPS
+    word     as it is listed; names: other spellings that find the page
+    means    what it means; check: how to check it by hand; remedy: what to do. Each may be empty but `means`
+    sources  URLs
+    """
+
+    group: str
+    word: str
+    means: str
+    title: str = ""
+    names: tuple[str, ...] = ()
+    check: str = ""
+    remedy: str = ""
+    sources: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the page as text."""
+        head = f"{self.word}  {self.title}" if self.title else f"{self.word} ({GROUPS[self.group]})"
+        if not (self.check or self.remedy):
+            return [head, "", *self.means.strip().splitlines()]
+        parts = (("what it means", self.means), ("check by hand", self.check), ("remedy", self.remedy))
+        body = [line for name, text in parts if text for line in ("", f"{name}:", *(f"  {each}" for each in text.strip().splitlines()))]
+        return [head, *body, *(["", *(f"source: {url}" for url in self.sources)] if self.sources else [])]
+
+
+@cache
+def pages() -> tuple[Page, ...]:
+    """Return all pages, by group."""
+    found = [*_of_table(), *_of_flags(), *_of_findings(), *_of_facts()]
+    return tuple(sorted(found, key=lambda page: (list(GROUPS).index(page.group), page.word)))
+
+
+def page(word: str) -> list[Page]:
+    """Return the pages of a word, in any case ("-", "_" and spaces are alike); a few words have several, such as `latency`.
+
+    Raises UsageError for a word without a page; it names the most similar words.
+    """
+    wanted = _plain(word)
+    if found := [each for each in pages() if wanted in map(_plain, (each.word, *each.names))]:
+        return found
+    from collbench.machine.readers.text import printable
+
+    spelled = {_plain(name): name for each in pages() for name in (each.word, *each.names)}
+    near = [spelled[each] for each in get_close_matches(wanted, spelled, 3)]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists all words")
+
+
+def index() -> Iterator[str]:
+    """Yield the lines of the list of all words, by group."""
+    for number, (group, title) in enumerate(GROUPS.items()):
+        yield from [""] if number else []
+        yield f"{title}:"
+        those = [each for each in pages() if each.group == group]
+        width = max((len(each.word) for each in those), default=0)
+        yield from (f"  {each.word.ljust(width)}  {each.title or _first_sentence(each.means)}" for each in those)
+
+
+def _plain(word: str) -> str:
+    return " ".join(word.replace("_", " ").replace("-", " ").lower().split())
+
+
+def _first_sentence(text: str) -> str:
+    whole = " ".join(text.split())
+    first, dot, _ = whole.partition(". ")
+    short = first + ("." if dot else "")
+    return short if len(short) <= 100 else f"{short[:97].rsplit(' ', 1)[0]} …"
+
+
+def _of_table() -> Iterator[Page]:
+    import tomllib
+
+    table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    for group, words in table.items():
+        for word, fields in words.items():
+            yield Page(group=group, word=word, **{**fields, "names": tuple(fields.get("names", ()))})
+
+
+def _of_flags() -> Iterator[Page]:
+    from collbench.report.cells import FLAGS
+
+    yield from (Page(group="flag", word=flag, means=meaning) for flag, meaning in FLAGS.items())
+
+
+def _of_findings() -> Iterator[Page]:
+    from collbench.machine.doctor.finding import pages as of_doctor
+
+    for code, each in of_doctor().items():
+        yield Page(
+            group="finding",
+            word=code,
+            title=each.title,
+            means=each.means,
+            check=each.check,
+            remedy=each.remedy,
+            sources=tuple(each.sources),
+        )
+
+
+def _of_facts() -> Iterator[Page]:
+    """The docstring of each kind of fact explains it."""
+    from collbench.reason import Fact, Text
+
+    for module in walk_packages(collbench.__path__, "collbench."):
+        if module.name.split(".")[1] not in ("cli", "__main__") and _has_facts(module.name):
+            import_module(module.name)
+    kinds: Iterator[type[Fact]] = _kinds(Fact)
+    for kind in kinds:
+        if kind is not Text:
+            yield Page(group="reason", word=str(kind.__struct_config__.tag), means=kind.__doc__ or "")
+
+
+def _has_facts(module: str) -> bool:
+    """Whether the source of a module defines facts: others are not imported, some need libraries that are not installed."""
+    file = Path(collbench.__path__[0], *module.split(".")[1:]).with_suffix(".py")
+    return file.is_file() and "collbench.reason import" in file.read_text(encoding="utf-8")
+
+
+def _kinds(base: type[Fact]) -> Iterator[type[Fact]]:
+    for kind in base.__subclasses__():
+        yield from [kind] if kind.render is not base.render else []
+        yield from _kinds(kind)

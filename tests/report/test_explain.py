@@ -1,0 +1,71 @@
+"""`explain` has a page for every word that collbench prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench import errors
+from collbench.analysis.outcome import Outcome
+from collbench.errors import UsageError
+from collbench.gate import verdict as gate
+from collbench.machine.doctor.finding import pages as findings
+from collbench.report import baseline, channels, dry_run, pairs, training
+from collbench.report.cells import COLUMNS, FLAGS
+from collbench.report.explain import GROUPS, index, page, pages
+from collbench.report.writers import csv_columns
+
+EXIT_CODES = [
+    errors.FINE, errors.NEGATIVE, errors.USAGE, errors.NO_VERDICT, errors.FAILED, errors.INTERRUPTED, errors.TERMINATED
+]  # fmt: skip
+TITLES = {
+    *baseline._TITLES, *baseline._HISTORY_TITLES, *channels._TITLES, *channels._KERNELS_TITLES, *dry_run._HEAD, *pairs.TITLES,
+    *pairs._TITLES, *training.TITLES,
+}  # fmt: skip
+IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain
+
+
+@pytest.mark.parametrize("word", [column.title for column in COLUMNS])
+def test_columns_of_the_table(word: str) -> None:
+    assert "column" in {each.group for each in page(word)}
+
+
+@pytest.mark.parametrize("word", sorted(TITLES - IDENTITIES))
+def test_columns_of_the_other_tables(word: str) -> None:
+    assert page(word)
+
+
+@pytest.mark.parametrize("word", csv_columns())
+def test_columns_of_csv(word: str) -> None:
+    assert page(word)
+
+
+@pytest.mark.parametrize("word", [*Outcome, gate.PASSED, gate.REGRESSION, gate.UNDECIDED, gate.WRONG_DATA])
+def test_outcomes(word: str) -> None:
+    assert "outcome" in {each.group for each in page(word)}
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_exit_codes(code: int) -> None:
+    assert [each.group for each in page(str(code))] == ["exit"]
+
+
+def test_flags_and_findings() -> None:
+    for group, words in (("flag", FLAGS), ("finding", findings())):
+        assert {each.word for each in pages() if each.group == group} == set(words)
+
+
+def test_every_page_says_something_and_every_group_is_listed() -> None:
+    assert all(each.means.strip() and each.group in GROUPS for each in pages())
+    text = "\n".join(index())
+    assert all(f"{title}:" in text for title in GROUPS.values())
+    assert all(f"  {each.word}" in text for each in pages())
+
+
+def test_a_word_finds_its_page_in_any_spelling() -> None:
+    assert page("busbw") == page("busbw GB/s") == page("BUSBW_bytes-per-s")
+
+
+@pytest.mark.parametrize("word", ["bubsw", "CB21O5", "", "\x1b[31m"])
+def test_an_unknown_word_is_a_usage_error(word: str) -> None:
+    with pytest.raises(UsageError, match="unknown word"):
+        page(word)
