@@ -26,7 +26,7 @@ NDV4 = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests"
 
 def call(*argv: str) -> int:
     parser = Parser(prog="collbench")
-    results.add(parser.add_subparsers(parser_class=Parser))
+    results.add_import(parser.add_subparsers(parser_class=Parser))
     arguments = parser.parse_args(["import", *argv])
     code: int = arguments.call(arguments, ["import", *argv])
     return code

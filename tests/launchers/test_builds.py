@@ -21,8 +21,8 @@ PACKAGE = Path(collbench.__file__).parent
 # What a copy changes: nothing that is sent; the keys of the control plane; the form of its messages.
 CHANGES = {
     "a comment": ("units.py", "from __future__", "# changed\nfrom __future__"),
-    "the keys": ("control/keys.py", 'derived("listener")', 'derived("another listener")'),
-    "the messages": ("control/message.py", "str(self.step).encode(), _text(sizes)", 'b"step " + str(self.step).encode(), _text(sizes)'),
+    "the keys": ("control/security.py", 'derived("listener")', 'derived("another listener")'),
+    "the messages": ("control/wire.py", "str(self.step).encode(), _text(sizes)", 'b"step " + str(self.step).encode(), _text(sizes)'),
 }
 
 
