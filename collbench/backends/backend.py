@@ -10,13 +10,23 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
-from collbench.operations.dtypes import redop_misfit
+from collbench.operations.dtypes import undefined_redop
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, has_mark
 from collbench.operations.program import Program
+from collbench.operations.unsupported import (
+    DeviceUnsupported,
+    NoInPlaceForm,
+    OperationUnsupported,
+    OptionUnsupported,
+    TooFewRanks,
+    as_fact,
+)
+from collbench.reason import Fact, as_json
 
 if TYPE_CHECKING:
     from collbench.backends.clock import Clock, DeviceClock
@@ -103,10 +113,20 @@ class Available:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The backend cannot be opened here: why, and how to get it."""
+    """The backend cannot be opened here: `why`, and the `remedy`; both are texts. `fact` has their fields where they are known."""
 
     why: str
     remedy: str
+    fact: Fact | None = None
+
+    @classmethod
+    def because(cls, obstacle: Obstacle) -> Unavailable:
+        """Return the answer of `probe` for one of the facts of backends/unavailable.py or device/unavailable.py."""
+        return cls(obstacle.cause(), obstacle.remedy(), obstacle if isinstance(obstacle, Fact) else None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `collbench backends --format json` prints."""
+        return {"why": self.why, "remedy": self.remedy, "fact": None if self.fact is None else as_json(self.fact)}
 
     def __str__(self) -> str:
         return f"{self.why}: {self.remedy}"
@@ -240,7 +260,7 @@ class Backend(Protocol):
         ...
 
 
-class Usual:
+class BackendBase:
     """What holds for most backends; one that differs says so."""
 
     steps: Mapping[str, Steps] = {}
@@ -268,13 +288,22 @@ class Usual:
         return None
 
 
-def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
-    """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
+Usual = BackendBase  # the name before 0.2; to be removed in 0.3
+
+
+def unsupported_reason(backend: Backend, operation: Operation, cell: Cell) -> Fact | None:
+    """Return why this backend cannot run this case, or None: first what is common to all backends, then the backend's own answer."""
     if cell.device not in backend.devices:
-        return backend.no_cuda or f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
-    misfit = _no_form(backend, operation, cell) or (redop_misfit(cell.redop, cell.dtype) if cell.redop else None)
+        return DeviceUnsupported(backend.name, cell.device, tuple(sorted(backend.devices)), backend.no_cuda)
+    misfit = _unsupported_form(backend, operation, cell) or (undefined_redop(cell.redop, cell.dtype) if cell.redop else None)
     n = group_size(operation, cell, backend.ranks)
-    return misfit or _no_way(backend, cell) or operation.needs(n, cell) or backend.supports(operation, cell)
+    return misfit or _unsupported_option(backend, cell) or as_fact(operation.needs(n, cell) or backend.supports(operation, cell) or None)
+
+
+def can_do(backend: Backend, operation: Operation, cell: Cell) -> str | None:
+    """Return `unsupported_reason` as text."""
+    reason = unsupported_reason(backend, operation, cell)
+    return None if reason is None else reason.render()
 
 
 def steps_of(backend: Backend, operation: Operation) -> Steps | None:
@@ -287,26 +316,29 @@ def in_place_only(backend: Backend, operation: Operation) -> bool:
     return has_mark(steps_of(backend, operation), "in_place_only")
 
 
-def _no_form(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
-    """Why a backend has no such operation, or not with its buffers placed so."""
+def _unsupported_form(backend: Backend, operation: Operation, cell: Cell) -> Fact | None:
+    """Return why a backend does not have the operation, or not in place, out of place or in groups as the case asks; else None."""
     steps = steps_of(backend, operation)
     if steps is None:
-        return f"{backend.name} has no {operation.name}"
+        return OperationUnsupported(backend.name, operation.name)
     if cell.in_place is False and has_mark(steps, "in_place_only"):
-        return f"{backend.name} has {operation.name} in place only"
+        return OperationUnsupported(backend.name, operation.name, "in place")
     if cell.in_place and has_mark(steps, "out_of_place_only"):
-        return f"{backend.name} has {operation.name} out of place only"
-    if operation.pair and (backend.ranks < 2 or cell.in_place):
-        return f"{operation.name} {'needs 2 ranks' if backend.ranks < 2 else 'has no in-place form'}"
-    return "--split is for collectives, not for pairs" if operation.pair and cell.split else None
+        return OperationUnsupported(backend.name, operation.name, "out of place")
+    if operation.pair and backend.ranks < 2:
+        return TooFewRanks(operation.name)
+    if operation.pair and cell.in_place:
+        return NoInPlaceForm(operation.name)
+    return OptionUnsupported(("--split",), operation.name, "collectives") if operation.pair and cell.split else None
 
 
-def _no_way(backend: Backend, cell: Cell) -> Reason | None:
-    """Why a backend cannot carry a cell out in the way that it names."""
+def _unsupported_option(backend: Backend, cell: Cell) -> Fact | None:
+    """Return which option of the case does not apply to the backend or the device, else None."""
     if cell.mode == "graph" and cell.device == "cpu":
-        return "graph is a mode of CUDA devices"
+        return OptionUnsupported(("--mode graph",), "CPUs", "GPUs")
     if (cell.algorithm or cell.protocol) and not backend.takes_tuning:
-        return f"{backend.name} chooses its algorithms itself: --algorithms and --protocols are for nccl"
+        options = ("--algorithms",) * bool(cell.algorithm) + ("--protocols",) * bool(cell.protocol)
+        return OptionUnsupported(options, backend.name, "nccl")
     if (cell.streams or 1) > 1 and not backend.takes_streams:
-        return f"{backend.name} has one connection between two ranks: --streams is for socket"
+        return OptionUnsupported(("--streams",), backend.name, "socket")
     return None

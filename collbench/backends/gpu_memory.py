@@ -142,7 +142,7 @@ def no_gpu() -> Unavailable | None:
     from collbench.device.present import why_unavailable
 
     found = why_unavailable(os.environ)
-    return Unavailable(*found) if found else None
+    return Unavailable.because(found) if found else None
 
 
 class OneGpu:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, SupportsInt
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Group, Tuning, Usual
+from collbench.backends.backend import BackendBase, Group, Tuning
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
 from collbench.operations.cell import Cell
 from collbench.operations.data import Extent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
@@ -237,7 +237,7 @@ class NativeBinding:
         return ctypes.addressof(kept)
 
 
-class HostBackend(Usual, ABC):
+class HostBackend(BackendBase, ABC):
     """A backend of this kind says how it opens, what its communicator of some ranks is, and how steps bind to a slot's buffers."""
 
     name = api = ""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.device.present import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cuda_errors, cupy_runtime
+from collbench.device.present import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, UNAVAILABLE, cuda_errors, cupy_runtime
+from collbench.device.unavailable import PROHIBITED_REMEDY
 from collbench.errors import RunFailed, UsageError
 from collbench.units import format_bytes
 

@@ -365,7 +365,7 @@ def _listed(value: Any) -> list[Any]:
 
 # The names in a suite that depend on what is installed: operations, backends, types.
 
-_MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.meets, "operations that move data")
+_MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.is_barrier, "operations that move data")
 # What only some operations have: the key, whether an operation has it, and what to call those that do.
 _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
     "redops": (lambda operation: operation.reduces, "operations that reduce"),
