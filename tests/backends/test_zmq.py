@@ -204,7 +204,7 @@ def test_a_silent_rank_is_named_after_the_deadline():
 
 def test_a_rank_that_is_gone_is_named():
     said, _ = failure(0.3, lambda groups: groups[1].handle.close())
-    assert said == "rank 1 (node1, pid 101) closed the connection: look at what it says"
+    assert said == "rank 1 (node1, pid 101) closed the connection: see the error of that rank"
 
 
 def test_a_message_of_another_size_is_no_data():

@@ -333,7 +333,7 @@ class NcclBackend(BackendBase):
         """One program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
         steps = operation.steps_of(self.api, self.passes_messages)
-        assert steps is not None, "asked of can_do before"
+        assert steps is not None, "excluded by unsupported_reason"
         for slot in range(buffers.slots):
             bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
             slots.append(together([list(steps(binding)) for binding in bound], self._library))
