@@ -124,7 +124,10 @@ def test_no_drain_leaves_it_to_the_caller(probe: Hook, tmp_path: Path) -> None:
             "no verdict: the probe failed or took longer than 8 s (exit code 124)",
         ),
         ({"scontrol": "exit 127"}, "cannot get the node's state from Slurm, so it is not drained; reason: [collbench] CB2702"),
-        ({"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"}, "no verdict: scontrol could not drain the node; reason: [collbench] CB2702"),
+        (
+            {"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"},
+            "no verdict: scontrol could not drain the node; reason: [collbench] CB2702",
+        ),
     ],
 )
 def test_no_failure_of_its_own_drains(how: dict[str, str], says: str, probe: Hook, tmp_path: Path) -> None:

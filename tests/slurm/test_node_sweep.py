@@ -76,9 +76,7 @@ class TestOnSlurm:
         told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
         assert told.pop(well) == "healthy", said(done)
         assert told.pop(slow) == "suspicious: slower than its baseline, not confirmed yet"
-        assert (
-            told.pop(promised, gave_way := "no verdict: preempted, or not started in time") == gave_way
-        )  # or it was not idle for Slurm
+        assert told.pop(promised, gave_way := "no verdict: preempted, or not started in time") == gave_way  # or it was not idle for Slurm
         assert (told, done.returncode) == ({}, 0)
         left = bed.call(["squeue", "--noheader", "--format=%i"]).stdout.split()
         assert sorted(left) == sorted([waiting, running])
