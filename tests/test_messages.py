@@ -62,7 +62,7 @@ _READS = {"startswith", "endswith", "partition", "rpartition", "split", "rsplit"
 FOREIGN = {
     "collbench/backends/jax.py:_array",
     "collbench/deploy/drain.py:_of_slurm",
-    "collbench/deploy/drain.py:drain_words",
+    "collbench/deploy/drain.py:drain_command",
     "collbench/machine/peak/rates.py:_row",
     "collbench/workloads/shape.py:_row",
 }

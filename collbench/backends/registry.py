@@ -50,7 +50,7 @@ def backend_class(name: str) -> type[Any]:
     if name in _OWN:
         return _load(_OWN[name])
     if name not in _plugins():
-        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} ('collbench backends' tells more)")
+        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
     return _of_plugin(name)
 
 

@@ -121,7 +121,7 @@ def _answered(made: Any, world: World, beside: Link) -> Any:
     beside.sockets[0].sendall(_PLACE.pack(port, word))
     first = made.recv(copy=False)
     if first.bytes != word:
-        raise ConnectionError("somebody else came first")
+        raise ConnectionError("another process connected first")
     made.send(word)
     return first
 
@@ -156,7 +156,7 @@ def _is_closed(beside: Link) -> bool:
         return True
 
 
-_REMEDY = "pip install -U pyzmq, whose wheel brings its own"
+_REMEDY = "pip install -U pyzmq (its wheel includes libzmq)"
 
 
 class ZmqMessages:

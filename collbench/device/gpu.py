@@ -135,7 +135,7 @@ class Gpu:
             return f"{about} {mode}: end that process ('nvidia-smi' names it), or 'nvidia-smi -c DEFAULT' lets several share it"
         if error.status == _OUT_OF_MEMORY:
             return f"{about} has no memory left even to start on: end the processes that fill it ('nvidia-smi' names them)"
-        return f"{about} cannot be used ({error}): 'nvidia-smi' and 'dmesg' tell more"
+        return f"{about} cannot be used ({error}): see 'nvidia-smi' and 'dmesg'"
 
     @contextmanager
     def use(self) -> Iterator[None]:

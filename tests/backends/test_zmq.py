@@ -228,7 +228,7 @@ def test_a_stranger_who_comes_first_is_no_rank(monkeypatch):
 
         failed, _ = at_once(lambda: joined(contexts[1], links[1].world, beside[1], Window(4, 4)), stranger)
     assert isinstance(failed, RunFailed)
-    assert "do not meet over ZeroMQ at 127.0.0.1 (somebody else came first): see whether a firewall" in str(failed)
+    assert "do not meet over ZeroMQ at 127.0.0.1 (another process connected first): see whether a firewall" in str(failed)
     for context in contexts:
         context.destroy(linger=0)
 

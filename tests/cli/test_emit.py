@@ -66,7 +66,7 @@ class TestMistakes:
             ("slurm --name a/b", "--name: 'a/b' is not a valid name: use letters, digits and -_.+, with a letter or digit first"),
             ("slurm --env A", "--env: 'A' is not NAME=VALUE, with a name of letters, digits and _"),
             ("slurm --site nowhere", "--site nowhere: cannot be read (No such file or directory): use a TOML file"),
-            ("ansible --submit", "--submit is not supported by emit ansible: write the file with --write, then run: ansible-playbook -i INV"),
+            ("ansible --submit", "--submit is not supported by emit ansible: write the file with --write, then run: ansible"),
             ("slurm slurm", "'slurm' is one word too many (see `collbench emit --help`)"),
         ],
     )  # fmt: skip

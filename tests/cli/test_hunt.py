@@ -147,7 +147,7 @@ def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, tmp
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (("--max-drain", "x"), r"--max-drain 'x' is no number of nodes: .+"),
+        (("--max-drain", "x"), r"--max-drain 'x': not a valid number of nodes: .+"),
         (("--apply",), r"--apply needs Slurm \(scontrol\) or Kubernetes \(kubectl\) to drain a node, and .+"),
         (("--budget", "1"), r"\d+ rounds are too few for 8 places: .+"),
         (("--cover-links", "nowhere"), r".*nowhere.*"),

@@ -57,7 +57,7 @@ def test_what_writes_no_run_of_its_own_is_given_no_folder(words: str) -> None:
 
 
 def test_a_setting_that_the_kind_has_no_use_for_is_refused() -> None:
-    with pytest.raises(UsageError, match="^--partition does not apply to emit some"):
+    with pytest.raises(UsageError, match=r"^--partition does not apply to emit some"):
         job(partition="h100")
 
 

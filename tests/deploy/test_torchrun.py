@@ -40,7 +40,7 @@ class TestRendezvous:
 
     def test_static_without_a_number_starts_nothing(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"})
-        assert found.code and not found.words and "say which node this is, from 0 on" in found.said
+        assert found.code and not found.words and "give the number of this node" in found.said
 
     def test_one_node_meets_nobody(self, tmp_path: Path) -> None:
         words = recorded(tmp_path, KIND, {"nodes": 1, "ranks-per-node": 2}).words

@@ -179,7 +179,7 @@ class NcclLibrary:
         self.handle.ncclGetErrorString.restype = ctypes.c_char_p
         name = RESULTS[code].name if code in RESULTS else "a code that nccl.h 2.32 does not have"
         said = self._last_error()
-        return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; it said: {said}" if said else "")
+        return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; last error: {said}" if said else "")
 
     def given_up(self, code: int) -> str:
         """What `explain` says of a call that ended a program early. Ends the groups left open: later calls would only wait in them."""
