@@ -77,7 +77,7 @@ ROW = 'name = "small"\nparameters = 3\nsource = "typed"\n'
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
-    [("= 3", "invalid TOML"), ("schema = 2\nmodel = []", "must have schema = 1"), (f"schema = 1\nmore = 1\n[[model]]\n{ROW}", "nothing else"),
+    [("= 3", "TOML"), ("schema = 2\nmodel = []", "must have schema = 1"), (f"schema = 1\nmore = 1\n[[model]]\n{ROW}", "nothing else"),
      (f"schema = 1\n[[model]]\n{ROW}heads = 3", "heads"), ('schema = 1\n[[model]]\nname = "small"', "parameters")],
 )  # fmt: skip
 def test_a_table_with_a_fault_says_which(text, wrong):
