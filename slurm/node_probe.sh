@@ -1,14 +1,14 @@
 #!/bin/bash
-# A look at one node in less than 10 s, without measuring anything: as Slurm's Prolog.
+# Checks a node with collbench doctor in less than 10 s, without measuring: as Slurm's Prolog.
 usage="\
 node_probe.sh [--learn | --no-drain]
 
-  --learn      write what the node has into GOOD (node_check.conf): on a node that is known to be good
-  --no-drain   say on stdout why the node would be drained, and leave that to the caller
+  --learn      write the node's hardware into GOOD (node_check.conf): do this on a healthy node
+  --no-drain   print the reason on stdout instead of draining the node
 
-What \`collbench doctor\` finds severe drains the node where its code is in DRAIN_FOR, with Reason=\"[collbench] CBnnnn …\"; with GOOD that
-is also a GPU, a NIC or a link that the node had and lacks now. Exit code 1: so it is, and Slurm sends the job elsewhere. Exit code 0:
-everything else, our own failures among it, which are told on stderr: a tool that fails must not drain a node."
+A severe finding of \`collbench doctor\` drains the node if its code is in DRAIN_FOR, with Reason=\"[collbench] CBnnnn …\". With GOOD, a
+GPU, NIC or link that has disappeared is such a finding. Exit code 1: the node is drained, and Slurm starts the job elsewhere. Exit code
+0: anything else, including failures of this script, which are reported on stderr: a failing tool must not drain a node."
 set -uo pipefail
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin # fixed: Slurm gives a hook none, and bash may then search "."
 
@@ -17,12 +17,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=node_common.sh
 source "$here/node_common.sh" || exit 0
 
-learn() { # in one step: a prolog that reads it meanwhile finds the old one, or the new
+learn() { # replaces the file in one step, so that a prolog never reads a part
     local file=${GOOD:-}
     file=${file//%n/$node}
     trap - EXIT
-    [[ -n $file ]] || { say "set GOOD in $here/node_check.conf, the file to write" && exit 1; }
-    mkdir -p "$(dirname "$file")" && "$COLLBENCH" probe --format json >"$file.new" && mv "$file.new" "$file" && say "wrote $file"
+    [[ -n $file ]] || { log "set GOOD in $here/node_check.conf to the file to write" && exit 1; }
+    mkdir -p "$(dirname "$file")" && "$COLLBENCH" probe --format json >"$file.new" && mv "$file.new" "$file" && log "wrote $file"
     exit
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from collbench.operations.cell import Cell
 from collbench.operations.data import reduced, write_digits
-from collbench.operations.dtypes import DTYPES, redop_misfit
+from collbench.operations.dtypes import DTYPES, undefined_redop
 from collbench.operations.operation import Operation, Place
 
 # Public captures of real machines beside this checkout; what reads them is skipped where they are not.
@@ -19,7 +19,7 @@ CAPTURED_MACHINES = Path(__file__).parents[2] / "shared" / "machines"
 OF_THE_MACHINE = frozenset({"cpu_shared", "straggler"})  # flags that a busy machine may add to any row, a simulated one, too
 
 FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
-           if not redop_misfit(redop, DTYPES[dtype])]  # fmt: skip
+           if not undefined_redop(redop, DTYPES[dtype])]  # fmt: skip
 
 
 def make_cell(dtype: str = "float32", count: int = 100, **changes: Any) -> Cell:
@@ -42,7 +42,7 @@ def sent(operation: Operation, place: Place) -> np.ndarray:
 
 def carried_out(operation: Operation, place: Place, sends: list[np.ndarray]) -> np.ndarray:
     """What the rank of `place` receives when every rank sends what `sends` says, computed in the dtype itself."""
-    blocks = operation.arrives(place)
+    blocks = operation.expected_blocks(place)
     parts = [
         reduced((sends[source][block.at : block.at + block.count] for source in block.sources), len(block.sources), place.cell)
         for block in blocks

@@ -62,15 +62,13 @@ _READS = {"startswith", "endswith", "partition", "rpartition", "split", "rsplit"
 FOREIGN = {
     "collbench/backends/jax.py:_array",
     "collbench/deploy/drain.py:_of_slurm",
-    "collbench/deploy/drain.py:drain_words",
+    "collbench/deploy/drain.py:drain_command",
     "collbench/machine/peak/rates.py:_row",
     "collbench/workloads/shape.py:_row",
 }
 # Functions that still read a rendered text: empty at the end.
 KNOWN = {
     "collbench/analysis/hunt/judging.py:_once",
-    "collbench/backends/nccl/backend.py:probe",
-    "collbench/backends/nccl/binding.py:_remedy",
     "collbench/control/world.py:_told",
     "collbench/machine/distance.py:_chain",
     "collbench/machine/distance.py:_over_pci",

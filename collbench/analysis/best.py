@@ -62,7 +62,7 @@ def differing(best: Iterable[Peak]) -> list[str]:
 def told_as_time(row: Row) -> bool:
     """Whether a row's figure is its time: while one direction of a ping-pong rests, its bandwidth is nobody's peak."""
     operation = operations().get(row.operation)
-    return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.paces_itself)
+    return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.self_synchronizing)
 
 
 def _peak(members: list[Row]) -> Peak:

@@ -1,4 +1,9 @@
-"""What a backend is: the library that carries an operation. One file beside this one each; heavy imports happen in `open`."""
+"""The backend contract: a library that runs operations.
+
+A backend is a class with the methods of `Backend`, in one file of this package or in a plug-in (entry point `collbench.backends`).
+`BackendBase` has defaults; `host.HostBackend` does most of the work for a library on host memory. tests/contract/example_plugin has a
+complete example. Importing the module must be cheap: the library itself is imported in `open`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,23 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
-from collbench.operations.dtypes import redop_misfit
+from collbench.operations.dtypes import undefined_redop
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, has_mark
 from collbench.operations.program import Program
+from collbench.operations.unsupported import (
+    DeviceUnsupported,
+    NoInPlaceForm,
+    OperationUnsupported,
+    OptionUnsupported,
+    TooFewRanks,
+    as_fact,
+)
+from collbench.reason import Fact, as_json
 
 if TYPE_CHECKING:
     from collbench.backends.clock import Clock, DeviceClock
@@ -24,17 +39,14 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# The ranks that an operation runs over.
-
-
 @dataclass(frozen=True)
 class Group:
-    """Ranks that an operation runs over, as the library knows them.
+    """A group of ranks that runs an operation.
 
-    ranks    ranks of the job, in the order of their rank within the group
-    driven   which ranks of the group this process drives
-    handle   the library's communicator or group; where the library has one per driven rank, a tuple of them
-    names    the ranks as the library names them within `handle`; (): 0 … n-1
+    ranks    the group's ranks, as ranks of the job; the position in the tuple is the rank within the group
+    driven   ranks within the group that this process drives
+    handle   the library's communicator or group; a tuple where the library has one per driven rank
+    names    the library's numbers of the ranks within `handle`; (): 0 … n-1
     """
 
     ranks: tuple[int, ...]
@@ -44,15 +56,15 @@ class Group:
 
     @property
     def n(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.ranks)
 
     def name(self, rank: int) -> int:
-        """How the library names rank `rank` of the group within its handle."""
+        """Return the library's number for rank `rank` of the group."""
         return self.names[rank] if self.names else rank
 
     def part(self, ranks: Sequence[int]) -> Group | None:
-        """Some of these ranks of the job, over the same handle; None where this process drives none of them."""
+        """Return a group of some of these ranks of the job, over the same handle; None where this process drives none of them."""
         mine = self._turns
         driven = tuple(place for place, rank in enumerate(ranks) if rank in mine)
         if not driven:
@@ -63,20 +75,17 @@ class Group:
 
     @cached_property
     def _turns(self) -> dict[int, int]:
-        """Of the ranks of the job that this process drives, which one of them each is."""
+        """Rank of the job -> its position in `driven`, for the ranks that this process drives."""
         return {self.ranks[place]: turn for turn, place in enumerate(self.driven)}
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        """The ranks within the group, by those of the job."""
+        """Rank of the job -> its rank within the group."""
         return {rank: place for place, rank in enumerate(self.ranks)}
 
 
-# What backends of others' stacks share: which version is installed, known without an import, and a broken one told in a sentence.
-
-
 def installed(package: str) -> str | None:
-    """The version that pip knows of a package, or None."""
+    """Return the version of a package from pip's metadata, without importing it; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -84,29 +93,39 @@ def installed(package: str) -> str | None:
 
 
 def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
-    """What `load` imports. What it prints meanwhile is no row and goes nowhere. Raises UsageError for a package that is broken."""
-    said = io.StringIO()
+    """Return what `load` imports. Its output to stdout is discarded. Raises UsageError, with the remedy, for any exception."""
+    printed = io.StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(printed):
             return load()
-    except (Exception, SystemExit) as error:  # whatever a half-built extension may raise
-        why = (str(error).strip() or said.getvalue().strip() or type(error).__name__).splitlines()[0]
-        raise UsageError(f"{package} {installed(package)} is installed, but does not load ({why}): {remedy}") from error
+    except (Exception, SystemExit) as error:  # a broken extension can raise anything
+        cause = (str(error).strip() or printed.getvalue().strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"{package} {installed(package)} is installed, but does not load ({cause}): {remedy}") from error
 
 
 @dataclass(frozen=True)
 class Available:
-    """The backend can be opened here; `about` says what would be used ("MPICH 5.0.2")."""
+    """The backend can be opened here. `about` names the library and its version, for users ("MPICH 5.0.2")."""
 
     about: str
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The backend cannot be opened here: why, and how to get it."""
+    """The backend cannot be opened here: `why`, and the `remedy`; both are texts. `fact` has their fields where they are known."""
 
     why: str
     remedy: str
+    fact: Fact | None = None
+
+    @classmethod
+    def because(cls, obstacle: Obstacle) -> Unavailable:
+        """Return the answer of `probe` for one of the facts of backends/unavailable.py or device/unavailable.py."""
+        return cls(obstacle.cause(), obstacle.remedy(), obstacle if isinstance(obstacle, Fact) else None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `collbench backends --format json` prints."""
+        return {"why": self.why, "remedy": self.remedy, "fact": None if self.fact is None else as_json(self.fact)}
 
     def __str__(self) -> str:
         return f"{self.why}: {self.remedy}"
@@ -114,12 +133,12 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user chose that a backend needs before it is opened.
+    """The user's options that a backend needs to open.
 
-    virtual_ranks   ranks of a backend that only simulates them (None: as many as the world has)
-    timeout_s       deadline for the library's own waits
-    seed            for backends with randomness of their own
-    gpus_per_process   how many GPUs, and so ranks, each process drives
+    virtual_ranks      number of ranks of a backend that simulates them; None: one per process
+    timeout_s          deadline for the library's own waits, in seconds
+    seed               for backends that use random numbers
+    gpus_per_process   number of GPUs, and so of ranks, that each process drives
     """
 
     virtual_ranks: int | None = None
@@ -130,7 +149,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a communicator is made to use: an algorithm ("ring") and a protocol ("simple"), None for the library's choice."""
+    """The algorithm ("ring") and the protocol ("simple") that a communicator must use; None: the library's choice."""
 
     algorithm: str | None = None
     protocol: str | None = None
@@ -138,20 +157,24 @@ class Tuning:
 
 @runtime_checkable
 class Backend(Protocol):
-    """The library that carries operations. All ranks call every method in the same order.
+    """A library that runs operations. All ranks call all methods, in the same order, unless a method says otherwise.
 
-    name, api, devices   "gloo", "torch", {"cpu"}; `steps` by operation where the api is the backend's own
-    ranks                how many ranks it has, once open: the world's, but for a backend that only simulates them
-    local_path           what carries bytes inside a host: "memory", "loopback" (TCP), or "" when it does not say
-    takes_tuning         whether groups can be made under a `Tuning`
-    passes_messages      whether its bindings know `send_to`, `post_send` and their like; takes_streams: several connections per pair
-    gpus                 the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
-    uses_nccl            whether it loads NCCL, whose log then tells the paths; ask_ras says which of its ranks lag, set by who opened it
-    nccl                 (library, version as ncclGetVersion gives it), once open; None where the backend has no hold of it
-    flags                words that hold for every row that it carries ("simulated")
-    no_cuda              why the opened library takes no CUDA memory, where it might have; else ""
-    virtual              whether its ranks are made up: no CPU, counter or link of the hosts has a part in its times
-    own_ceiling          a ceiling that only the backend can know (a simulated link), else None
+    name             what users type: "gloo"; api: the key in `Operation.steps`: "torch"
+    devices          where buffers can be: {"cpu"}, {"cuda"} or both. May change in `open`
+    steps            by operation, step functions of the backend's own; they take precedence over those of the operation
+    ranks            number of ranks, once open: that of processes × GPUs per process, or of simulated ranks
+    local_path       how data moves inside a host: "memory", "loopback" (TCP), or "" where unknown. Selects the measured reference
+    takes_tuning     whether `group` supports a `Tuning`
+    passes_messages  whether its bindings have `send_to`, `post_send` etc., so that `Operation.by_messages` can be used
+    takes_streams    whether it supports several connections per pair
+    gpus             the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
+    uses_nccl        whether it loads NCCL, whose log shows the paths
+    ask_ras          returns which ranks NCCL's RAS service reports as late, or None; the session sets it after `open`
+    nccl             (library handle, version as of ncclGetVersion), once open; None where the backend has no handle of it
+    flags            flags of all rows of this backend ("simulated")
+    no_cuda          why the opened library does not support CUDA memory, as text; "" where it does, or never could
+    virtual          whether ranks are simulated, so that CPUs, counters and links of the hosts do not affect the times
+    own_ceiling      the expected bandwidth where only the backend knows it (a simulated link), else None
     """
 
     name: str
@@ -174,74 +197,80 @@ class Backend(Protocol):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether the backend can be opened here. Never raises, imports as little as possible."""
+        """Return whether the backend can be opened here. Must not raise, and must not import the library if that is slow."""
         ...
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports and starts the library. Raises CollbenchError."""
+        """Import and start the library, and set `ranks`. Raises UsageError or RunFailed with the remedy."""
         ...
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
-        """A group of the job's ranks, under a tuning where the library takes one; None at ranks outside. All ranks call, in one order."""
+        """Return a group of these ranks of the job; None on ranks outside it. All ranks of the job call. Raises RunFailed on all.
+
+        `tuning` is None unless `takes_tuning`.
+        """
         ...
 
     def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
-        """Two ranks of the job for messages between them alone; None at processes that drive neither. Only these call.
+        """Return a group of two ranks of the job for messages between them; None on processes that drive neither. Only these two call.
 
-        `whole` is the group of all ranks (None where this process is in none): nothing is made where messages can go over it.
+        `whole` is the group of all ranks (None where this process is in none); most backends return a part of it.
         """
         ...
 
     def release(self, group: Group) -> None:
-        """Frees a group that no further cell needs. Its ranks call, in one order."""
+        """Free a group that is no longer needed. The ranks of the group call."""
         ...
 
     def free_bytes(self, cell: Cell) -> int | None:
-        """Bytes that each rank of this process can still allocate where the cell's buffers lie; None: the host's memory."""
+        """Return how many bytes each rank of this process can still allocate on the case's device; None: check the host's memory."""
         ...
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Why the library cannot do this cell, or None. The same at all ranks."""
+        """Return why the library cannot run this case (a sentence, or a fact of operations/unsupported.py), or None.
+
+        What all backends have in common is checked before: device, placement, redop and data type, options (`unsupported_reason`).
+        """
         ...
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Buffers of the ranks this process drives, `slots` of them in turn. Raises MemoryError."""
+        """Return send and receive buffers for the ranks that this process drives, `slots` of each. Raises MemoryError."""
         ...
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """One iteration on these buffers, which `allocate` gave, as a program. Raises CollbenchError.
+        """Return the program of one iteration on buffers from `allocate`. Raises UsageError or RunFailed.
 
-        Where the buffers lie in the host's memory it waits for no other rank: one that has found no memory does not come.
+        On host memory it must not wait for other ranks: a rank whose `allocate` failed does not call it.
         """
         ...
 
     def sync(self, group: Group) -> Program | None:
-        """The library's own synchronisation before each isolated sample; None: the room timing has a better one."""
+        """Return the library's synchronisation before each isolated sample; None: use collbench's, through shared memory and TCP."""
         ...
 
     def clock(self) -> Clock | DeviceClock:
-        """What samples are stamped with: a clock where calls return when they are done, events where they are only enqueued."""
+        """Return the clock for samples: a `Clock` where calls return when done, a `DeviceClock` where calls only enqueue work."""
         ...
 
     def fence(self, deadline_s: float) -> None:
-        """Returns when everything issued so far has completed."""
+        """Wait until everything issued so far has completed. Raises RunFailed after `deadline_s` seconds."""
         ...
 
     def abort(self, why: str) -> None:
-        """Ends the library's pending work, best effort."""
+        """End the library's pending work, as far as it can. May be called on one rank only, while another call hangs."""
         ...
 
     def versions(self) -> Mapping[str, str]:
-        """The libraries really loaded and the settings that decide their speed."""
+        """Return the versions of the loaded libraries, and the settings that affect speed; stored with the run."""
         ...
 
     def close(self) -> None:
-        """Leaves the library in order."""
+        """Shut the library down."""
         ...
 
 
-class Usual:
-    """What holds for most backends; one that differs says so."""
+class BackendBase:
+    """Defaults for the attributes and methods of `Backend` that most backends have in common."""
 
     steps: Mapping[str, Steps] = {}
     ranks = 0
@@ -257,56 +286,68 @@ class Usual:
     own_ceiling: Ceiling | None = None
 
     def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
-        """The two within the group of all: their messages need no group of their own."""
+        """Return the two ranks as a part of the group of all ranks."""
         return whole.part(ranks) if whole else None
 
     def release(self, group: Group) -> None:
-        """Nothing to free before the end: groups live as long as the library does."""
+        """Do nothing: groups live as long as the library."""
 
     def free_bytes(self, cell: Cell) -> int | None:
-        """The host's memory."""
+        """Return None: check the host's memory."""
         return None
 
 
-def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
-    """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
+Usual = BackendBase  # the name before 0.2; to be removed in 0.3
+
+
+def unsupported_reason(backend: Backend, operation: Operation, cell: Cell) -> Fact | None:
+    """Return why this backend cannot run this case, or None: first what is common to all backends, then the backend's own answer."""
     if cell.device not in backend.devices:
-        return backend.no_cuda or f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
-    misfit = _no_form(backend, operation, cell) or (redop_misfit(cell.redop, cell.dtype) if cell.redop else None)
+        return DeviceUnsupported(backend.name, cell.device, tuple(sorted(backend.devices)), backend.no_cuda)
+    misfit = _unsupported_form(backend, operation, cell) or (undefined_redop(cell.redop, cell.dtype) if cell.redop else None)
     n = group_size(operation, cell, backend.ranks)
-    return misfit or _no_way(backend, cell) or operation.needs(n, cell) or backend.supports(operation, cell)
+    return misfit or _unsupported_option(backend, cell) or as_fact(operation.needs(n, cell) or backend.supports(operation, cell) or None)
+
+
+def can_do(backend: Backend, operation: Operation, cell: Cell) -> str | None:
+    """Return `unsupported_reason` as text."""
+    reason = unsupported_reason(backend, operation, cell)
+    return None if reason is None else reason.render()
 
 
 def steps_of(backend: Backend, operation: Operation) -> Steps | None:
-    """How this backend carries the operation out: its own steps, else the operation's for its api, else by messages."""
+    """Return the backend's own steps of the operation, else the operation's for its api, else by messages, else None."""
     return backend.steps.get(operation.name) or operation.steps_of(backend.api, backend.passes_messages)
 
 
 def in_place_only(backend: Backend, operation: Operation) -> bool:
-    """Whether this backend has the operation in place and not otherwise."""
+    """Return whether this backend has the operation in place only."""
     return has_mark(steps_of(backend, operation), "in_place_only")
 
 
-def _no_form(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
-    """Why a backend has no such operation, or not with its buffers placed so."""
+def _unsupported_form(backend: Backend, operation: Operation, cell: Cell) -> Fact | None:
+    """Return why a backend does not have the operation, or not in place, out of place or in groups as the case asks; else None."""
     steps = steps_of(backend, operation)
     if steps is None:
-        return f"{backend.name} has no {operation.name}"
+        return OperationUnsupported(backend.name, operation.name)
     if cell.in_place is False and has_mark(steps, "in_place_only"):
-        return f"{backend.name} has {operation.name} in place only"
+        return OperationUnsupported(backend.name, operation.name, "in place")
     if cell.in_place and has_mark(steps, "out_of_place_only"):
-        return f"{backend.name} has {operation.name} out of place only"
-    if operation.pair and (backend.ranks < 2 or cell.in_place):
-        return f"{operation.name} {'needs 2 ranks' if backend.ranks < 2 else 'has no in-place form'}"
-    return "--split is for collectives, not for pairs" if operation.pair and cell.split else None
+        return OperationUnsupported(backend.name, operation.name, "out of place")
+    if operation.pair and backend.ranks < 2:
+        return TooFewRanks(operation.name)
+    if operation.pair and cell.in_place:
+        return NoInPlaceForm(operation.name)
+    return OptionUnsupported(("--split",), operation.name, "collectives") if operation.pair and cell.split else None
 
 
-def _no_way(backend: Backend, cell: Cell) -> Reason | None:
-    """Why a backend cannot carry a cell out in the way that it names."""
+def _unsupported_option(backend: Backend, cell: Cell) -> Fact | None:
+    """Return which option of the case does not apply to the backend or the device, else None."""
     if cell.mode == "graph" and cell.device == "cpu":
-        return "graph is a mode of CUDA devices"
+        return OptionUnsupported(("--mode graph",), "CPUs", "GPUs")
     if (cell.algorithm or cell.protocol) and not backend.takes_tuning:
-        return f"{backend.name} chooses its algorithms itself: --algorithms and --protocols are for nccl"
+        options = ("--algorithms",) * bool(cell.algorithm) + ("--protocols",) * bool(cell.protocol)
+        return OptionUnsupported(options, backend.name, "nccl")
     if (cell.streams or 1) > 1 and not backend.takes_streams:
-        return f"{backend.name} has one connection between two ranks: --streams is for socket"
+        return OptionUnsupported(("--streams",), backend.name, "socket")
     return None

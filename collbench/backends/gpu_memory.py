@@ -142,7 +142,7 @@ def no_gpu() -> Unavailable | None:
     from collbench.device.present import why_unavailable
 
     found = why_unavailable(os.environ)
-    return Unavailable(*found) if found else None
+    return Unavailable.because(found) if found else None
 
 
 class OneGpu:
@@ -158,7 +158,7 @@ class OneGpu:
         found = identities()
         (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
         mine = found[self.index].bus_id
-        self.bus_ids = tuple(world.agree(mine, "telling which GPU each rank has"))
+        self.bus_ids = tuple(world.agree(mine, "collecting the GPU of each rank"))
         self.sharing = sum(self.bus_ids[member.rank] == mine for member in world.on_host())
         self._claimed: tuple[Gpu, Stream] | None = None
 

@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
 from collbench.backends.host import AnyBuffers, HostBackend
 from collbench.backends.torch_distributed import TorchBinding, load_torch, torch_type
+from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion, WrongBuild
+from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
 from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
 from collbench.operations.program import Call, Program, PythonCall
 from collbench.operations.traffic import elements
+from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, RedopUnsupported
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -113,40 +116,41 @@ STEPS: Mapping[str, Steps] = MappingProxyType(
 )
 
 
-def why_not(torch: Any, hvd: Any, operation: Operation, cell: Cell, n: int) -> Reason | None:
-    """Why this build cannot do a cell over n ranks at most, or None; asks whether its library has a function for the type."""
-    if cell.redop and cell.redop not in (_SCATTERED if operation.name == "reducescatter" else _REDOPS):
-        return f"horovod has no {operation.name} with {cell.redop} over Gloo"
+def unsupported(torch: Any, hvd: Any, operation: Operation, cell: Cell, n: int) -> Reason | None:
+    """Return why this build cannot run a case over n ranks, or None. Looks in its library for the function of the data type."""
+    redops = _SCATTERED if operation.name == "reducescatter" else _REDOPS
+    if cell.redop and cell.redop not in redops:
+        return RedopUnsupported("horovod over Gloo", cell.redop, operation.name, tuple(redops))
     if operation.name in NEW and cell.split and any(sorted(group) != list(group) for group in cell.split.groups(n)):
-        return f"horovod orders the parts of {operation.name} by rank, and this group is in another order"
-    if operation.meets:
+        return GroupOrderUnsupported("horovod", operation.name)
+    if operation.is_barrier:
         return None
     if cell.size_bytes // cell.dtype.size >= _COUNTED:
-        return "horovod counts the elements of a tensor in 32 bits"
+        return LimitExceeded("horovod", "elements per tensor", _COUNTED - 1)
     tensor = torch.empty(0, dtype=getattr(torch, torch_type(cell.dtype.name, operation.reduces))).type().replace(".", "_")
     has = hasattr(hvd.mpi_ops.mpi_lib, f"horovod_torch_{operation.name.removesuffix('v')}_async_{tensor}")
-    return None if has else f"horovod has no {operation.name} of {cell.dtype.name} tensors"
+    return None if has else DtypeUnsupported("horovod", cell.dtype.name, "send", operation.name)
 
 
 # How Horovod starts: what is installed, what its ranks are told, and the server at which its Gloo finds them.
 
 _KNOWN = "0.28."
 _GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
-_OTHER_LAUNCH = "collbench tells Horovod its ranks itself: start it by --ranks, mpirun, srun or torchrun"
+_OTHER_LAUNCH = "start collbench with --ranks, mpirun, srun or torchrun instead"
 _LATER = 2  # Gloo gives up later than the watchdog, which can say who is missing
 
 
-def trouble(env: Mapping[str, str]) -> tuple[str, str] | None:
-    """Why there is no Horovod to open here, with the remedy; None where there is one. Imports nothing of it, nor torch."""
+def obstacle(env: Mapping[str, str]) -> Obstacle | None:
+    """Return why Horovod cannot be used here, or None. Imports neither Horovod nor torch."""
     found, torch = installed("horovod"), installed("torch")
     if found is None or find_spec("horovod") is None:
-        return "horovod is not installed", _GET
+        return NotInstalled("horovod", _GET)
     if not found.startswith(_KNOWN):
-        return f"horovod {found} is installed, and this backend knows {_KNOWN}x alone", _GET
+        return UnknownVersion("horovod", found, f"{_KNOWN}x", _GET)
     if torch is None:
-        return f"horovod {found} is installed, but torch is not", _GET
+        return NotInstalled("torch", _GET, f"horovod {found}")
     if "HOROVOD_RANK" in env:
-        return "this was started by horovodrun, or what sets HOROVOD_RANK", _OTHER_LAUNCH
+        return Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", _OTHER_LAUNCH)
     return _misbuilt(found, torch, _folder())
 
 
@@ -155,16 +159,16 @@ def _folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
 
 
-def _misbuilt(found: str, torch: str, folder: Path) -> tuple[str, str] | None:
-    """Why this build cannot serve this torch: `folder/metadata.json` tells for which one it was compiled."""
+def _misbuilt(found: str, torch: str, folder: Path) -> Obstacle | None:
+    """Return why this build does not fit this torch, or None; `folder/metadata.json` has the version that it was built for."""
     if not any(folder.glob("torch/mpi_lib_v2*.so")):
-        return f"horovod {found} was built without torch", _GET
+        return WrongBuild("horovod", found, "was built without torch", _GET)
     try:
         built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it does not say; loading it will
+        return None  # unknown here; loading it will show
     if built.partition("+")[0] != torch.partition("+")[0]:
-        return f"horovod {found} was built for torch {built}, and torch {torch} is installed", _GET
+        return WrongBuild("horovod", found, f"was built for torch {built}, but torch {torch} is installed", _GET)
     return None
 
 
@@ -237,8 +241,12 @@ class HorovodBackend(HostBackend):
     @classmethod
     def probe(cls) -> Available | Unavailable:
         """Whether a Horovod that is known is installed, built for this torch, under a launcher of ours; imports neither."""
-        wrong = trouble(os.environ)
-        return Unavailable(*wrong) if wrong else Available(f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}")
+        problem = obstacle(os.environ)
+        return (
+            Unavailable.because(problem)
+            if problem
+            else Available(f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}")
+        )
 
     def open(self, world: World, settings: Settings) -> None:
         """Imports horovod.torch and joins all ranks at a rendezvous server of Horovod's that rank 0 runs meanwhile.
@@ -286,7 +294,7 @@ class HorovodBackend(HostBackend):
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """The types that this build has a function for, and the reductions that its Gloo really does."""
-        return why_not(self._torch, self._hvd, operation, cell, self.ranks)
+        return unsupported(self._torch, self._hvd, operation, cell, self.ranks)
 
     def sync(self, group: Group) -> Program | None:
         """None: Horovod's barrier lasts a cycle, the shared-memory one of the room timing does not."""

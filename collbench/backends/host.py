@@ -1,4 +1,7 @@
-"""What backends on host memory have in common: one rank a process, blocking calls, buffers of our own, CLOCK_MONOTONIC."""
+"""The base of backends on host memory: one rank per process, blocking calls, collbench's buffers, CLOCK_MONOTONIC.
+
+A plug-in derives from `HostBackend` and implements `probe`, `open`, `communicator`, `binding`, `supports` and `versions`.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,28 @@ from typing import Any, Protocol, SupportsInt
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Group, Tuning, Usual
+from collbench.backends.backend import BackendBase, Group, Tuning
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
 from collbench.operations.cell import Cell
 from collbench.operations.data import Extent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, Program
 
-# Host buffers: page-aligned, page size chosen and recorded, touched before use, with room for several slots in turn.
+# Host buffers: page-aligned, touched before use, with several slots. The page size is chosen by size, and stored with the row.
 
-_HUGE_FROM = 4 * 2**20  # numpy's own threshold: smaller buffers get ordinary pages, as in most programs
+_HUGE_FROM = 4 * 2**20  # bytes; numpy's threshold too. Smaller buffers get ordinary pages, as in most programs
 Elements = NDArray[Any]
 
 
 class AnyBuffers(Protocol):
-    """What a measurement needs of buffers, wherever they lie: these, or those of the room device.
+    """The interface of buffers, on the host (`Buffers`) or on a GPU (`device.buffers.DeviceBuffers`).
 
-    operation, cell   what they are for
-    places      the views of the ranks this process drives, in the group's order of `driven`
-    slots       how many buffers each has, used in turn
-    page_bytes  the size of the host's pages that hold them; None on a GPU
+    operation, cell   the test case
+    places      the ranks that this process drives, in the order of `Group.driven`
+    slots       number of buffers of each rank; iterations use them in turn
+    page_bytes  the page size in bytes; None on a GPU
+
+    `driven` in the methods is an index into `places`.
     """
 
     operation: Operation
@@ -43,37 +48,37 @@ class AnyBuffers(Protocol):
     page_bytes: int | None
 
     def send_at(self, driven: int, slot: int) -> int:
-        """The address of the send elements of the `driven`th rank in a slot."""
+        """Return the address of a rank's send elements in a slot."""
         ...
 
     def recv_at(self, driven: int, slot: int) -> int:
-        """The address of the receive elements."""
+        """Return the address of a rank's receive elements in a slot."""
         ...
 
     def fill(self, slot: int, for_check: bool) -> None:
-        """Writes the inputs of every driven rank into a slot; for a check, what has not arrived yet is poisoned first."""
+        """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected."""
         ...
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """What is wrong with every driven rank's received elements in a slot, or None."""
+        """Return for each driven rank what is wrong with its received elements in a slot, or None."""
         ...
 
 
 class Memory(Protocol):
-    """One rank's memory, for all slots; the size of its pages in bytes, 0 where that is the library's own affair."""
+    """One rank's memory, for all slots."""
 
     @property
     def page_bytes(self) -> int:
-        """See above."""
+        """The page size in bytes; 0 where the library allocates the memory."""
         ...
 
     def slot(self, index: int) -> NDArray[np.uint8]:
-        """The bytes of one slot."""
+        """Return the bytes of one slot."""
         ...
 
 
 class Buffers:
-    """The buffers of the ranks this process drives. `places` are those ranks' views, in the group's order of `driven`."""
+    """Buffers in host memory, of the ranks that this process drives. Attributes and methods: see `AnyBuffers`."""
 
     def __init__(self, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
         count = operation.count(cell, group.n)
@@ -84,23 +89,23 @@ class Buffers:
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
 
     def _block(self, bytes_per_slot: int) -> Memory:
-        """The memory of one driven rank. Raises MemoryError."""
+        """Return the memory of one driven rank. Raises MemoryError."""
         return Block(bytes_per_slot, self.slots)
 
     def send(self, driven: int, slot: int) -> Elements:
-        """The send elements of the `driven`th rank in a slot, as the cell's dtype."""
+        """Return a rank's send elements in a slot, as an array of the case's data type."""
         return self._part(driven, slot, self._extents[driven].send_at, self._extents[driven].send)
 
     def recv(self, driven: int, slot: int) -> Elements:
-        """The receive elements."""
+        """Return a rank's receive elements in a slot, as an array of the case's data type."""
         return self._part(driven, slot, self._extents[driven].recv_at, self._extents[driven].recv)
 
     def send_at(self, driven: int, slot: int) -> int:
-        """The address of the send elements."""
+        """Return the address of a rank's send elements in a slot."""
         return int(self.send(driven, slot).ctypes.data)
 
     def recv_at(self, driven: int, slot: int) -> int:
-        """The address of the receive elements."""
+        """Return the address of a rank's receive elements in a slot."""
         return int(self.recv(driven, slot).ctypes.data)
 
     def _part(self, driven: int, slot: int, at: int, count: int) -> Elements:
@@ -109,9 +114,9 @@ class Buffers:
         return whole[at * width : (at + count) * width].view(self.cell.dtype.numpy)
 
     def fill(self, slot: int, for_check: bool) -> None:
-        """Writes the inputs of every driven rank into a slot; for a check, what has not arrived yet is poisoned first.
+        """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected.
 
-        Timed in-place sums run on zeros and products on ones: they would grow at every call (float16 overflows after 16).
+        Timed in-place sums use zeros, and products ones: other values would grow with each call (float16 overflows after 16).
         """
         for driven, place in enumerate(self.places):
             if for_check:
@@ -123,12 +128,12 @@ class Buffers:
                 write_digits(send, seeded(place, slot))
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """What is wrong with every driven rank's received elements in a slot, or None."""
+        """Return for each driven rank what is wrong with its received elements in a slot, or None."""
         return [compare(self.operation, seeded(place, slot), self.recv(driven, slot)) for driven, place in enumerate(self.places)]
 
 
 class Block:
-    """One anonymous mapping of `slots` equal parts, page-aligned and touched."""
+    """An anonymous memory mapping of `slots` equal parts, page-aligned and touched. Raises MemoryError."""
 
     def __init__(self, bytes_per_slot: int, slots: int) -> None:
         self._stride = stride_of(bytes_per_slot, slots, "cpu")
@@ -138,7 +143,7 @@ class Block:
             self._map = mmap.mmap(-1, total + (_huge_page() if self.huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise MemoryError(f"no memory for {total} bytes") from error
-        with suppress(OSError):  # a kernel without huge pages says no; page_bytes tells what was really given
+        with suppress(OSError):  # fails on a kernel without huge pages; `page_bytes` returns the real size
             self._map.madvise(mmap.MADV_HUGEPAGE if self.huge else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(self._map, np.uint8)
         start = -whole.ctypes.data % _huge_page() if self.huge else 0
@@ -147,13 +152,13 @@ class Block:
         self._length = bytes_per_slot
 
     def slot(self, index: int) -> NDArray[np.uint8]:
-        """The bytes of one slot."""
+        """Return the bytes of one slot."""
         start = index % (len(self._bytes) // self._stride) * self._stride
         return self._bytes[start : start + self._length]
 
     @property
     def page_bytes(self) -> int:
-        """The page size that the kernel really gave: huge pages only if most of the mapping got them."""
+        """The page size in use, in bytes: that of huge pages only if most of the mapping consists of them."""
         if not self.huge:
             return mmap.PAGESIZE
         return _huge_page() if _huge_bytes_at(self._bytes.ctypes.data) * 2 > len(self._bytes) else mmap.PAGESIZE
@@ -167,7 +172,7 @@ def _huge_page() -> int:
 
 
 def _huge_bytes_at(address: int) -> int:
-    """AnonHugePages of the mapping that holds `address`, from /proc/self/smaps; 0 where it cannot be read."""
+    """Return AnonHugePages of the mapping that contains `address`, in bytes, from /proc/self/smaps; 0 where it cannot be read."""
     inside = False
     try:
         lines = Path("/proc/self/smaps").read_text().splitlines()
@@ -182,11 +187,8 @@ def _huge_bytes_at(address: int) -> int:
     return 0
 
 
-# Binds an operation's steps to C functions: addresses that can be sliced, words, and calls by function pointer.
-
-
 class Address:
-    """A place in memory, sliced in elements of `width` bytes: `address[k:]` is k elements further."""
+    """An address of elements of `width` bytes: `address[k:]` is the address of element k."""
 
     def __init__(self, base: int, width: int) -> None:
         self._base, self._width = base, width
@@ -199,10 +201,11 @@ class Address:
 
 
 class NativeBinding:
-    """What every C library's binding has in common; a backend adds its words (type, redop, comm, status …).
+    """The base of bindings (`operations.operation.Binding`) for C libraries. A backend adds type, redop, comm, status etc.
 
-    integer   what the library takes its counts and displacements as, where it wants an array of them
-    Raises AttributeError for a function that the library lacks; ask `has` first.
+    integer   the C type of the library's arrays of counts and displacements
+
+    `call` and `pointer` raise AttributeError for a function that the library does not have; check with `has` first.
     """
 
     integer: type[ctypes.c_int] | type[ctypes.c_int64] = ctypes.c_int
@@ -212,33 +215,36 @@ class NativeBinding:
         self.root = cell.root or 0
         self.keep: list[object] = []
 
-    def call(self, name: str, *words: SupportsInt) -> NativeCall:
-        """A call of the library's function `name` with word-sized arguments."""
-        return NativeCall(name, self.pointer(name), tuple(int(word) for word in words))
+    def call(self, name: str, *args: SupportsInt) -> NativeCall:
+        """Return a call of the library's function `name` with word-sized arguments: integers, addresses, handles."""
+        return NativeCall(name, self.pointer(name), tuple(int(arg) for arg in args))
 
     def pointer(self, name: str) -> int:
-        """The function's address."""
+        """Return the address of the library's function `name`."""
         return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
 
     def has(self, name: str) -> bool:
-        """Whether the library has a function `name`."""
+        """Return whether the library has a function `name`."""
         return hasattr(self.library, name)
 
     def array(self, values: Sequence[int]) -> Address:
-        """A C array of counts or displacements that lives as long as the program."""
+        """Return a C array of counts or displacements that lives as long as the program."""
         kept = (self.integer * len(values))(*values)
         self.keep.append(kept)
         return Address(ctypes.addressof(kept), ctypes.sizeof(self.integer))
 
     def room(self, n_bytes: int) -> int:
-        """The address of zeroed memory that lives as long as the program (statuses, requests)."""
+        """Return the address of zeroed memory that lives as long as the program, for statuses and requests."""
         kept = ctypes.create_string_buffer(n_bytes)
         self.keep.append(kept)
         return ctypes.addressof(kept)
 
 
-class HostBackend(Usual, ABC):
-    """A backend of this kind says how it opens, what its communicator of some ranks is, and how steps bind to a slot's buffers."""
+class HostBackend(BackendBase, ABC):
+    """A backend on host memory with blocking calls, one rank per process. Methods without a default here: see `Backend`.
+
+    explain   returns the library's text for an error code of a native call
+    """
 
     name = api = ""
     devices = frozenset({"cpu"})
@@ -247,39 +253,39 @@ class HostBackend(Usual, ABC):
 
     @abstractmethod
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """The library's handle of a group. All ranks call; outside the group the answer is ignored."""
+        """Return the library's handle of a group of ranks. All ranks call; the result is ignored on ranks outside the group."""
 
     @abstractmethod
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> Any:
-        """x, as the operation's steps see it, for one slot."""
+        """Return the argument of step functions (`operations.operation.Binding`) for one slot of the buffers."""
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
-        """A group of the job's ranks; None at ranks outside. No library of this kind takes a tuning, see `can_do`."""
+        """Return a group of these ranks of the job; None on ranks outside it. `tuning` is ignored."""
         handle = self.communicator(ranks)
         return Group(tuple(ranks), (list(ranks).index(self.rank),), handle) if self.rank in ranks else None
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Host memory, the same for every such backend."""
+        """Return buffers in host memory. Raises MemoryError."""
         return Buffers(operation, cell, group, slots)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """The backend's own steps, or the operation's for this api, per slot."""
+        """Return the program of the backend's own steps, else of the operation's for this api."""
         steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
-        assert steps is not None, "asked of can_do before"
+        assert steps is not None, "excluded by unsupported_reason"
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain)
 
     def sync(self, group: Group) -> Program | None:
-        """None: the room timing has a barrier."""
+        """Return None: use collbench's synchronisation."""
         return None
 
     def clock(self) -> Clock | DeviceClock:
-        """CLOCK_MONOTONIC."""
+        """Return the clock CLOCK_MONOTONIC."""
         return MonotonicClock()
 
     def fence(self, deadline_s: float) -> None:
-        """Nothing is left pending by blocking calls."""
+        """Do nothing: blocking calls leave no work pending."""
 
     def abort(self, why: str) -> None:
-        """The library's own timeout ends what is pending."""
+        """Do nothing: the library's own timeout ends pending calls."""

@@ -21,12 +21,15 @@ import numpy as np
 from collbench.addresses import bracketed, listen_at
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.host import AnyBuffers, Buffers, Elements, HostBackend
+from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion
+from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.data import Mismatch
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
 from collbench.operations.program import Program, PythonCall
+from collbench.operations.unsupported import OperationUnsupported, RedopUnsupported
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -86,27 +89,28 @@ class JaxBuffers(Buffers):
 
 _INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
 _OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma came with 0.7; jax is not at 1 yet
-# What the environment may say, and what it has to say if it does: the backend is jax on CPUs over Gloo, and nothing else.
-_ASKED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+# The values that these variables must have where they are set: the backend measures jax on CPUs with Gloo only.
+_REQUIRED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
 
 
-def trouble(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """Why jax cannot be used here, and the remedy; None where it seems that it can. Imports nothing."""
-    return next(_troubles(environment), None)
+def obstacle(environment: Mapping[str, str]) -> Obstacle | None:
+    """Return why jax cannot be used here, or None. Imports no part of jax."""
+    return next(_obstacles(environment), None)
 
 
-def _troubles(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _obstacles(environment: Mapping[str, str]) -> Iterator[Obstacle]:
     for package in ("jax", "jaxlib"):
         if installed(package) is None:
-            yield f"{package} is not installed", _INSTALL
+            yield NotInstalled(package, _INSTALL)
             return
     found = installed("jax") or ""
     numbers = tuple(int(word) for word in found.split(".")[:2] if word.isdecimal())
     if not _OLDEST <= numbers < _NEXT:
-        yield f"jax {found} is a version that collbench does not know (it knows 0.7 and newer, below 1)", _INSTALL
-    for name, value in _ASKED.items():
+        yield UnknownVersion("jax", found, "0.7 and newer, below 1", _INSTALL)
+    for name, value in _REQUIRED.items():
         if environment.get(name, value) not in ("", value):
-            yield f"{name} is {environment[name]}, and collbench measures jax on CPUs over Gloo", f"unset {name}, or set it to {value}"
+            problem = f"is '{environment[name]}', but collbench measures jax on CPUs with Gloo"
+            yield Misconfigured(name, problem, f"unset {name}, or set it to '{value}'")
 
 
 def installed(package: str) -> str | None:
@@ -279,7 +283,7 @@ def _sendrecv(x: JaxBinding) -> Iterator[PythonCall]:
 
 
 def _refused(x: JaxBinding) -> Iterator[PythonCall]:
-    raise AssertionError(f"jax has no {x.cell.operation}: `why_not` says so before")
+    raise AssertionError(f"jax has no {x.cell.operation}: `unsupported` excludes it")
     yield
 
 
@@ -297,12 +301,12 @@ STEPS: Mapping[str, Steps] = {
 }
 
 
-def why_not(operation: str, redop: str | None) -> Reason | None:
-    """Why jax has no such operation on CPUs, or no such reduction of it; None where it has both."""
+def unsupported(operation: str, redop: str | None) -> Reason | None:
+    """Return why jax does not have the operation on CPUs, or not with this redop; else None."""
     if operation in _LIKE:
-        return f"jax has no {operation} on CPUs: {_LIKE[operation]}"
+        return OperationUnsupported("jax", operation, note=_LIKE[operation])
     known = {"reducescatter": ("sum",)}.get(operation, tuple(REDUCTIONS))
-    return f"jax has no {redop} in {operation}: {', '.join(known)} only" if redop and redop not in known else None
+    return RedopUnsupported("jax", redop, operation, known) if redop and redop not in known else None
 
 
 _LATER = 2  # jax gives up later than the watchdog, which can say who is missing
@@ -320,8 +324,8 @@ class JaxBackend(HostBackend):
     @classmethod
     def probe(cls) -> Available | Unavailable:
         """Whether jax and jaxlib are installed, of a version that is known; imports neither."""
-        wrong = trouble(os.environ)
-        return Unavailable(*wrong) if wrong else Available(f"jax {installed('jax')} over Gloo")
+        problem = obstacle(os.environ)
+        return Unavailable.because(problem) if problem else Available(f"jax {installed('jax')} over Gloo")
 
     def open(self, world: World, settings: Settings) -> None:
         """Imports jax and joins all ranks at a coordinator that rank 0 opens. Raises UsageError for a broken jax, else RunFailed."""
@@ -357,7 +361,7 @@ class JaxBackend(HostBackend):
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """No broadcast on CPUs, and the reductions of jax.lax alone."""
-        return why_not(operation.name, cell.redop)
+        return unsupported(operation.name, cell.redop)
 
     def versions(self) -> Mapping[str, str]:
         """jax, what carries its collectives, and in which type the elements of the last cell that was bound travel."""

@@ -1,4 +1,4 @@
-"""x as the operations' messages see it over a connection of two ranks of our own: plain TCP's, ZeroMQ's."""
+"""The binding for backends that connect two ranks directly (plain TCP, ZeroMQ, plug-ins): point-to-point messages only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from collbench.operations.program import Call
 
 
 class Messages(Protocol):
-    """The calls of a pair: "send" and "receive" (address, bytes), "post_send", "post_receive" and "waitall" for all that was posted."""
+    """What a backend implements: the calls of a connection between two ranks."""
 
-    def call(self, what: str, *words: int) -> Call:
-        """One of them."""
+    def call(self, what: str, *args: int) -> Call:
+        """Return a call.
+
+        "send" and "receive" (address, number of bytes) block until the buffer can be used again. "post_send" and "post_receive"
+        (the same arguments) do not wait; "waitall" (no arguments) waits for all posted since the previous one, in both directions.
+        """
         ...
 
 
 class MessageBinding:
-    """x: a rank's buffers, and messages to the other rank of its pair."""
+    """The argument of step functions (`operations.operation.Binding`): a rank's buffers, and messages to the other rank of its pair."""
 
     def __init__(self, messages: Messages, buffers: AnyBuffers, slot: int) -> None:
         place, self.cell, self.messages = buffers.places[0], buffers.cell, messages
@@ -29,38 +33,38 @@ class MessageBinding:
         self._byte = ctypes.c_char()
 
     def send_to(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Sends all of it."""
+        """Return a call that sends `count` elements at `part`."""
         return self.messages.call("send", int(part), count * self._width)
 
     def receive_from(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Receives all of it."""
+        """Return a call that receives `count` elements into `part`."""
         return self.messages.call("receive", int(part), count * self._width)
 
     def together(self) -> Iterator[Call]:
-        """Messages need no beginning."""
+        """Yield no call: overlapping messages need no start."""
         return iter(())
 
     def post_send(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """A message for the next `waitall`."""
+        """Return a call that posts a send for the next `waitall`."""
         return self.messages.call("post_send", int(part), count * self._width)
 
     def post_receive(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Likewise."""
+        """Return a call that posts a receive for the next `waitall`."""
         return self.messages.call("post_receive", int(part), count * self._width)
 
     def waitall(self) -> Call:
-        """Moves everything posted, both ways at once."""
+        """Return a call that completes everything posted, in both directions at once."""
         return self.messages.call("waitall")
 
     def signal_to(self, rank: int) -> Call:
-        """A byte."""
+        """Return a call that sends one byte."""
         return self.messages.call("send", ctypes.addressof(self._byte), 1)
 
     def signal_from(self, rank: int) -> Call:
-        """The other one's byte."""
+        """Return a call that waits for the other rank's byte."""
         return self.messages.call("receive", ctypes.addressof(self._byte), 1)
 
 
 def gone(peer: object) -> str:
-    """What is said where the other rank has closed its end."""
-    return f"{peer} closed the connection: look at what it says"
+    """Return the error for a connection that the other rank has closed."""
+    return f"{peer} closed the connection: see the error of that rank"

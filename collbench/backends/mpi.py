@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.gpu_memory import HostOrGpuBackend
 from collbench.backends.host import Address, AnyBuffers, Buffers, Memory, NativeBinding
+from collbench.backends.unavailable import LibraryNotFound, NotInstalled
 from collbench.errors import RunFailed
 from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
@@ -24,6 +25,13 @@ from collbench.operations.groups import group_size, groups_of
 from collbench.operations.operation import Operation, Place, Reason
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.registry import operations
+from collbench.operations.unsupported import (
+    DeviceUnsupported,
+    DtypeUnsupported,
+    LimitExceeded,
+    RedopUnsupported,
+    SharedMemoryTooSmall,
+)
 from collbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -130,13 +138,13 @@ def _largest_argument(operation: Operation, cell: Cell, ranks: int) -> int:
 def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, cell: Cell, ranks: int) -> Reason | None:
     """No average, no reduction of types the library has no handle for, no counts past 2^31 without the _c functions."""
     if cell.redop and cell.redop not in _REDOPS:
-        return f"MPI has no {cell.redop}"
+        return RedopUnsupported("MPI", cell.redop)
     if operation.reduces and cell.dtype.name not in _REDUCED:
-        return f"MPI has no type for {cell.dtype.name}"
+        return DtypeUnsupported("MPI", cell.dtype.name)
     if getattr(mpi, _type_name(operation, cell), mpi.DATATYPE_NULL) == mpi.DATATYPE_NULL:
-        return f"{library_name(mpi)} cannot reduce {cell.dtype.name}"
+        return DtypeUnsupported(library_name(mpi), cell.dtype.name)
     if _largest_argument(operation, cell, ranks) >= _LARGE and not _has_large(library):
-        return f"{library_name(mpi)} lacks the large-count functions that 2^31 elements and more need"
+        return LimitExceeded(library_name(mpi), "elements per call (it has no large-count functions)", _LARGE - 1)
     return None
 
 
@@ -158,14 +166,14 @@ _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA, MPICH's mpi.h
 
 def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
     """Why this library, `name` ("MPICH 5.0.2"), takes no CUDA memory, with the remedy; None where it says it does. Once MPI has begun."""
-    said = _says(library)
-    if said:
+    supported = _reported_cuda_support(library)
+    if supported:
         return None
-    answer = "does not say whether it takes" if said is None else "says it does not take"
-    return f"{name} {answer} CUDA memory: load the site's CUDA-aware MPI (Open MPI and MPICH are, built with --with-cuda)"
+    answer = "does not report whether it supports" if supported is None else "does not support"
+    return f"{name} {answer} CUDA memory: load your site's CUDA-aware MPI (Open MPI or MPICH built with --with-cuda)"
 
 
-def _says(library: ctypes.CDLL) -> bool | None:
+def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
     """What the library itself answers, None where it has neither function: MPICH's kind of question first, then Open MPI's."""
     if hasattr(library, "MPIX_GPU_query_support"):
         supported = ctypes.c_int(0)
@@ -289,13 +297,12 @@ def no_window(operation: Operation, cell: Cell, hosts: Sequence[str], rank: int)
     hosts: of each rank of the job; rank: this one.
     """
     if cell.device != "cpu":
-        return f"one-sided operations are measured on the host's memory, not on {cell.device}"
+        return DeviceUnsupported("one-sided mpi", cell.device, ("cpu",))
     inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, cell, len(hosts)))
     need, free = inside * bytes_needed(operation, cell, 2), _free()
     if free is None or need <= free:
         return None
-    what = f"{'a window takes' if inside == 1 else f'{inside} windows take'} {format_bytes(need)} of {_SHARED}"
-    return f"{what}, where {format_bytes(free)} is free: enlarge it (docker run --shm-size), or choose smaller sizes"
+    return SharedMemoryTooSmall(str(_SHARED), inside, need, free)
 
 
 def _free() -> int | None:
@@ -316,8 +323,16 @@ def load_mpi() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise RunFailed(f"mpi4py finds no MPI library ({error}): pip install 'collbench[mpich]', or load your site's MPI module") from error
+        raise MpiNotFound(LibraryNotFound("MPI", str(error), "pip install 'collbench[mpich]', or load your site's MPI module")) from error
     return MPI
+
+
+class MpiNotFound(RunFailed):
+    """mpi4py is installed, but finds no MPI library."""
+
+    def __init__(self, obstacle: LibraryNotFound) -> None:
+        super().__init__(obstacle.render())
+        self.obstacle = obstacle
 
 
 class MpiBackend(HostOrGpuBackend):
@@ -333,13 +348,12 @@ class MpiBackend(HostOrGpuBackend):
     def probe(cls) -> Available | Unavailable:
         """Whether mpi4py and a library are there; loads the library, does not initialise it."""
         if find_spec("mpi4py") is None:
-            return Unavailable(
-                "mpi4py is not installed", "pip install 'collbench[mpich]' (brings its own MPI) or 'collbench[mpi]' (your site's)"
-            )
+            install = "pip install 'collbench[mpich]' (includes MPICH) or 'collbench[mpi]' (uses your site's MPI)"
+            return Unavailable.because(NotInstalled("mpi4py", install))
         try:
             return Available(library_name(load_mpi()))
-        except RunFailed as error:
-            return Unavailable(str(error), "pip install 'collbench[mpich]'")
+        except MpiNotFound as error:
+            return Unavailable.because(error.obstacle)
 
     def open(self, world: World, settings: Settings) -> None:
         """MPI_Init, but only where the launcher started a communicator of all ranks. Raises RunFailed with the remedy."""

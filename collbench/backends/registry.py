@@ -12,7 +12,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 from collbench.operations.registry import Broken, Plugin, plugins
-from collbench.operations.sweep import CPU, CUDA, Habits
+from collbench.operations.sweep import CPU, CUDA, BackendDefaults
 
 # By place, not by entry points of our own package: what pip wrote when it installed a checkout need not be what the checkout has now.
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.torch_distributed:GlooBackend"}
@@ -50,7 +50,7 @@ def backend_class(name: str) -> type[Any]:
     if name in _OWN:
         return _load(_OWN[name])
     if name not in _plugins():
-        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} ('collbench backends' tells more)")
+        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
     return _of_plugin(name)
 
 
@@ -70,18 +70,18 @@ def _checked(plugin: Plugin) -> type[Any]:
 
     kind = plugin.load()
     if not isinstance(kind, type):
-        raise plugin.broken(f"is no class but of type {type(kind).__name__}")
-    lacking = sorted(_lacking(kind))
-    if lacking:
-        raise plugin.broken(f"is no Backend, it lacks {', '.join(lacking)}")
+        raise plugin.broken(f"is not a class, but of type {type(kind).__name__}")
+    missing = sorted(_missing_names(kind))
+    if missing:
+        raise plugin.broken(f"is not a Backend: missing {', '.join(missing)}")
     answer = plugin.tried("probe", getattr(kind, "probe"))  # noqa: B009
     if not isinstance(answer, Available | Unavailable):
-        raise plugin.broken(f"answers probe with {type(answer).__name__} instead of Available or Unavailable")
+        raise plugin.broken(f"returns {type(answer).__name__} from probe instead of Available or Unavailable")
     return kind
 
 
-def _lacking(kind: type[Any]) -> Iterator[str]:
-    """What of a backend's methods and names a class does not have."""
+def _missing_names(kind: type[Any]) -> Iterator[str]:
+    """Yield the attributes and methods of `Backend` that the class does not have."""
     from collbench.backends.backend import Backend
 
     if isabstract(kind):
@@ -91,17 +91,19 @@ def _lacking(kind: type[Any]) -> Iterator[str]:
 
 
 def _stand_in(name: str, error: Broken) -> type[Any]:
-    """A backend that is never there, so that whoever goes through all of them needs no case for a broken one."""
-    from collbench.backends.backend import Unavailable, Usual
+    """Return a backend class that is never available, so that a loop over all backends needs no special case."""
+    from collbench.backends.backend import BackendBase, Unavailable
+    from collbench.backends.unavailable import BrokenPlugin
 
-    probe = classmethod(lambda kind: Unavailable(error.why, error.remedy))
-    return type("BrokenPlugin", (Usual,), {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": probe})
+    answer = Unavailable.because(BrokenPlugin(error.plugin, error.place, error.defect, error.remedy))
+    probe = classmethod(lambda kind: answer)
+    return type("BrokenPlugin", (BackendBase,), {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": probe})
 
 
 # What the cells of a backend have where the user asked for nothing, known from its class before it is opened.
 
 
-def habits(name: str) -> Habits:
+def backend_defaults(name: str) -> BackendDefaults:
     """Those of nccl-tests for a backend of GPUs alone, else those of CPU benchmarks. Raises UsageError for an unknown name."""
     kind: Any = backend_class(name)  # the class: its steps are known before it is opened
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Group, Settings, Tuning, Unavailable, Usual
+from collbench.backends.backend import Available, BackendBase, Group, Settings, Tuning, Unavailable
 from collbench.backends.clock import Clock, VirtualClock
 from collbench.backends.host import Buffers
 from collbench.machine.peak.ceiling import Ceiling
@@ -27,7 +27,7 @@ ALPHA_S = 5e-6  # made up: the latency of one iteration
 BETA_BYTES_PER_S = 10e9  # made up: the link that every busbw is limited by
 
 
-class SimulatedBackend(Usual):
+class SimulatedBackend(BackendBase):
     """Virtual ranks, all driven by rank 0's process."""
 
     name, api = "simulated", "simulated"
@@ -104,7 +104,7 @@ def move(operation: Operation, buffers: Buffers, slot: int) -> None:
     sums: dict[tuple[tuple[int, ...], int, int], NDArray[Any]] = {}  # of an all-reduce every rank gets the same
     for i, place in enumerate(buffers.places):
         received, offset = buffers.recv(i, slot), 0
-        for block in operation.arrives(place):
+        for block in operation.expected_blocks(place):
             key = (tuple(block.sources), block.at, block.count)
             if key not in sums:
                 parts = (sends[source][block.at : block.at + block.count] for source in block.sources)

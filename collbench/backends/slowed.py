@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Backend, Group, Settings, Unavailable, Usual
+from collbench.backends.backend import Available, Backend, BackendBase, Group, Settings, Unavailable
 from collbench.backends.clock import DeviceClock, VirtualClock
 from collbench.backends.host import AnyBuffers
 from collbench.backends.slowing import Slowdown, Slowing
@@ -28,6 +28,7 @@ from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
+from collbench.operations.unsupported import ClockUnsupported
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -95,7 +96,7 @@ class PythonHold:
         return quickest // _PAIRS
 
 
-class SlowedBackend(Usual):
+class SlowedBackend(BackendBase):
     """What `collbench backends` lists: it has no calls of its own, `slowed` puts them around another backend's."""
 
     name = api = "slowed"
@@ -125,7 +126,7 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
         def supports(self, operation: Operation, cell: Cell) -> Reason | None:
             """Its own, and that the cell's iterations can be held."""
             reason: Reason | None = super().supports(operation, cell)
-            return reason or (_not_held(self.clock(), kind.name) if slowing.of(cell) else None)
+            return reason or (_unsupported_clock(self.clock(), kind.name) if slowing.of(cell) else None)
 
         def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
             """Its own program between two calls, in a cell and at a rank that are to be slowed."""
@@ -152,13 +153,11 @@ class _Hold(Protocol):
     def end(self) -> Call: ...
 
 
-def _not_held(clock: Any, name: str) -> Reason | None:
-    """Why iterations timed by this clock cannot be held, or None."""
-    enqueued = isinstance(clock, DeviceClock) or clock.queued
-    if enqueued:
-        return f"--slowed holds back calls that return when they are done; {name} only enqueues its work"
-    own = not clock.native and not isinstance(clock, VirtualClock)
-    return f"--slowed holds ranks by CLOCK_MONOTONIC, and {name} has a clock of its own" if own else None
+def _unsupported_clock(clock: Any, name: str) -> Reason | None:
+    """Return why iterations that this clock times cannot be delayed, or None."""
+    enqueues = bool(isinstance(clock, DeviceClock) or clock.queued)
+    own = not enqueues and not clock.native and not isinstance(clock, VirtualClock)
+    return ClockUnsupported(name, enqueues) if enqueues or own else None
 
 
 def _between(program: Program, hold: _Hold) -> Program:

@@ -114,7 +114,7 @@ def _slowdown(text: str) -> Slowdown:
             raise UsageError(f"--slowed '{text}' says {key} twice: separate two specs by ';'")
         values[key] = _READ[key](value, text)
     if "by" not in values:
-        raise UsageError(f"--slowed '{text}' does not say by how much: {_REMEDY}")
+        raise UsageError(f"--slowed '{text}' has no by=: {_REMEDY}")
     return Slowdown(" ".join(text.split()), **values)
 
 
@@ -132,7 +132,7 @@ def _percent(value: str, text: str) -> Percent:
         numbers = _numbers(match.groups()) if match else None
         if numbers and max(numbers) <= MOST_PERCENT and numbers[0] > 0 and (kind != "between" or numbers[0] < numbers[1]):
             return Percent(kind, *numbers)
-    raise UsageError(f"--slowed '{text}': by={value} is no slowdown: write by=10%, by=5-15% or by=10±3% (up to {MOST_PERCENT:g} %)")
+    raise UsageError(f"--slowed '{text}': by={value} is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to {MOST_PERCENT:g} %)")
 
 
 def _numbers(texts: Iterable[str]) -> list[float] | None:
@@ -183,7 +183,7 @@ def _ranks(value: str, text: str) -> frozenset[int]:
     for part in value.split(","):
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
         if not match or int(match[1]) > int(match[2] or match[1]):
-            raise UsageError(f"--slowed '{text}': '{part}' is no rank: write ranks=0, ranks=0,3 or ranks=4-7")
+            raise UsageError(f"--slowed '{text}': '{part}' is not a valid rank: use ranks=0, ranks=0,3 or ranks=4-7")
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(found)
 

@@ -28,6 +28,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.operations.sweep import MOST_STREAMS
+from collbench.operations.unsupported import LimitExceeded, PairsOnly
 
 if TYPE_CHECKING:
     from collbench.control.members import Member
@@ -259,7 +260,7 @@ class LinkedBackend(HostBackend):
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Pairs only."""
-        return None if operation.pair else f"{self.name} connects pairs of ranks: it has p2p only"
+        return None if operation.pair else PairsOnly(self.name)
 
     def versions(self) -> Mapping[str, str]:
         """What is known of the library and the path, and what the connection of the last cell was."""
@@ -465,7 +466,7 @@ class SocketBackend(LinkedBackend):
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Pairs only, and as many streams as one thread serves."""
         if (cell.streams or 1) > MOST_STREAMS:
-            return f"socket has at most {MOST_STREAMS} streams between two ranks"
+            return LimitExceeded("socket", "streams between two ranks", MOST_STREAMS)
         return super().supports(operation, cell)
 
 

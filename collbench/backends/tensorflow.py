@@ -26,11 +26,13 @@ import numpy as np
 from collbench.addresses import bracketed, listen_at
 from collbench.backends.backend import Available, Group, Settings, Unavailable, loaded
 from collbench.backends.host import AnyBuffers, Buffers, HostBackend
+from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
 from collbench.operations.program import Call, Program, PythonCall
+from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -375,12 +377,13 @@ class TensorFlowBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Whether a TensorFlow 2 is installed; does not import it (that takes seconds)."""
         if find_spec("tensorflow") is None:
-            return Unavailable("tensorflow is not installed", _GET)
+            return Unavailable.because(NotInstalled("tensorflow", _GET))
         found = _installed()
         if found is None:
-            return Unavailable("pip knows nothing of the package tensorflow that Python finds", f"remove or rename that, then {_GET}")
+            fix = f"remove or rename that package, then {_GET}"
+            return Unavailable.because(WrongBuild("tensorflow", "(version unknown)", "was not installed by pip", fix))
         if found.partition(".")[0] != str(_MAJOR):
-            return Unavailable(f"tensorflow {found} is installed, and this backend knows {_MAJOR}.x alone", _GET)
+            return Unavailable.because(UnknownVersion("tensorflow", found, f"{_MAJOR}.x", _GET))
         return Available(f"TensorFlow {found}, {HINT} over gRPC")
 
     def open(self, world: World, settings: Settings) -> None:
@@ -412,21 +415,22 @@ class TensorFlowBackend(HostBackend):
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """What the operations' types and reductions are; never what would end the process."""
         if operation.name == "reducescatter":
-            return "CollectiveReduceScatterV2 of tensorflow has no ring on CPUs and ends the process that asks for it"
+            note = "CollectiveReduceScatterV2 has no ring algorithm on CPUs and ends the process"
+            return OperationUnsupported("tensorflow", operation.name, note=note)
         if cell.redop and cell.redop not in REDOPS:
-            return f"tensorflow has no {cell.redop}"
+            return RedopUnsupported("tensorflow", cell.redop)
         if operation.reduces and cell.dtype.name not in _REDUCED:
-            return f"tensorflow reduces no {cell.dtype.name} tensors"
+            return DtypeUnsupported("tensorflow", cell.dtype.name)
         if cell.dtype.size == 1:
-            return f"tensorflow's collectives carry no elements of 8 bits ({cell.dtype.name})"
-        return self._unfit(operation, cell)
+            return DtypeUnsupported("tensorflow", cell.dtype.name, "send", "its collectives")
+        return self._unsupported_group(operation, cell)
 
-    def _unfit(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Why these groups, or so many bytes, cannot be."""
+    def _unsupported_group(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Return why these groups, or messages of this size, are not supported; else None."""
         if operation.name in _ORDERED and cell.split and any(sorted(group) != list(group) for group in cell.split.groups(self.ranks)):
-            return f"tensorflow orders the parts of {operation.name} by rank, and this group is in another order"
+            return GroupOrderUnsupported("tensorflow", operation.name)
         if largest_message(operation, cell, self.ranks) >= _LARGEST:
-            return "tensorflow sends such a part as one message, and gRPC carries none of 2 GiB"
+            return LimitExceeded("gRPC of tensorflow", "per message", _LARGEST - 1, bytes=True)
         return None
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[Any]) -> ParameterServers:

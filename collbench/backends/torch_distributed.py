@@ -19,12 +19,14 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.clock import Clock, EventClock
 from collbench.backends.gpu_memory import HostOrGpuBackend, OneGpu, Place, no_gpu, trouble
 from collbench.backends.host import AnyBuffers, Buffers
+from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.errors import UsageError
 from collbench.machine.interfaces import first_family, interface_with
 from collbench.operations.cell import Cell
-from collbench.operations.dtypes import average_misfit
+from collbench.operations.dtypes import unrepresentable_average
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
+from collbench.operations.unsupported import DtypeUnsupported, OptionUnsupported
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -114,8 +116,10 @@ def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
 def no_cuda_build(torch: Any) -> str | None:
     """Why this torch has no CUDA, with the remedy, or None."""
     if torch.version.cuda is None:
-        return f"torch {torch.__version__} is a build for CPUs: install the one for CUDA (pytorch.org tells how)"
-    return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU: see python -c 'import torch; torch.cuda.init()'"
+        return f"torch {torch.__version__} was built without CUDA: install the CUDA build (see pytorch.org)"
+    if torch.cuda.is_available():
+        return None
+    return f"torch {torch.__version__} finds no GPU: run python -c 'import torch; torch.cuda.init()' to see the error"
 
 
 class TorchMemory:
@@ -272,7 +276,7 @@ class GlooBackend(TorchBackend):
     def probe(cls) -> Available | Unavailable:
         """Whether torch is installed; does not import it (that takes seconds)."""
         if find_spec("torch") is None:
-            return Unavailable("torch is not installed", "pip install -c constraints.txt 'collbench[torch]'")
+            return Unavailable.because(NotInstalled("torch", "pip install -c constraints.txt 'collbench[torch]'"))
         return Available(f"Gloo of torch {version('torch')}")
 
     def open(self, world: World, settings: Settings) -> None:
@@ -300,7 +304,7 @@ class GlooBackend(TorchBackend):
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Everything the steps can say, but for the types that Gloo does not reduce."""
-        return f"gloo reduces no {cell.dtype.name} tensors" if operation.reduces and cell.dtype.name in _UNREDUCED else None
+        return DtypeUnsupported("gloo", cell.dtype.name) if operation.reduces and cell.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
         """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
@@ -311,7 +315,7 @@ class GlooBackend(TorchBackend):
         return {"torch": self._torch.__version__, "gloo_interface": self._chosen}
 
 
-_REMEDY = "install the torch for CUDA (pytorch.org tells how) and collbench[cuda13] or [cuda12], as torch.version.cuda says"
+_REMEDY = "install the CUDA build of torch (see pytorch.org), and collbench[cuda13] or [cuda12] to match torch.version.cuda"
 _UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
 _SHARE = 0.75  # of the deadline: there must be time to ask who lags before the watchdog ends the process
 
@@ -352,9 +356,9 @@ class TorchNcclBackend(TorchBackend):
         if missing:
             return missing
         if find_spec("torch") is None:
-            return Unavailable("torch is not installed", _REMEDY)
+            return Unavailable.because(NotInstalled("torch", _REMEDY))
         if "+cpu" in version("torch"):
-            return Unavailable(f"torch {version('torch')} is a build for CPUs", _REMEDY)
+            return Unavailable.because(WrongBuild("torch", version("torch"), "was built without CUDA", _REMEDY))
         return Available(f"NCCL of torch {version('torch')}, as training sees it")
 
     def open(self, world: World, settings: Settings) -> None:
@@ -388,10 +392,10 @@ class TorchNcclBackend(TorchBackend):
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """No graphs, no unsigned types that torch does not hand to NCCL, no bitwise reductions (torch refuses them itself)."""
         if cell.mode == "graph":
-            return "torch-nccl measures the calls that training makes one by one: graphs are for nccl"
+            return OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")
         if operation.reduces and cell.dtype.name in _UNKNOWN_TYPES:
-            return f"torch hands no {cell.dtype.name} tensors to NCCL"
-        return average_misfit(cell.dtype, self.ranks) if cell.redop == "avg" else None
+            return DtypeUnsupported("NCCL of torch", cell.dtype.name)
+        return unrepresentable_average(cell.dtype, self.ranks) if cell.redop == "avg" else None
 
     def sync(self, group: Group) -> Program | None:
         """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
 from collbench.backends.host import AnyBuffers, HostBackend
 from collbench.backends.torch_distributed import TorchBinding, load_torch, patience, require_one_family, store_of
+from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
+from collbench.device.unavailable import Obstacle
 from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
 from collbench.operations.program import Call, Program, PythonCall
 from collbench.operations.traffic import elements
+from collbench.operations.unsupported import DtypeUnsupported
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -159,8 +162,12 @@ class TorchCommsBackend(HostBackend):
     @classmethod
     def probe(cls) -> Available | Unavailable:
         """Whether a torchcomms that is known is installed, with Gloo; imports neither it nor torch."""
-        wrong = trouble()
-        return Unavailable(wrong, _GET) if wrong else Available(f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}")
+        problem = obstacle()
+        return (
+            Unavailable.because(problem)
+            if problem
+            else Available(f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}")
+        )
 
     def open(self, world: World, settings: Settings) -> None:
         """Imports torch and torchcomms, and joins all ranks over a store that rank 0 opens. Raises UsageError for a broken torchcomms."""
@@ -193,7 +200,8 @@ class TorchCommsBackend(HostBackend):
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Everything the steps can say, but for the types that its Gloo does not reduce."""
-        return f"torchcomms reduces no {cell.dtype.name} tensors over Gloo" if operation.reduces and cell.dtype.name in _UNREDUCED else None
+        unreduced = operation.reduces and cell.dtype.name in _UNREDUCED
+        return DtypeUnsupported("torchcomms over Gloo", cell.dtype.name) if unreduced else None
 
     def sync(self, group: Group) -> Program | None:
         """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
@@ -210,16 +218,16 @@ class TorchCommsBackend(HostBackend):
             comm.finalize()
 
 
-def trouble() -> str | None:
-    """Why there is no torchcomms to open here, or None."""
+def obstacle() -> Obstacle | None:
+    """Return why torchcomms cannot be used here, or None."""
     found = installed("torchcomms")
     if found is None or find_spec("torchcomms") is None:
-        return "torchcomms is not installed"
+        return NotInstalled("torchcomms", _GET)
     if found == PLACEHOLDER:
-        return f"torchcomms {found} is PyPI's placeholder, in which there is nothing"
+        return WrongBuild("torchcomms", found, "is an empty placeholder on PyPI", _GET)
     if not found.startswith(_KNOWN):
-        return f"torchcomms {found} is installed, and this backend knows {_KNOWN}x alone"
+        return UnknownVersion("torchcomms", found, f"{_KNOWN}x", _GET)
     if installed("torch") is None:
-        return f"torchcomms {found} is installed, but torch is not"
+        return NotInstalled("torch", _GET, f"torchcomms {found}")
     has_gloo = bool(entry_points(group="torchcomms.backends", name="gloo"))
-    return None if has_gloo else f"torchcomms {found} was built without Gloo, over which collbench measures it"
+    return None if has_gloo else WrongBuild("torchcomms", found, "was built without Gloo", _GET)

@@ -21,6 +21,7 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.host import AnyBuffers
 from collbench.backends.messages import MessageBinding, gone
 from collbench.backends.socket import Link, LinkedBackend, Links, buffers_of, path_facts
+from collbench.backends.unavailable import DoesNotLoad, NotInstalled, UnknownVersion
 from collbench.errors import RunFailed
 from collbench.operations.cell import Cell
 from collbench.operations.program import PythonCall
@@ -120,7 +121,7 @@ def _answered(made: Any, world: World, beside: Link) -> Any:
     beside.sockets[0].sendall(_PLACE.pack(port, word))
     first = made.recv(copy=False)
     if first.bytes != word:
-        raise ConnectionError("somebody else came first")
+        raise ConnectionError("another process connected first")
     made.send(word)
     return first
 
@@ -155,7 +156,7 @@ def _is_closed(beside: Link) -> bool:
         return True
 
 
-_REMEDY = "pip install -U pyzmq, whose wheel brings its own"
+_REMEDY = "pip install -U pyzmq (its wheel includes libzmq)"
 
 
 class ZmqMessages:
@@ -213,18 +214,16 @@ class ZmqBackend(LinkedBackend):
     def probe(cls) -> Available | Unavailable:
         """Whether pyzmq loads, with a libzmq that is known here."""
         if find_spec("zmq") is None:
-            return Unavailable("pyzmq is not installed", "pip install pyzmq")
+            return Unavailable.because(NotInstalled("pyzmq", "pip install pyzmq"))
         try:
             import zmq
         except Exception as error:  # of whatever kind: it is installed, and broken
-            return Unavailable(f"pyzmq does not load ({type(error).__name__}: {error})", "pip install --force-reinstall pyzmq")
-        found = zmq.zmq_version_info()
+            return Unavailable.because(DoesNotLoad("pyzmq", f"{type(error).__name__}: {error}", "pip install --force-reinstall pyzmq"))
+        found, supported = zmq.zmq_version_info(), f"{'.'.join(map(str, LEAST))} and newer, below {MAJOR + 1}"
         if found[0] > MAJOR:
-            return Unavailable(
-                f"libzmq {zmq.zmq_version()} is newer than the {MAJOR}.x known here", "use an older pyzmq, or a newer collbench"
-            )
+            return Unavailable.because(UnknownVersion("libzmq", zmq.zmq_version(), supported, "use an older pyzmq, or a newer collbench"))
         if found < LEAST:
-            return Unavailable(f"libzmq {zmq.zmq_version()} is too old, {'.'.join(map(str, LEAST))} is the least", _REMEDY)
+            return Unavailable.because(UnknownVersion("libzmq", zmq.zmq_version(), supported, _REMEDY))
         return Available(f"libzmq {zmq.zmq_version()} by pyzmq {zmq.__version__}, between pairs of ranks")
 
     def open(self, world: World, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""collbench emit KIND … -- allreduce …: the file that a launcher wants, for the same job everywhere."""
+"""collbench emit KIND … -- allreduce …: write the file that a launcher needs to start a job."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 _SUMMARY = "write the file that starts a measurement under Slurm, mpirun, torchrun, Kubernetes, Ansible or ReFrame"
 _DESCRIPTION = (
-    "writes one commented file that starts `collbench COMMAND …` on many nodes, with the reason for each setting; what follows -- is the "
-    "command as it would be typed, and is the same for every kind"
+    "Write a commented file that starts `collbench COMMAND …` on many nodes. The command follows --, and is the same for all kinds."
 )
 PARTITION = "partition"
 _INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
-_OWN = {"ranks": "--ranks-per-node in front of --", "ranks_per_node": "--ranks-per-node in front of --"}
+_OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 
 
 def add_emit(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command."""
     parser: Parser = commands.add_parser("emit", help=_SUMMARY, description=_DESCRIPTION)
     parser.keep_rest("inner")
     parser.later(partial(_add_options, parser))
@@ -45,10 +44,10 @@ def _add_options(parser: Parser) -> None:
     for setting in (each for each in settings().values() if each.name != PARTITION):
         job.add_argument(_option(setting), dest=setting.name, metavar=setting.metavar, action="append", help=_help(setting))
     file = parser.add_argument_group("the file")
-    file.add_argument(f"--{PARTITION}", metavar="NAME", help="Slurm's partition; with --site the table of it, for every kind")
-    file.add_argument("--site", metavar="FILE", type=Path, help="a TOML file with what is the same for every job, by partition")
-    file.add_argument("--write", metavar="FILE", type=Path, help="write it there, with the right to run it (default: to stdout)")
-    file.add_argument("--submit", action="store_true", help="hand it to sbatch or kubectl, and print what that said")
+    file.add_argument(f"--{PARTITION}", metavar="NAME", help="Slurm's partition; with --site, for all kinds, the table of the site file")
+    file.add_argument("--site", metavar="FILE", type=Path, help="a TOML file with the settings of a cluster, by partition")
+    file.add_argument("--write", metavar="FILE", type=Path, help="write to this file, executable if it is a script (default: stdout)")
+    file.add_argument("--submit", action="store_true", help="submit it with sbatch or kubectl, and print the reply")
 
 
 def _option(setting: Setting) -> str:
@@ -58,14 +57,14 @@ def _option(setting: Setting) -> str:
 def _help(setting: Setting) -> str:
     from collbench.deploy.kinds import kinds, knowing
 
-    whose = knowing(setting)
-    usual = f" (default: {setting.default})" if setting.default is not None and "(default" not in setting.summary else ""
-    of_some = "" if len(whose) == len(kinds()) else f"; of {', '.join(whose)}"
-    return f"{setting.summary}{usual}{of_some}".replace("%", "%%")
+    names = knowing(setting)
+    default = f" (default: {setting.default})" if setting.default is not None and "(default" not in setting.summary else ""
+    of_some = "" if len(names) == len(kinds()) else f"; for {', '.join(names)}"
+    return f"{setting.summary}{default}{of_some}".replace("%", "%%")
 
 
 def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
+    """Write the file, and submit it with --submit; return 0. Raises UsageError."""
     from collbench.deploy.job import submit, write
     from collbench.report.screen import write_line
 
@@ -75,9 +74,7 @@ def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.write:
         write(arguments.write, text)
     if arguments.write and not arguments.submit:
-        write_line(
-            sys.stderr, f"collbench: {arguments.write} is written; next: {kind.start.replace('FILE', shlex.quote(str(arguments.write)))}"
-        )
+        write_line(sys.stderr, f"collbench: wrote {arguments.write}; next: {kind.start.replace('FILE', shlex.quote(str(arguments.write)))}")
     if arguments.submit:
         print(submit(kind, text, os.environ))
     if not arguments.write and not arguments.submit:
@@ -90,7 +87,7 @@ def _kind(name: str) -> Kind:
     from collbench.operations.suite import nearest
 
     if name not in kinds():
-        raise UsageError(f"emit knows no '{name}': {nearest(name, kinds())}")
+        raise UsageError(f"unknown kind '{name}': {nearest(name, kinds())}")
     return kinds()[name]
 
 
@@ -104,10 +101,10 @@ def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
     said = {name: [texts] if isinstance(texts, str) else texts for name in known if (texts := getattr(arguments, name)) is not None}
     table_alone = PARTITION not in usable and arguments.site is not None
     if table_alone:
-        said.pop(PARTITION, None)  # it has named the table, and that is all it does here
+        said.pop(PARTITION, None)  # for this kind it only selects the table
     typed = {name: _value(known[name], texts) for name, texts in said.items()}
     at_site = of_site(arguments.site, arguments.partition, known, named=table_alone) if arguments.site else {}
-    # what a site says for other kinds is not this job's; what was typed for them is a mistake
+    # a site file may have settings of other kinds; on the command line they are an error
     return job_of(kind, command, together({name: value for name, value in at_site.items() if name in usable}, typed))
 
 
@@ -119,20 +116,20 @@ def _value(setting: Setting, texts: list[str]) -> Value:
 
 
 def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
-    """What follows --. Raises UsageError where collbench itself would refuse it, or where it says what the file is to say."""
+    """Return the command after --. Raises UsageError where it is invalid, or has an option that the launcher sets."""
     from collbench.cli.main import parsed
     from collbench.deploy.files import printable
     from collbench.operations.registry import commands
 
     if not words:
-        raise UsageError("emit needs the command to start: write it after --, like `collbench emit slurm --nodes 2 -- allreduce`")
+        raise UsageError("missing command: write it after --, as in `collbench emit slurm --nodes 2 -- allreduce`")
     if words[0] not in (*commands(), *_INNER):
-        raise UsageError(f"after --: '{words[0]}' is no command that many ranks run: {', '.join((*sorted(commands()), *_INNER))}")
+        raise UsageError(f"after --: '{words[0]}' cannot be started on many nodes: choose from {', '.join((*sorted(commands()), *_INNER))}")
     try:
         found = parsed([printable(word) for word in words])
     except UsageError as error:
         raise UsageError(f"after --: {error}") from error
     for name, instead in _OWN.items():
         if getattr(found, name, None) is not None:
-            raise UsageError(f"after --: --{name.replace('_', '-')} is what the launcher decides: say {instead}")
+            raise UsageError(f"after --: --{name.replace('_', '-')} is set by the launcher: use {instead}")
     return tuple(words)

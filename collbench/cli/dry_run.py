@@ -54,7 +54,7 @@ def plan(request: Request, ranks: int) -> Planned:
 
 def ranks_of(request: Request, backend: str, processes: int) -> int:
     """How many ranks a backend would have: where it needs GPUs, as many as each process drives."""
-    return processes * (request.gpus_per_process if request.sweep.habits(backend).device == "cuda" else 1)
+    return processes * (request.gpus_per_process if request.sweep.defaults(backend).device == "cuda" else 1)
 
 
 def _cells(request: Request, backend: str, processes: int) -> Sequence[tuple[str, Cell]]:

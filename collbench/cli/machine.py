@@ -47,7 +47,8 @@ def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
         answer = kind.probe()
         if arguments.format == "json":
             available = not isinstance(answer, Unavailable)
-            print(json.dumps({"backend": name, "available": available, "devices": sorted(kind.devices), **asdict(answer)}))
+            about = asdict(answer) if available else answer.as_json()
+            print(json.dumps({"backend": name, "available": available, "devices": sorted(kind.devices), **about}))
         elif isinstance(answer, Unavailable):
             print(f"{name:<10} n/a        {answer}")
         else:

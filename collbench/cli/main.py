@@ -78,7 +78,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 def _moves_nothing(command: str) -> bool:
     operations = operation_commands().get(command, [])
-    return bool(operations) and all(operation.meets for operation in operations)
+    return bool(operations) and all(operation.is_barrier for operation in operations)
 
 
 def _of_what_moves(parsers: Parsers) -> set[str]:

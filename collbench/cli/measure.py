@@ -290,7 +290,7 @@ def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadReques
 
 
 def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training) -> Request:
-    from collbench.backends.registry import backend_class, habits
+    from collbench.backends.registry import backend_class, backend_defaults
     from collbench.backends.slowing import parse_slowing
     from collbench.measure.request import Budget, Request
     from collbench.operations.dtypes import dtype_named
@@ -299,7 +299,9 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
     for name in arguments.backend or ():
         backend_class(name)
     seed, precision = arguments.seed or 0, arguments.precision / 100 if arguments.precision else None
-    sweep = Sweep((), None, (dtype_named(first.shape((0,)).dtype),), device=arguments.device, mode="isolated", seed=seed, habits=habits)
+    sweep = Sweep(
+        (), None, (dtype_named(first.shape((0,)).dtype),), device=arguments.device, mode="isolated", seed=seed, defaults=backend_defaults
+    )
     return Request(
         command="workload", sweep=sweep, backends=tuple(dict.fromkeys(arguments.backend or default_backends(os.environ))),
         asked=frozenset(arguments.backend or ()), ranks=arguments.ranks, check=arguments.check, ceiling=arguments.ceiling,

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.backends.registry import habits
+from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.cli.parser import Parser, amount, factor, hertz, natural, positive, skew, streams, words
 from collbench.device.present import visible_gpus
@@ -49,13 +49,14 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def agreed(request: Request, world: World) -> Request:
     """The request with the same default backends on all hosts: where only some have GPUs, all ranks look for nccl and say why not."""
-    usual = request.sweep.usual if isinstance(request.sweep, Sweeps) else () if request.asked else request.backends
+    unnamed = () if request.asked else request.backends
+    usual = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
     if not usual or world.info.launcher == "local":
         return request
     views = world.agree(list(usual), "choosing the backends")
     names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
     backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.asked))))
-    sweep = replace(request.sweep, usual=names) if isinstance(request.sweep, Sweeps) else request.sweep
+    sweep = replace(request.sweep, default_backends=names) if isinstance(request.sweep, Sweeps) else request.sweep
     return replace(request, sweep=sweep, backends=backends)
 
 
@@ -65,12 +66,12 @@ def check_options(request: Request, gdr_check: bool) -> None:
     asked = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
              "-g": request.gpus_per_process > 1}  # fmt: skip
     typed = next((option for option, given in asked.items() if given), None)
-    if typed and not any(sweep.habits(name).tuned for name in request.backends):
+    if typed and not any(sweep.defaults(name).tuned for name in request.backends):
         raise UsageError(_not_there(typed, request))
-    if gdr_check and not any(sweep.habits(name).device == "cuda" for name in request.backends):
+    if gdr_check and not any(sweep.defaults(name).device == "cuda" for name in request.backends):
         raise UsageError(_not_there("--gdr-check", request))
     several = any((one.streams or 1) > 1 for one in sweep.each)
-    if several and not any(sweep.habits(name).streamed for name in request.backends):
+    if several and not any(sweep.defaults(name).streamed for name in request.backends):
         raise UsageError(_not_there("--streams", request, "socket"))
 
 
@@ -84,7 +85,7 @@ def per_process(request: Request) -> int | None:
 
     nccl may stand among the default backends only to say why it is missing; then it needs none.
     """
-    devices = {request.sweep.habits(name).device for name in request.backends}
+    devices = {request.sweep.defaults(name).device for name in request.backends}
     needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
     return request.gpus_per_process if needed else None
 
@@ -181,7 +182,7 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
-    moves = not all(operation.meets for operation in operations)
+    moves = not all(operation.is_barrier for operation in operations)
     if moves:
         _add_sizes(group)
     else:
@@ -219,7 +220,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     group.add_argument("--mode", choices=MODES,
                        help="isolated: synchronised before each call; pipelined: back to back; batched: synchronised before "
                             "each 20; graph: a CUDA graph (default: isolated on CPUs, pipelined on NCCL)")  # fmt: skip
-    if not all(operation.meets for operation in operations):
+    if not all(operation.is_barrier for operation in operations):
         _add_placing(group)
     if any(operation.windowed for operation in operations):
         group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
@@ -311,7 +312,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         registrations=_known("registration", arguments.registration, REGISTRATIONS),
         split=parse_split(arguments.split) if getattr(arguments, "split", None) is not None else None,
         traffic=traffic,
-        habits=habits,
+        defaults=backend_defaults,
     )
 
 
@@ -461,7 +462,7 @@ def add_where(group: argparse._ArgumentGroup, command: str) -> None:
 
 def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     """The launch's request. Raises UsageError for what cannot be read."""
-    from collbench.backends.registry import habits
+    from collbench.backends.registry import backend_defaults
     from collbench.backends.slowing import parse_slowing
     from collbench.measure.request import Budget, Request
     from collbench.operations.dtypes import dtype_named
@@ -471,7 +472,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     precision = arguments.precision / 100 if arguments.precision else None
     # Bytes, of any number; and fixed buffers, since every round makes new ones.
     sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window, seed=seed,
-                  streams=getattr(arguments, "streams", None), habits=habits)  # fmt: skip
+                  streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
     return Request(
         command=arguments.command, sweep=sweep, backends=_backends(arguments), asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,

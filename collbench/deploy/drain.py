@@ -1,4 +1,4 @@
-"""Takes nodes out of use that a hunt confirmed (`--apply`): so many at most, none without a verdict, and says how to bring them back."""
+"""Drain the nodes that a hunt confirmed as faulty (`--apply`): recommendation.json, the commands of Slurm and Kubernetes, and the limit."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
 from collbench.results.folder import utc
 from collbench.results.store import read_object, replace, to_page
-from collbench.units import format_percent
+from collbench.units import format_percent, plural
 
-# Who gives out the nodes here, Slurm or Kubernetes: what its nodes are called, which of them are drained, and the words that drain one.
+# The cluster manager, Slurm or Kubernetes: its names of the nodes, which of them are drained, and the commands that drain one.
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 TOOLS = {SLURM: "scontrol", KUBERNETES: "kubectl"}
-MARK = "[collbench] "  # how the reason of each drain of ours begins, that of the node check, too
+MARK = "[collbench] "  # the start of the reason of each drain by collbench, that of the node check included
 TIMEOUT_S = 20.0
 LONGEST_REASON = 200
 # A host's name: letters, digits, "-" and "_" between dots. Slurm would take node[1-9], node1,node2 and ALL for many nodes.
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?)*", re.ASCII)
-_EVERYBODY = "all"
-_NOT_IN_A_REASON = re.compile(r"[^A-Za-z0-9 .,:;?%/_+()\[\]@#=-]", re.ASCII)  # what a shell, Slurm or a terminal might mistake
+_ALL_NODES = "all"
+_NOT_IN_A_REASON = re.compile(r"[^A-Za-z0-9 .,:;?%/_+()\[\]@#=-]", re.ASCII)  # special to a shell, Slurm or a terminal
 _SLURM_NODE = re.compile(r"^NodeName=(\S+).*? State=(\S+)(?:.*? Reason=(.*?)(?: \[[^][]*\])?\s*$)?", re.MULTILINE)
-_TOLD = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
+_NODE_VARIABLES = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command came to: its exit code (None: it did not start, or not end in time), its output, and why it failed, in few words."""
+class Outcome:
+    """The outcome of a command: its exit code (None: it did not start, or timed out), its stdout, and why it failed ("": it succeeded)."""
 
     code: int | None
     out: str = ""
     why: str = ""
 
 
-Ask = Callable[[Sequence[str], Mapping[str, str]], Said]
+Run = Callable[[Sequence[str], Mapping[str, str]], Outcome]
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node as its manager tells it. ours: drained by collbench; of a cordoned node nobody can tell, it counts as ours."""
+    """A node as its manager reports it. ours: drained by collbench; Kubernetes does not record it, so each cordoned node counts."""
 
     name: str
     drained: bool = False
@@ -59,69 +59,72 @@ class Node:
 
 
 def manager_of(env: Mapping[str, str]) -> str:
-    """Whose launch this is: SLURM in a job of Slurm's, KUBERNETES in a pod, "" in neither."""
+    """Return the manager of this launch: SLURM in a Slurm job, KUBERNETES in a pod, else ""."""
     if env.get("SLURM_JOB_ID"):
-        return SLURM  # which may run in pods itself
+        return SLURM  # Slurm itself may run in pods
     return KUBERNETES if in_pod(env) else ""
 
 
 def in_pod(env: Mapping[str, str]) -> bool:
-    """Whether this is a pod: then the name of its host is not its node's."""
+    """Return whether this is a pod; the host name of a pod is not the name of its node."""
     return bool(env.get("KUBERNETES_SERVICE_HOST"))
 
 
 def node_here(env: Mapping[str, str]) -> str | None:
-    """What the manager calls this process's node: SLURMD_NODENAME of Slurm's tasks, NODE_NAME of pods that are told it; else None."""
+    """Return the manager's name of this node: SLURMD_NODENAME in Slurm tasks, NODE_NAME in pods that set it; else None."""
     manager = manager_of(env)
-    return env.get(_TOLD[manager]) or None if manager else None
+    return env.get(_NODE_VARIABLES[manager]) or None if manager else None
 
 
-def node_names(told: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """By host its node's name, of pairs of both that ranks told; "" where ranks of one host tell different ones."""
+def node_names(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Return the node name of each host, from (host, node name) of each rank; "" where the ranks of a host report different names."""
     found: dict[str, str] = {}
-    for host, name in told:
+    for host, name in pairs:
         if name:
             found[host] = name if found.get(host, name) == name else ""
     return found
 
 
 def is_name(text: str) -> bool:
-    """Whether it names one node, and nothing that a shell or a manager takes for something else."""
-    return bool(_NAME.fullmatch(text)) and text.lower() != _EVERYBODY
+    """Return whether a text is the name of one node, without characters that are special to a shell or a manager."""
+    return bool(_NAME.fullmatch(text)) and text.lower() != _ALL_NODES
 
 
 def reason_of(text: str) -> str:
-    """The reason of a drain: marked as ours, one line, without what a shell or Slurm could mistake, of bounded length."""
+    """Return the reason of a drain: with the mark of collbench, one line, without special characters, of limited length."""
     clean = _NOT_IN_A_REASON.sub("?", text)
     return (MARK + (clean if len(clean) <= LONGEST_REASON else f"{clean[: LONGEST_REASON - 4]} ...")).strip()
 
 
-def drain_words(manager: str, name: str, reason: str) -> list[str]:
-    """The command that takes the node out of use. Raises ValueError for what names no node, or a reason that is not ours."""
+def drain_command(manager: str, name: str, reason: str) -> list[str]:
+    """Return the command that drains a node. Raises ValueError for an invalid name, or a reason that is not from `reason_of`."""
     ours = reason.startswith(MARK.strip()) and len(reason) <= len(MARK) + LONGEST_REASON and not _NOT_IN_A_REASON.search(reason)
     if not is_name(name) or not ours:
-        raise ValueError(f"not a node's name and a reason of collbench's: {name!r}, {reason!r}")
+        raise ValueError(f"not a valid node name, or not a reason of collbench: {name!r}, {reason!r}")
     if manager == SLURM:
         return ["scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
     return ["kubectl", "cordon", name]
 
 
-def undo_words(manager: str, name: str) -> list[str]:
-    """The command that brings the node back. Raises ValueError for what names no node."""
+def undo_command(manager: str, name: str) -> list[str]:
+    """Return the command that returns a node to service. Raises ValueError for an invalid name."""
     if not is_name(name):
-        raise ValueError(f"not a node's name: {name!r}")
+        raise ValueError(f"not a valid node name: {name!r}")
     return ["scontrol", "update", f"NodeName={name}", "State=RESUME"] if manager == SLURM else ["kubectl", "uncordon", name]
 
 
-def look_line(host: str) -> str:
-    """What tells on which node a pod is, by its host's name: the name of an indexed job's pod is longer. Raises ValueError for none."""
+def pod_lookup_line(host: str) -> str:
+    """Return the command line that shows the node of a pod, by the pod's host name. Raises ValueError for an invalid name.
+
+    It searches the list of pods, since the name of a pod of an indexed job is longer than its host name.
+    """
     if not is_name(host):
-        raise ValueError(f"not a host's name: {host!r}")
+        raise ValueError(f"not a valid host name: {host!r}")
     return f"kubectl get pods --all-namespaces --output=wide | grep -F -e {shlex.quote(host)}"
 
 
 def line(words: Sequence[str]) -> str:
-    """The command as it is typed: each word quoted where it needs to be, a reason as people write it."""
+    """Return a command as a shell line; each word quoted where needed, a reason in double quotes."""
     return " ".join(_typed(word) for word in words)
 
 
@@ -130,19 +133,19 @@ def _typed(word: str) -> str:
     return f'{name}="{value}"' if name == "Reason" and not _NOT_IN_A_REASON.search(value) else shlex.quote(word)
 
 
-def nodes(manager: str, env: Mapping[str, str], ask: Ask, name: str = "") -> tuple[list[Node] | None, str]:
-    """All nodes that the manager has, or the one of that name; None and why, in few words, where it does not tell."""
+def nodes(manager: str, env: Mapping[str, str], run: Run, name: str = "") -> tuple[list[Node] | None, str]:
+    """Return (all nodes of the manager, or the one of that name; ""), or (None, why the manager did not report them)."""
     if manager == SLURM:
-        said = ask(["scontrol", "--all", "--oneliner", "show", "nodes", *[name] * bool(name)], env)
-        found = _of_slurm(said.out)
+        outcome = run(["scontrol", "--all", "--oneliner", "show", "nodes", *[name] * bool(name)], env)
+        found = _of_slurm(outcome.out)
     else:
-        said = ask(
+        outcome = run(
             ["kubectl", "get", "nodes", *[name] * bool(name), f"--request-timeout={TIMEOUT_S / 2:g}s", f"--output={_each(name)}"], env
         )
-        found = _of_kubernetes(said.out)
-    if said.code == 0 and found:
+        found = _of_kubernetes(outcome.out)
+    if outcome.code == 0 and found:
         return found, ""
-    return None, said.why or "it tells of no node"
+    return None, outcome.why or "it lists no nodes"
 
 
 def _each(name: str) -> str:
@@ -163,8 +166,8 @@ def _of_kubernetes(text: str) -> list[Node]:
     return [Node(row[0], row[1:] == ["true"], row[1:] == ["true"]) for row in rows]
 
 
-def ask_here(words: Sequence[str], env: Mapping[str, str]) -> Said:
-    """Runs a manager's command, without a shell, in English, for TIMEOUT_S at most."""
+def run_here(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    """Run a manager's command without a shell, with English output, for at most TIMEOUT_S seconds. Never raises for a failed command."""
     import subprocess
 
     try:
@@ -173,14 +176,15 @@ def ask_here(words: Sequence[str], env: Mapping[str, str]) -> Said:
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Said(None, why=f"{words[0]} did not answer within {TIMEOUT_S:g} s")
+        return Outcome(None, why=f"{words[0]} did not end within {TIMEOUT_S:g} s")
     except OSError as error:
-        return Said(None, why=f"{words[0]} cannot be started ({error.strerror or error})")
+        return Outcome(None, why=f"{words[0]} cannot be started ({error.strerror or error})")
     last = next((text for each in reversed(f"{done.stdout}\n{done.stderr}".splitlines()) if (text := printable(each))), "")
-    return Said(done.returncode, done.stdout, "" if done.returncode == 0 else last or f"{words[0]} ended with code {done.returncode}")
+    why = "" if done.returncode == 0 else last or f"{words[0]} ended with exit code {done.returncode}"
+    return Outcome(done.returncode, done.stdout, why)
 
 
-# What to do about it: recommendation.json, with a stable code for each kind of fault and the exact line that drains a node.
+# recommendation.json: a stable code for each kind of fault, and the exact command that drains a node.
 
 CODES = {
     "node": "CB6101",
@@ -193,7 +197,7 @@ CODES = {
 }
 SCHEMA, FILE, SCHEMA_FILE = 1, "recommendation.json", "recommendation.schema.json"
 _PATH = "path"
-_BY_MESSAGES = ("node", "sender", "receiver")  # slow messages lie in the node or in its link, unless isolation told which
+_BY_MESSAGES = ("node", "sender", "receiver")  # the fault is in the node or in its link, unless isolation found which
 _REACHES = {
     "node": "sends and receives at {} of the others",
     "sender": "sends at {} of the others",
@@ -202,20 +206,20 @@ _REACHES = {
     "inside": "reaches {} among its own ranks of what others do among theirs",
     "scale": "reaches {} of the others in larger groups",
 }
-# A hunt that ends with more than this says how much it left out: the file stays below a few MB whatever was measured.
+# Limits that keep the file below a few MB; it has the number of suspects left out.
 _MOST_SUSPECTS, _MOST_SENTENCES, _LONGEST_SENTENCE, _LONGEST_NAME = 1000, 20, 500, 300
 
 
 @dataclass(frozen=True)
 class About:
-    """The hunt whose verdict it is.
+    """The hunt that a recommendation is about.
 
     run         its folder
-    allocation  its name, None where nobody gave one
-    manager     who gives out the nodes: "slurm", "kubernetes", or "" where that is not known; then lines for both are written
-    nodes       by host what the manager calls it, of hosts that were told (`managers.node_names`); "" for a host of which ranks differ
-    pods        whether ranks run in pods: then a host's name is not its node's
-    no_drain    a sentence why nobody may be drained, whatever the verdict; "": somebody may
+    allocation  its name; None where it has none
+    manager     "slurm", "kubernetes", or "" where it is not known; then the commands for both are written
+    nodes       by host the manager's name of its node (`node_names`); "" where the ranks of a host disagree
+    pods        whether ranks run in pods, where a host name is not the name of a node
+    no_drain    why no node may be drained, whatever the verdict; "": nodes may be drained
     when        UTC, ISO 8601; "": now
     """
 
@@ -229,15 +233,15 @@ class About:
 
     @classmethod
     def here(
-        cls, run: Path, env: Mapping[str, str], told: Iterable[tuple[str, str | None]], *,
+        cls, run: Path, env: Mapping[str, str], names: Iterable[tuple[str, str | None]], *,
         allocation: str | None = None, manager: str = "", no_drain: str = "",
     ) -> About:  # fmt: skip
-        """Of a launch, by its environment and what each rank tells: its host, and `managers.node_here`. manager: of `check_apply`."""
-        return cls(run, allocation, manager or manager_of(env), node_names(told), in_pod(env), no_drain)
+        """Return it for this launch. names: (host, `node_here`) of each rank; manager: the result of `check_apply`."""
+        return cls(run, allocation, manager or manager_of(env), node_names(names), in_pod(env), no_drain)
 
 
 def recommendation(verdict: Verdict, about: About) -> dict[str, Any]:
-    """JSON-ready, as recommendation.schema.json has it. Only what is confirmed, and lies in a node, has lines that drain."""
+    """Return recommendation.json (recommendation.schema.json). Only confirmed faults in a node have commands that drain."""
     hosts = hosts_of(verdict.names)
     kept = verdict.suspects[:_MOST_SUSPECTS]
     return {
@@ -258,16 +262,17 @@ def recommendation(verdict: Verdict, about: About) -> dict[str, Any]:
     }
 
 
-def store(folder: Path, told: Mapping[str, Any]) -> Path:
-    """Writes it into the run's folder, in one step. Raises OSError, and then the file is what it was."""
-    replace(folder / FILE, to_page(told))
+def store(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Write recommendation.json into the run's folder, atomically, and return its path. Raises OSError; the old file then stays."""
+    replace(folder / FILE, to_page(content))
     return folder / FILE
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The recommendation in a run's folder, None where there is none. It may be a stranger's: no line of it is shown that is not ours.
+    """Return the recommendation in a run's folder, None where there is none.
 
-    Raises UsageError where it cannot be read, does not fit recommendation.schema.json, or has other lines than its nodes' own.
+    The folder may come from elsewhere, so a command is accepted only if it is exactly what collbench writes for that node. Raises
+    UsageError where the file cannot be read, does not fit recommendation.schema.json, or has other commands.
     """
     try:
         found: dict[str, Any] = read_object(folder / FILE)
@@ -275,20 +280,20 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UsageError(f"{folder / FILE} cannot be read ({why}): remove it, or hunt again") from error
+        raise UsageError(f"{folder / FILE}: cannot be read ({why}): remove it, or run the hunt again") from error
     misfit = _misfit(found)
     if misfit:
-        raise UsageError(f"{folder / FILE} does not fit recommendation.schema.json: {misfit}; remove it, or hunt again")
+        raise UsageError(f"{folder / FILE}: does not fit recommendation.schema.json: {misfit}; remove it, or run the hunt again")
     return found
 
 
-def lines(told: Mapping[str, Any]) -> list[str]:
-    """What it says to do, for people: a code with what to look at, then what to type, one command a line."""
-    confirmed = [each for each in told["suspects"] if each["state"] == CONFIRMED]
-    found = [f"{each['code']}: {each['advice']}; `collbench explain {each['code']}` says more" for each in confirmed]
-    if told["no_drain"] and confirmed:
-        found.append(f"nobody is to be drained: {told['no_drain']}")
-    return found + [row for each in told["drains"] for row in _typed_recommendation(each)]
+def lines(content: Mapping[str, Any]) -> list[str]:
+    """Return the recommendation for the terminal: each code with what to check, then the commands, one per line."""
+    confirmed = [each for each in content["suspects"] if each["state"] == CONFIRMED]
+    found = [f"{each['code']}: {each['advice']} (see `collbench explain {each['code']}`)" for each in confirmed]
+    if content["no_drain"] and confirmed:
+        found.append(f"do not drain any node: {content['no_drain']}")
+    return found + [row for each in content["drains"] for row in _command_lines(each)]
 
 
 def what(kind: str, ratio: float) -> str:
@@ -319,18 +324,18 @@ def _suspect(suspect: Suspect, verdict: Verdict, hosts: tuple[str, ...]) -> dict
 
 
 def _advice(suspect: Suspect, places: list[str]) -> str:
-    who = " and ".join(places)
+    named = " and ".join(places)
     if suspect.state != CONFIRMED:
-        return f"{who} {'is' if len(places) == 1 else 'are'} {suspect.state}: nothing is to be done about it"
+        return f"{named} {'is' if len(places) == 1 else 'are'} {suspect.state}: no action needed"
     if suspect.kind == _PATH:
-        return f"look at the cable and the switch ports between {who}; both are well with others, so neither is to be drained"
+        return f"check the cable and the switch ports between {named}; do not drain them: both are healthy with other partners"
     link = " and its link (NIC, cable, switch port)" if suspect.kind in _BY_MESSAGES else ""
     where = f" ({_name(suspect.part)})" if suspect.part else link
-    return f"look at {who}{where}: it {what(suspect.kind, suspect.ratio)}"
+    return f"check {named}{where}: it {what(suspect.kind, suspect.ratio)}"
 
 
 def _drains(suspects: tuple[Suspect, ...], hosts: tuple[str, ...], about: About) -> list[dict[str, Any]]:
-    """One for each node, which several pods may share; the first suspect there, the worst, gives the reason."""
+    """Return one entry for each node, which several pods may share; its first suspect, the worst, gives the reason."""
     found: dict[str, dict[str, Any]] = {}
     for each in suspects:
         if each.state == CONFIRMED and each.kind != _PATH:
@@ -355,37 +360,37 @@ def _drain(host: str, suspect: Suspect, about: About) -> dict[str, Any]:
         "if_slurm": None if about.manager else both.get(SLURM),
         "if_kubernetes": None if about.manager else both.get(KUBERNETES),
         "no_line": why_not,
-        "look_up": look_line(host) if about.pods and why_not and is_name(host) else None,
+        "look_up": pod_lookup_line(host) if about.pods and why_not and is_name(host) else None,
     }
 
 
 def _node_of(host: str, about: About) -> tuple[str | None, str | None]:
-    """The node's name, or None and why there is none that a command may have."""
-    told = about.nodes.get(host)
-    if told == "":
-        return None, f"the ranks of {_name(host)} name different nodes: look which of them it is"
-    if told is None and about.pods and about.manager != SLURM:
+    """Return (the node's name, None), or (None, why no name can be used in a command)."""
+    reported = about.nodes.get(host)
+    if reported == "":
+        return None, f"the ranks of {_name(host)} report different node names: find the right one by hand"
+    if reported is None and about.pods and about.manager != SLURM:
         return None, _sentence(
-            f"{_name(host)} is a pod, and which node it is on was not told: look it up, or set NODE_NAME in the pods "
-            "(from spec.nodeName) and hunt again"
+            f"{_name(host)} is a pod on an unknown node: look the node up, or set NODE_NAME in the pods (from spec.nodeName) and run the "
+            "hunt again"
         )
-    name = host if told is None else told
+    name = host if reported is None else reported
     if not is_name(name):
-        return None, f"{_name(name)!r} is not the name of one node: look by hand which it is"
+        return None, f"{_name(name)!r} is not a valid node name: find the right one by hand"
     return name, None
 
 
 def _both_lines(manager: str, name: str, reason: str) -> dict[str, str]:
-    return {"line": line(drain_words(manager, name, reason)), "undo": line(undo_words(manager, name))}
+    return {"line": line(drain_command(manager, name, reason)), "undo": line(undo_command(manager, name))}
 
 
-def _typed_recommendation(drain: Mapping[str, Any]) -> list[str]:
+def _command_lines(drain: Mapping[str, Any]) -> list[str]:
     if drain["no_line"]:
         return [drain["no_line"], *([f"  {drain['look_up']}"] if drain["look_up"] else [])]
     ways = (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"]))
     shown = [(start, way) for start, way in ways if way and way["line"]]
     return [row for start, way in shown for row in (
-        f"{start}to take {drain['node']} out of use:", f"  {way['line']}", f"{start}to bring {drain['node']} back:", f"  {way['undo']}",
+        f"{start}to drain {drain['node']}:", f"  {way['line']}", f"{start}to return {drain['node']} to service:", f"  {way['undo']}",
     )]  # fmt: skip
 
 
@@ -397,21 +402,21 @@ def _sentence(text: str) -> str:
     return printable(text[:_LONGEST_SENTENCE], _LONGEST_SENTENCE)
 
 
-def _misfit(told: Mapping[str, Any]) -> str:
+def _misfit(content: Mapping[str, Any]) -> str:
     from jsonschema import Draft202012Validator
 
     schema = json.loads(Path(__file__).with_name(SCHEMA_FILE).read_text(encoding="utf-8"))
     checks = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    error = next(iter(checks.iter_errors(told)), None)
+    error = next(iter(checks.iter_errors(content)), None)
     if error is not None:
         return _name(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message}")
-    if not all(text == printable(text, len(text)) for text in _texts(told)):
-        return "a text of it holds control characters"
-    typed = [None, *(each["line"] for each in told["drains"])]
-    ours = all(_is_ours(each, told["manager"]) for each in told["drains"]) and all(
-        each["line"] in typed and _is_undone(each) for each in told["applied"]
+    if not all(text == printable(text, len(text)) for text in _texts(content)):
+        return "a text contains control characters"
+    typed = [None, *(each["line"] for each in content["drains"])]
+    ours = all(_is_ours(each, content["manager"]) for each in content["drains"]) and all(
+        each["line"] in typed and _is_undone(each) for each in content["applied"]
     )
-    return "" if ours else "a line of it is not the one that drains its node, or brings it back"
+    return "" if ours else "a command does not belong to its node"
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -423,9 +428,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_ours(drain: Mapping[str, Any], manager: str | None) -> bool:
-    """Whether its lines are those that its node and reason make."""
+    """Return whether the commands are exactly those for the node and the reason."""
     node, host, none = drain["node"], drain["host"], {"line": None, "undo": None}
-    if drain["look_up"] not in (None, look_line(host) if is_name(host) else None):
+    if drain["look_up"] not in (None, pod_lookup_line(host) if is_name(host) else None):
         return False
     try:
         both = {each: _both_lines(each, node, drain["reason"]) for each in (SLURM, KUBERNETES)} if node else {}
@@ -439,35 +444,35 @@ def _is_ours(drain: Mapping[str, Any], manager: str | None) -> bool:
 
 def _is_undone(entry: Mapping[str, Any]) -> bool:
     return entry["undo"] is None or (
-        is_name(entry["node"]) and entry["undo"] in [line(undo_words(each, entry["node"])) for each in (SLURM, KUBERNETES)]
+        is_name(entry["node"]) and entry["undo"] in [line(undo_command(each, entry["node"])) for each in (SLURM, KUBERNETES)]
     )
 
 
 BEGUN, DRAINED, LEFT, FAILED = "begun", "drained", "left", "failed"
 DEFAULT_CAP = "2%"
 _CAP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%|([0-9]{1,9})", re.ASCII)
-_FORMS = "give a share of the cluster's nodes (--max-drain 2%) or a number of nodes (--max-drain 3)"
+_FORMS = "use a percentage of the cluster's nodes (--max-drain 2%) or a number of nodes (--max-drain 3)"
 
 
 @dataclass(frozen=True)
 class Cap:
-    """How many nodes may be drained by collbench at the same time: a share of all (of which one at least), or a number. text: as typed."""
+    """How many nodes collbench may drain in total: a percentage of all nodes (at least one node), or a number. text: as typed."""
 
     text: str
     percent: Fraction | None = None
     count: int = 0
 
     def of(self, nodes: int) -> int:
-        """How many of so many nodes; a share is rounded up."""
+        """Return the limit for a cluster of so many nodes; a percentage is rounded up."""
         return self.count if self.percent is None else max(1, ceil(self.percent * nodes / 100))
 
 
 @dataclass
 class Applied:
-    """What was done.
+    """What `apply` did.
 
-    entries  by node, as recommendation.json keeps them: node, action ("drained", "left" or "failed"), why, line, undo, when
-    refused  the sentence why nobody is drained, "": nothing stood against it
+    entries  one per node, as in recommendation.json: node, action ("drained", "left" or "failed"), why, line, undo, when
+    refused  why no node was drained; "": nodes were, or there were none to drain
     """
 
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -475,113 +480,109 @@ class Applied:
 
     @property
     def undo(self) -> list[str]:
-        """The lines that bring back what was drained."""
+        """The commands that return the drained nodes to service."""
         return [each["undo"] for each in self.entries if each["undo"]]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """For "applied" of recommendation.json."""
+        """Return "applied" of recommendation.json."""
         return self.entries
 
     def lines(self) -> list[str]:
-        """For people: what was done, what was not and why, and one line per node that undoes it."""
+        """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""
         return [self.refused] if self.refused else lines_of(self.entries)
 
 
 def parse_cap(text: str) -> Cap:
-    """ "2%", "0.5 %" or "3". Raises UsageError for what is neither, for nobody, and for more than all."""
+    """Parse "2%", "0.5 %" or "3". Raises UsageError for anything else, for 0, and for more than 100 %."""
     match = _CAP.fullmatch(text.strip())
     shown = printable(text, 40)
     if not match:
-        raise UsageError(f"--max-drain {shown!r} is no number of nodes: {_FORMS}")
+        raise UsageError(f"--max-drain {shown!r}: not a valid number of nodes: {_FORMS}")
     number = Fraction(match[1] or match[2])
     if not number:
-        raise UsageError(f"--max-drain {shown} lets nobody be drained: leave --apply out, or {_FORMS}")
+        raise UsageError(f"--max-drain {shown} allows no drain: omit --apply, or {_FORMS}")
     if match[1] and number > 100:
-        raise UsageError(f"--max-drain {shown} is more than all nodes: {_FORMS}")
+        raise UsageError(f"--max-drain {shown} exceeds 100 %: {_FORMS}")
     return Cap(text.strip(), number) if match[1] else Cap(text.strip(), None, int(number))
 
 
-def check_apply(env: Mapping[str, str], ask: Ask = ask_here) -> str:
-    """Who would drain here, "slurm" or "kubernetes", and answers. Raises UsageError where nobody does, or both would.
+def check_apply(env: Mapping[str, str], run: Run = run_here) -> str:
+    """Return the manager that can drain nodes here, "slurm" or "kubernetes". Raises UsageError where none can, or both.
 
-    A tool in PATH is not enough: kubectl comes with other packages, to machines that know of no cluster.
+    The manager must answer: kubectl in PATH is not enough, since other packages install it on machines without a cluster.
     """
     launched = manager_of(env)
     tried = [launched] if launched else [name for name, tool in TOOLS.items() if which(tool, path=env.get("PATH"))]
-    told = {name: nodes(name, env, ask) for name in tried}
-    answer = [name for name, (found, _) in told.items() if found is not None]
+    results = {name: nodes(name, env, run) for name in tried}
+    answer = [name for name, (found, _) in results.items() if found is not None]
     if len(answer) > 1:
-        raise UsageError("--apply finds both Slurm and Kubernetes here, and neither started this launch: start it with srun or in pods, or "
-                         "leave --apply out and type the lines of recommendation.json")  # fmt: skip
+        raise UsageError("--apply: this host has both Slurm and Kubernetes, and neither started this launch: start it with srun or in "
+                         "pods, or omit --apply and run the commands of recommendation.json")  # fmt: skip
     if not answer:
-        raise UsageError(f"--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, and {_nobody(told)}: start where one of "
-                         "them is, or leave --apply out and type the lines of recommendation.json where it is")  # fmt: skip
+        raise UsageError(f"--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, but {_no_answer(results)}: start the "
+                         "hunt on a host with one of them, or omit --apply and run the commands of recommendation.json there")  # fmt: skip
     return answer[0]
 
 
 def apply(
-    told: Mapping[str, Any],
+    content: Mapping[str, Any],
     cap: Cap,
     env: Mapping[str, str],
     note: Callable[[dict[str, Any]], None] = lambda entry: None,
-    ask: Ask = ask_here,
+    run: Run = run_here,
 ) -> Applied:
-    """Drains what a recommendation confirms, unless more nodes are confirmed than `cap` leaves: then nobody.
+    """Drain the nodes of a recommendation. Drains none if that would exceed `cap`.
 
-    Where somebody else drains meanwhile, so that both together pass the cap, a node just drained is brought back.
+    If another hunt drains at the same time and both together exceed the cap, the node just drained is returned to service.
 
-    `note` is called before a node is asked for, with an entry that has begun, and again with what came of it: whatever ends this
-    process, its notes name every node that may be drained. What the manager refuses is a sentence in the result, and nothing is raised
-    but RunFailed where `note` does: no more is drained then, and the sentence tells what was, and how to undo it.
+    `note` is called with an entry before each drain, and again with its outcome. So its records name all nodes that may be drained,
+    however this process ends. A failure of the manager is part of the result. Raises RunFailed only where `note` fails: then no further
+    node is drained, and the message has what was done and how to undo it.
     """
-    refused = _no_reason(told)
-    found, why = (None, "") if refused else nodes(told["manager"], env, ask)
+    refused = _not_applicable(content)
+    found, why = (None, "") if refused else nodes(content["manager"], env, run)
     if found is None:
-        return _nobody_is(refused or f"{TOOLS[told['manager']]} does not say which nodes there are ({why}); the lines to type are in "
-                          "recommendation.json")  # fmt: skip
+        return _refused(refused or f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json")
     there = {node.name: node for node in found}
-    new = [each for each in told["drains"] if not _drained(there, each)]
-    refused = _past_the_cap(cap, len(new), found, told["manager"])
+    new = [each for each in content["drains"] if not _drained(there, each)]
+    refused = _over_the_cap(cap, len(new), found, content["manager"])
     if refused:
-        return _nobody_is(refused)
-    applied, drainer = Applied(), _Drainer(told["manager"], cap, env, ask, there, note)
-    for each in told["drains"]:
+        return _refused(refused)
+    applied, drainer = Applied(), _Drainer(content["manager"], cap, env, run, there, note)
+    for each in content["drains"]:
         try:
             applied.entries.append(entry := drainer.drain(each))
             note(entry)
-        except CollbenchError as error:  # what was done must be known even where it can no longer be written
-            raise RunFailed(f"{error}; meanwhile {'; '.join(applied.lines()) or 'nobody is drained'}") from error
+        except CollbenchError as error:  # report what was done even where it can no longer be written
+            raise RunFailed(f"{error}; so far: {'; '.join(applied.lines()) or 'no node is drained'}") from error
     return applied
 
 
 def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What "applied" of a recommendation says to people."""
-    return [*(each["why"] for each in entries), *(f"undo it with: {each['undo']}" for each in entries if each["undo"])]
+    """Return "applied" of a recommendation as lines for the terminal."""
+    return [*(each["why"] for each in entries), *(f"undo: {each['undo']}" for each in entries if each["undo"])]
 
 
-def _nobody_is(why: str) -> Applied:
-    return Applied(refused=f"nobody is drained: {why}")
+def _refused(why: str) -> Applied:
+    return Applied(refused=f"no node is drained: {why}")
 
 
-def _nobody(told: Mapping[str, tuple[Any, str]]) -> str:
-    if not told:
-        return "neither is found here"
-    return " and ".join(f"{TOOLS[name]} does not answer ({why})" for name, (_, why) in told.items())
+def _no_answer(results: Mapping[str, tuple[Any, str]]) -> str:
+    if not results:
+        return "neither is installed here"
+    return " and ".join(f"{TOOLS[name]} does not work ({why})" for name, (_, why) in results.items())
 
 
-def _no_reason(told: Mapping[str, Any]) -> str:
-    """Why a recommendation drains nobody; "": it does."""
-    if told["result"] != CONFIRMED:
-        return "nobody is confirmed as the reason" if told["result"] == "nobody" else "there is no verdict"
-    if told["no_drain"]:
-        return str(told["no_drain"])
-    if not told["drains"]:
-        return "what is confirmed lies in no node"
-    return (
-        ""
-        if told["manager"] in TOOLS
-        else "neither Slurm nor Kubernetes gives out these nodes; the lines to type are in recommendation.json"
-    )
+def _not_applicable(content: Mapping[str, Any]) -> str:
+    """Return why a recommendation drains no node; "" where it drains some."""
+    if content["result"] != CONFIRMED:
+        return "the hunt found no slow node or pair" if content["result"] == "nobody" else "the hunt has no verdict"
+    if content["no_drain"]:
+        return str(content["no_drain"])
+    if not content["drains"]:
+        return "no confirmed fault is in a node"
+    known = content["manager"] in TOOLS
+    return "" if known else "neither Slurm nor Kubernetes manages these nodes; the commands are in recommendation.json"
 
 
 def _drained(there: Mapping[str, Node], drain: Mapping[str, Any]) -> bool:
@@ -589,71 +590,67 @@ def _drained(there: Mapping[str, Node], drain: Mapping[str, Any]) -> bool:
     return node is not None and node.drained
 
 
-def _past_the_cap(cap: Cap, new: int, found: list[Node], manager: str) -> str:
+def _over_the_cap(cap: Cap, new: int, found: list[Node], manager: str) -> str:
     ours, most = sum(node.ours for node in found), cap.of(len(found))
     if not new or ours + new <= most:
         return ""
-    by = "by collbench" if manager == "slurm" else "(cordoned, by whom is not told)"
-    before = f", {ours} {'is' if ours == 1 else 'are'} drained {by} already" if ours else ""
+    before = f", {plural(ours, 'node')} already {'drained by collbench' if manager == SLURM else 'cordoned'}" if ours else ""
     return (
-        f"{new} {'is' if new == 1 else 'are'} confirmed{before}, and --max-drain {cap.text} allows {most} of {len(found)} nodes; "
-        "see whether what they share is the reason, then type the lines of recommendation.json, or raise --max-drain"
+        f"{plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of {plural(len(found), 'node')}; check for a "
+        "common cause, then run the commands of recommendation.json, or use a larger --max-drain"
     )
 
 
 def _left(node: Node, drain: Mapping[str, Any]) -> dict[str, Any]:
     reason = f" ({node.reason})" if node.reason else ""
-    return _entry(drain, LEFT, f"{node.name} is drained already{reason}, and left as it is")
+    return _entry(drain, LEFT, f"{node.name} is already drained{reason}; left unchanged")
 
 
 @dataclass(frozen=True)
 class _Drainer:
-    """Who drains, how many at most, and how it is asked; there: by name the nodes as they were at first.
-
-    note: is told of each node before it is asked for
-    """
+    """Drains nodes one by one; there: by name the nodes as they were before, note: as in `apply`."""
 
     manager: str
     cap: Cap
     env: Mapping[str, str]
-    ask: Ask
+    run: Run
     there: Mapping[str, Node]
     note: Callable[[dict[str, Any]], None]
 
     def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:
-        """One node, unless it is drained already, or can no longer be within the cap; what came of it."""
+        """Drain one node, unless it is already drained, or the cap would be exceeded by now; return the entry with the outcome."""
         name = drain["node"]
         if _drained(self.there, drain):
             return _left(self.there[name], drain)
         if not name or not is_name(name):
-            return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'its name is not that of one node'}")
-        by_hand, tool = f"type by hand, where it is allowed: {line(self._words(drain))}", TOOLS[self.manager]
+            return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
+        command, tool = self._command(drain), TOOLS[self.manager]
+        by_hand = f"run by hand, with the needed permissions: {line(command)}"
         if name not in self.there:
-            return _entry(drain, FAILED, f"{name} is not drained: {tool} knows no node of that name; with its right name {by_hand}")
-        why = f"{tool} was asked to drain {name}, and what came of it is not known"
-        self.note(_entry(drain, BEGUN, why) | {"undo": line(undo_words(self.manager, name))})
-        said = self.ask(self._words(drain), self.env)
-        now = nodes(self.manager, self.env, self.ask)[0] or []  # what is now counts: an answer may be lost, and one of success may be wrong
+            return _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
+        self.note(_entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known")
+                  | {"undo": line(undo_command(self.manager, name))})  # fmt: skip
+        outcome = self.run(command, self.env)
+        now = nodes(self.manager, self.env, self.run)[0] or []  # the state counts, not the exit code of the command
         if any(node.name == name and node.drained for node in now):
-            return self._taken_back(drain) if sum(node.ours for node in now) > self.cap.of(len(now)) else self._done(drain)
-        return _entry(
-            drain, FAILED, f"{name} is not drained ({said.why or f'{tool} said that it did, and the node is not drained'}): {by_hand}"
-        )
+            return self._revert(drain) if sum(node.ours for node in now) > self.cap.of(len(now)) else self._done(drain)
+        why = outcome.why or f"{tool} reported success, but the node is not drained"
+        return _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
 
-    def _taken_back(self, drain: Mapping[str, Any]) -> dict[str, Any]:
-        """Two hunts that drain at the same time each saw room for their own; where there is none for both, who sees it gives way."""
-        name, past = drain["node"], f"with it more nodes than --max-drain {self.cap.text} allows are drained, since others were meanwhile"
-        said = self.ask(undo_words(self.manager, name), self.env)
-        now, _ = nodes(self.manager, self.env, self.ask, name)
+    def _revert(self, drain: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a node to service that exceeds the cap, because another hunt has drained nodes since this one checked."""
+        name, over = drain["node"], f"another hunt drained nodes at the same time, and --max-drain {self.cap.text} is exceeded"
+        outcome = self.run(undo_command(self.manager, name), self.env)
+        now, _ = nodes(self.manager, self.env, self.run, name)
         if now and now[0].name == name and not now[0].drained:
-            return _entry(drain, LEFT, f"{name} was drained and is brought back: {past}")
-        return self._done(drain, f", and could not be brought back ({said.why or 'why is not told'}): {past}")
+            return _entry(drain, LEFT, f"{name} was drained and returned to service: {over}")
+        return self._done(drain, f", and could not be returned to service ({outcome.why or 'unknown cause'}): {over}")
 
     def _done(self, drain: Mapping[str, Any], why: str = "") -> dict[str, Any]:
-        return _entry(drain, DRAINED, f"{drain['node']} is drained{why}") | {"undo": line(undo_words(self.manager, drain["node"]))}
+        return _entry(drain, DRAINED, f"{drain['node']} is drained{why}") | {"undo": line(undo_command(self.manager, drain["node"]))}
 
-    def _words(self, drain: Mapping[str, Any]) -> list[str]:
-        return drain_words(self.manager, drain["node"], drain["reason"])
+    def _command(self, drain: Mapping[str, Any]) -> list[str]:
+        return drain_command(self.manager, drain["node"], drain["reason"])
 
 
 def _entry(drain: Mapping[str, Any], action: str, why: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""What was typed, quoted for the language of the file it goes into: nothing reaches a file any other way.
+"""Emitted files: quoting of values for each language, and the templates.
 
-A template's `{{ … }}` takes whole numbers and what one of these has quoted, and refuses everything else: text that was forgotten to be
-quoted is an error of ours that a test finds, never a hole.
+A template's `{{ … }}` accepts whole numbers and `Quoted` text only. So a missing quoting function is an error in a test, not an injection.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class Quoted(str):
-    """Text that may stand in a file as it is."""
+    """Text that is quoted for its file."""
 
     __slots__ = ()
 
 
 def printable(text: str) -> str:
-    """The text. Raises UsageError for control characters and line ends, which no quoting carries safely everywhere."""
+    """Return the text. Raises UsageError for control characters and line ends, which cannot be quoted safely in all languages."""
     if not text.isprintable():
-        raise UsageError(f"{text!r} has characters that cannot be printed: leave them out")
+        raise UsageError(f"{text!r} contains control characters: remove them")
     return text
 
 
@@ -68,7 +67,7 @@ def python(text: str) -> Quoted:
 
 
 def ansible(text: str) -> Quoted:
-    """A YAML string that Ansible takes as it is: its tag `!unsafe` stands where Jinja would find something to fill in."""
+    """A YAML string that Ansible does not expand: tagged `!unsafe` if it contains "{"."""
     return Quoted(("!unsafe " if "{" in text else "") + yaml(text))
 
 
@@ -77,7 +76,7 @@ def remark(text: str) -> Quoted:
     return Quoted(printable(text))
 
 
-# Templates of the files, kinds/templates/*.j2: text to be read, with holes that only take what is quoted.
+# The templates: kinds/templates/*.j2.
 
 _FOLDER = Path(__file__).parent / "kinds" / "templates"
 FILTERS = (
@@ -102,9 +101,9 @@ _ANGLES: dict[str, Any] = {
 
 
 def filled(name: str, **values: Any) -> str:
-    """The template `name` with these values; whole numbers and `Quoted` text alone are written, others through a filter that quotes.
+    """Return the template `name` filled with these values; only whole numbers and `Quoted` text are accepted, others need a filter.
 
-    Where the file's own language is Jinja (Ansible), our holes are << … >> and <% … %>: its name then begins with "ansible".
+    A template of Ansible, whose own language is Jinja, uses << … >> and <% … %>; its name begins with "ansible".
     """
     return _environment(_FOLDER, name.startswith("ansible")).get_template(name).render(**values)
 
@@ -130,4 +129,4 @@ def _environment(folder: Path, angles: bool) -> Environment:
 def _safe(value: object) -> str:
     if isinstance(value, Quoted) or type(value) is int:
         return str(value)
-    raise TypeError(f"{value!r} is not quoted: put it through one of {', '.join(each.__name__ for each in FILTERS)}")
+    raise TypeError(f"{value!r} is not quoted: use one of {', '.join(each.__name__ for each in FILTERS)}")

@@ -1,4 +1,4 @@
-"""A job, whatever starts it: what follows `collbench`, and how many nodes, ranks and GPUs it wants; the same for every kind."""
+"""A job for any launcher: the command after `collbench`, its settings, and the file that starts it (written, or submitted)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ Value = str | int | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """Something that may be said of a job: an option of `collbench emit`, and a key of a site file.
+    """A setting of a job: an option of `collbench emit`, and a key of a site file.
 
     name        as in a site file; the option is --name
-    metavar     what --help calls its value
-    summary     one line of --help
-    parse       from what was typed to the value; raises UsageError that says what is wrong with it, without naming the setting
-    default     None: nothing is said, and the file says nothing of it either
-    many        it may be given several times: its value is a tuple of all, of a site's defaults first, then its partition's, then typed
+    metavar     name of its value in --help; summary: one line of --help
+    parse       text -> value; raises UsageError with the cause, without the name of the setting
+    default     None: not set, and not in the file
+    many        it may be repeated; its value is a tuple: the site's defaults first, then its partition's, then the command line's
     """
 
     name: str
@@ -41,11 +40,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be started.
+    """A job to start.
 
-    command     follows `collbench`
-    settings    all of its kind by name; None: it was not said, and has no default
-    said        the names of those that were said
+    command     the words after `collbench`
+    settings    all settings of its kind by name; None: not set, and no default
+    said        the names of the settings that the user set
     """
 
     command: tuple[str, ...]
@@ -53,67 +52,67 @@ class Job:
     said: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a setting; None where nothing was said. Raises KeyError for one that the kind does not have: a misspelt one, too."""
+        """Return the value of a setting; None where it is not set. Raises KeyError for one that the kind does not have."""
         return self.settings[name]
 
     @property
     def name(self) -> str:
-        """A word: what the launcher calls the job."""
+        """The job's name in the launcher."""
         return str(self["name"])
 
     @property
     def program(self) -> str:
-        """collbench, as the nodes find it."""
+        """The path of collbench on the nodes."""
         return str(self["program"])
 
     @property
     def runs(self) -> str:
-        """The folder in which run folders are left."""
+        """The folder of all run folders."""
         return str(self["runs"])
 
     @property
     def says_out(self) -> bool:
-        """Whether the command says itself where its run folder is."""
+        """Whether the command sets its run folder itself."""
         return self.out is not None
 
     @property
     def out(self) -> str | None:
-        """The run folder that the command names; None where it leaves that to collbench, or to the file."""
-        return self.told("--out")
+        """The run folder that the command sets; None where collbench or the file sets it."""
+        return self.option("--out")
 
     @property
     def wants_out(self) -> bool:
-        """Whether the command writes a run folder and leaves it to the file to say where: probe and doctor write none, --resume goes on."""
-        return self.command[0] not in ("probe", "doctor") and not self.says_out and self.told("--resume") is None
+        """Whether the file must set the run folder: not for probe and doctor, which write none, nor with --resume."""
+        return self.command[0] not in ("probe", "doctor") and not self.says_out and self.option("--resume") is None
 
     @property
     def resumes(self) -> bool:
-        """Whether the command can go on with its run folder when the scheduler begins the job again; some measure all in one launch."""
+        """Whether the command can continue in its run folder when the scheduler restarts the job."""
         whole = ("probe", "doctor", "pairs", "hunt", "workload")
-        return self.command[0] not in whole and self.told("--resume") is None and "--resume-if-exists" not in self.command
+        return self.command[0] not in whole and self.option("--resume") is None and "--resume-if-exists" not in self.command
 
     @property
     def nodes(self) -> int:
-        """How many, from 1 on."""
+        """The number of nodes, at least 1."""
         return int(self["nodes"])
 
     @property
     def gpus(self) -> int:
-        """Of each node, from 0 on."""
+        """The number of GPUs of each node, at least 0."""
         return int(self["gpus-per-node"])
 
     @property
     def ranks(self) -> int:
-        """Of each node: as was said, else one for each GPU, else 1."""
+        """The number of ranks on each node: as set, else one per GPU, else 1."""
         return int(self["ranks-per-node"] or self.gpus or 1)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that every rank is to have, by name."""
+        """The environment variables for all ranks, by name."""
         return dict(pair.split("=", 1) for pair in self["env"] or ())
 
-    def told(self, option: str) -> str | None:
-        """The value of a long option of the command, the last one where there are several."""
+    def option(self, option: str) -> str | None:
+        """Return the value of a long option of the command, the last one where it is repeated; None without it."""
         found = None
         for word, following in pairwise((*self.command, "")):
             if word == option or word.startswith(f"{option}="):
@@ -123,12 +122,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of launcher: which settings it has a use for, how the file is written, and what takes it.
+    """A kind of launcher: its settings, and the file that it needs.
 
-    suffix      what the file's name ends with: ".sbatch"
-    render      the file's text, which ends with a line end. Raises UsageError for settings that contradict each other
-    submit      the command that reads the file from stdin, as ("sbatch",); empty: the user runs the file
-    start       the command line that starts a file which is called FILE
+    suffix      of the file's name: ".sbatch"
+    render      a job -> the text of the file. Raises UsageError for settings that contradict each other
+    submit      the command that reads the file from stdin: ("sbatch",); (): the user runs the file
+    start       the command line that starts a file named FILE
     """
 
     name: str
@@ -141,63 +140,61 @@ class Kind:
 
     @property
     def remedy(self) -> str:
-        """What whoever says --submit is told where nothing can take the file."""
-        return f"write the file with --write, then: {self.start}"
+        """The remedy where --submit is not possible."""
+        return f"write the file with --write, then run: {self.start}"
 
 
 def job_of(kind: Kind, command: tuple[str, ...], said: Mapping[str, Value]) -> Job:
-    """A job of this kind. Raises UsageError for a setting that the kind has no use for, naming those kinds' option."""
+    """Return a job of this kind. Raises UsageError for a setting that the kind does not have."""
     known = {each.name: each for each in kind.settings}
     for name in said:
         if name not in known:
-            raise UsageError(f"emit {kind.name} has no use for --{name}: leave it out (see `collbench emit --help`)")
+            raise UsageError(f"--{name} does not apply to emit {kind.name}: omit it (see `collbench emit --help`)")
     defaults = {name: each.default for name, each in known.items()}
     return Job(command, {**defaults, **said}, frozenset(said))
 
-
-# Where an emitted file goes: onto the disk, or to the command that takes it.
 
 _TIMEOUT_S = 60.0
 
 
 def write(file: Path, text: str) -> None:
-    """A new file that may be run. Raises UsageError where there is one already, or it cannot be written."""
+    """Write a new file, executable if it is a script. Raises UsageError where it exists, or cannot be written."""
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
         file.chmod(0o755 if text.startswith("#!") else 0o644)
     except FileExistsError as error:
-        raise UsageError(f"--write {file} is there already: choose another name, so that nothing is lost") from error
+        raise UsageError(f"--write {file}: the file exists: choose another name") from error
     except OSError as error:
-        raise UsageError(f"--write {file} cannot be written ({error.strerror}): choose another folder") from error
+        raise UsageError(f"--write {file}: cannot be written ({error.strerror}): choose another folder") from error
 
 
 def submit(kind: Kind, text: str, env: Mapping[str, str]) -> str:
-    """What the launcher's own command says when it reads the file from stdin; its warnings go to stderr.
+    """Submit the file through stdin of the launcher's command and return its output; its warnings go to stderr.
 
-    Raises UsageError where it is missing, or refuses the file.
+    Raises UsageError where the command is missing or fails.
     """
     if not kind.submit:
-        raise UsageError(f"emit {kind.name} has nothing to submit to: {kind.remedy}")
+        raise UsageError(f"--submit is not supported by emit {kind.name}: {kind.remedy}")
     program = shutil.which(kind.submit[0], path=env.get("PATH"))
     if not program:
-        raise UsageError(f"--submit needs {kind.submit[0]}, which is not found: {kind.remedy}")
+        raise UsageError(f"--submit: {kind.submit[0]} not found: {kind.remedy}")
     try:
         line = [program, *kind.submit[1:]]
         done = subprocess.run(line, input=text.encode(), capture_output=True, timeout=_TIMEOUT_S, check=False, env=dict(env))
     except OSError as error:
         raise UsageError(f"{program} cannot be started ({error.strerror}): {kind.remedy}") from error
     except subprocess.TimeoutExpired as error:
-        raise UsageError(f"{kind.submit[0]} did not answer within {_TIMEOUT_S:g} s: see whether it has the job nevertheless") from error
+        raise UsageError(f"{kind.submit[0]} did not end within {_TIMEOUT_S:g} s: check whether the job was submitted") from error
     out, err = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     if done.returncode:
-        raise UsageError(f"{kind.submit[0]} did not take the job: {' '.join((err or out).split()) or f'exit code {done.returncode}'}")
+        raise UsageError(f"{kind.submit[0]} failed: {' '.join((err or out).split()) or f'exit code {done.returncode}'}")
     if err:
         print(err, file=sys.stderr)
     return out
 
 
-# What may be said of a job of any kind; each kind adds what it alone knows.
+# The settings of all kinds; each kind adds its own.
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 # A registry's reference (host:port/path/name:tag@digest), or a path of a file (.sif, .sqsh)
@@ -209,43 +206,43 @@ MOST_NODES = 100_000
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """A parser of whole numbers from `least` to `most`."""
+    """Return a parser of whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         stripped = text.strip()
         if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= _DIGITS and least <= int(stripped) <= most):
-            raise UsageError(f"'{text}' is not a whole number from {least} to {most}")
+            raise UsageError(f"'{text}': not a whole number from {least} to {most}")
         return int(stripped)
 
     return parse
 
 
 def word(text: str) -> str:
-    """A name that no launcher can mistake: letters, digits and - _ . + after a letter or digit. Raises UsageError."""
-    return _matching(_WORD, text, "a name: letters, digits and -_.+ alone, a letter or digit first")
+    """Return a name of letters, digits and - _ . + that begins with a letter or digit. Raises UsageError for anything else."""
+    return _matching(_WORD, text, "a valid name: use letters, digits and -_.+, with a letter or digit first")
 
 
 def image(text: str) -> str:
-    """A container image: a registry's reference, or a file's path. Raises UsageError, for blanks and quotes among others."""
-    return _matching(_IMAGE, text, "an image: write registry/name:tag, or the path of a .sif or .sqsh file, without blanks and quotes")
+    """Return a container image: a registry's reference, or a file's path. Raises UsageError, e.g. for blanks and quotes."""
+    return _matching(_IMAGE, text, "a valid image: use registry/name:tag, or the path of a .sif or .sqsh file, without blanks and quotes")
 
 
 def module(text: str) -> str:
-    """An environment module, such as openmpi/5.0. Raises UsageError."""
-    return _matching(_MODULE, text, "a module: write name/version, letters, digits and -_.+/= alone, a letter or digit first")
+    """Return an environment module, such as openmpi/5.0. Raises UsageError."""
+    return _matching(_MODULE, text, "a valid module: use name/version, of letters, digits and -_.+/=, with a letter or digit first")
 
 
 def variable(text: str) -> str:
-    """NAME=VALUE. Raises UsageError."""
+    """Return NAME=VALUE. Raises UsageError."""
     return printable(_matching(_VARIABLE, text, "NAME=VALUE, with a name of letters, digits and _"))
 
 
 def path(text: str) -> str:
-    """A path, of any printable characters. Raises UsageError for none, for one that would be read as an option, and for ~ and $HOME."""
+    """Return a path of printable characters. Raises UsageError for an empty one, one that looks like an option, and for ~ and $HOME."""
     if not text or text.startswith("-"):
-        raise UsageError(f"'{text}' is no path: write ./{text} for a file of that name" if text else "a path is missing")
+        raise UsageError(f"'{text}' looks like an option: use ./{text} for a file of that name" if text else "missing path")
     if text.startswith(("~", "$")):
-        raise UsageError(f"'{text}' would stay as it is, because nothing expands it there: write the whole path")
+        raise UsageError(f"'{text}' is not expanded there: use the whole path")
     return printable(text)
 
 
@@ -256,7 +253,7 @@ def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """A parser of one of these words."""
+    """Return a parser of one of these words."""
 
     def parse(text: str) -> str:
         if text not in choices:
@@ -269,21 +266,21 @@ def one_of(*choices: str) -> Callable[[str], str]:
 NODES = Setting("nodes", "N", "nodes", whole(1, MOST_NODES), 2)
 GPUS = Setting("gpus-per-node", "G", "GPUs of each node", whole(0, 64), 0)
 RANKS = Setting("ranks-per-node", "K", "ranks on each node (default: one per GPU, else 1)", whole(1, 1024))
-CPUS = Setting("cpus-per-rank", "C", "cores for each rank (default: what the launcher gives)", whole(1, 1024))
+CPUS = Setting("cpus-per-rank", "C", "cores per rank (default: the launcher's)", whole(1, 1024))
 MINUTES = Setting("minutes", "M", "time limit", whole(1, 60 * 24 * 30), 30)
 NAME = Setting("name", "NAME", "the job's name", word, "collbench")
-PROGRAM = Setting("program", "PATH", "collbench, as the nodes find it", path, "collbench")
-RUNS = Setting("runs", "FOLDER", "where run folders are left, on a file system that all nodes share", path, "runs")
-ENV = Setting("env", "NAME=VALUE", "a variable for every rank; may be given several times", variable, many=True)
-MODULES = Setting("module", "NAME", "an environment module that is loaded first; may be given several times", module, many=True)
-IMAGE = Setting("image", "IMAGE", "a container that has collbench: registry/name:tag, or a .sif or .sqsh file", image)
-PORT = Setting("port", "PORT", "where the ranks meet, on the first node", whole(1024, 65535), 29500)
-HOSTS = Setting("hosts", "FILE", "a file with the hosts' names, one in each line", path)
+PROGRAM = Setting("program", "PATH", "path of collbench on the nodes", path, "collbench")
+RUNS = Setting("runs", "FOLDER", "folder of the run folders, on a file system that all nodes share", path, "runs")
+ENV = Setting("env", "NAME=VALUE", "an environment variable for all ranks; may be repeated", variable, many=True)
+MODULES = Setting("module", "NAME", "an environment module to load first; may be repeated", module, many=True)
+IMAGE = Setting("image", "IMAGE", "a container image with collbench: registry/name:tag, or a .sif or .sqsh file", image)
+PORT = Setting("port", "PORT", "port of rank 0's node, at which the ranks connect", whole(1024, 65535), 29500)
+HOSTS = Setting("hosts", "FILE", "a file with host names, one per line", path)
 
 EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)
 
 
-# A site file: what is the same for every job of a cluster, said once, by partition.
+# A site file: settings that all jobs of a cluster, or of a partition, have in common.
 #
 #     schema = 1
 #     [defaults]
@@ -292,34 +289,34 @@ EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)
 #     gpus-per-node = 8
 #     env = ["NCCL_IB_HCA=mlx5"]
 #
-# Its keys are the settings' names. `--partition h100` takes what that table says; what is typed wins, then the partition, then defaults.
-# Of a setting that may be given several times all are taken, in the other order: of two values of one variable the typed one wins.
+# Its keys are the names of the settings. `--partition h100` selects that table. The command line takes precedence, then the partition, then
+# the defaults. The values of a setting that may be repeated are joined in the opposite order, so that the last one takes precedence.
 
 _TOP = frozenset({"schema", "defaults", "partitions"})
 _LARGEST_BYTES = 1 << 20
 
 
 def of_site(file: Path, partition: str | None, known: Mapping[str, Setting], *, named: bool = False) -> dict[str, Value]:
-    """What the file says of a job on this partition (None: none was named), by setting. `known`: every kind's settings, by name.
+    """Return the settings of a site file for a partition (None: only the defaults). `known`: the settings of all kinds, by name.
 
-    `named`: the partition is nothing but a table's name, so that there has to be one. Raises UsageError for a file that cannot be read,
-    an unknown key or partition, and a value that its setting refuses.
+    `named`: the partition must be a table of the file. Raises UsageError for a file that cannot be read, an unknown key or partition, and
+    an invalid value.
     """
-    told = _read(file)
-    defaults, partitions = told.get("defaults", {}), told.get("partitions", {})
+    content = _read(file)
+    defaults, partitions = content.get("defaults", {}), content.get("partitions", {})
     for where, table in (("defaults", defaults), ("partitions", partitions)):
         if not isinstance(table, dict):
-            raise UsageError(f"{file}: {where} has to be a table: write [{where}{'.NAME' if where == 'partitions' else ''}]")
+            raise UsageError(f"{file}: {where} is not a table: write [{where}{'.NAME' if where == 'partitions' else ''}]")
     if partition is not None and (partitions or named) and partition not in partitions:
         others = f"choose from {', '.join(partitions)}, or " if partitions else ""
-        raise UsageError(f"{file} has no partition {partition!r}: {others}add [partitions.{partition}]")
+        raise UsageError(f"{file}: unknown partition {partition!r}: {others}add [partitions.{partition}]")
     tables = {"defaults": defaults, **{f"partitions.{name}": table for name, table in partitions.items()}}
     parsed = {where: _parsed(f"{file}: [{where}]", table, known) for where, table in tables.items()}
     return together(parsed["defaults"], parsed.get(f"partitions.{partition}", {}))
 
 
 def together(*said: Mapping[str, Value]) -> dict[str, Value]:
-    """What several places say: the last one's word, but all values of what may be given several times, in this order."""
+    """Return the settings of several places: the last one takes precedence; values of repeated settings are joined in this order."""
     found: dict[str, Value] = {}
     for place in said:
         for name, value in place.items():
@@ -330,22 +327,22 @@ def together(*said: Mapping[str, Value]) -> dict[str, Value]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        told = parse_toml(read_file(file, _LARGEST_BYTES).decode())
+        content = parse_toml(read_file(file, _LARGEST_BYTES).decode())
     except OSError as error:
-        raise UsageError(f"--site {file} cannot be read ({error.strerror}): name a TOML file") from error
+        raise UsageError(f"--site {file}: cannot be read ({error.strerror}): use a TOML file") from error
     except ValueError as error:
-        raise UsageError(f"--site {file} is no TOML ({error}): mend it there") from error
-    unknown = sorted(set(told) - _TOP)
+        raise UsageError(f"--site {file}: invalid TOML ({error})") from error
+    unknown = sorted(set(content) - _TOP)
     if unknown:
-        raise UsageError(f"{file}: {unknown[0]!r} is unknown: there are schema, [defaults] and [partitions.NAME]")
-    if told.get("schema") != 1:
-        raise UsageError(f"{file}: schema = 1 is missing: write it in the first line")
-    return told
+        raise UsageError(f"{file}: unknown key {unknown[0]!r}: use schema, [defaults] and [partitions.NAME]")
+    if content.get("schema") != 1:
+        raise UsageError(f"{file}: missing schema = 1: add it as the first line")
+    return content
 
 
 def _parsed(where: str, table: Any, known: Mapping[str, Setting]) -> dict[str, Value]:
     if not isinstance(table, dict):
-        raise UsageError(f"{where} has to be a table")
+        raise UsageError(f"{where} is not a table")
     return {name: _value(where, name, said, known) for name, said in table.items()}
 
 
@@ -353,17 +350,17 @@ def _value(where: str, name: str, said: Any, known: Mapping[str, Setting]) -> Va
     if name not in known:
         from collbench.operations.suite import nearest
 
-        raise UsageError(f"{where} key {name!r} is unknown: {nearest(name, known)}")
+        raise UsageError(f"{where}: unknown key {name!r}: {nearest(name, known)}")
     setting = known[name]
     each = said if setting.many and isinstance(said, list) else [said]
     if not all(isinstance(one, str | int) and not isinstance(one, bool) for one in each):
-        raise UsageError(f"{where} {name} = {said!r} is neither a text nor a whole number{', nor a list of texts' * setting.many}")
+        raise UsageError(f"{where} {name} = {said!r}: not a text or a whole number{', or a list of texts' * setting.many}")
     parsed = tuple(parse_setting(setting, str(one), f"{where} {name}") for one in each)
     return tuple(map(str, parsed)) if setting.many else parsed[0]
 
 
 def parse_setting(setting: Setting, text: str, where: str) -> str | int:
-    """The setting's value. Raises UsageError that begins with `where`."""
+    """Return the setting's value. Raises UsageError that begins with `where`."""
     try:
         return setting.parse(text)
     except UsageError as error:

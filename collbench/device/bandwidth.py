@@ -236,7 +236,7 @@ def _floor(arrays: Arrays, n_bytes: int) -> tuple[float | None, str]:
     if n_bytes < _BEYOND_CACHE * cache:
         return None, f"arrays smaller than {_BEYOND_CACHE} times the level-2 cache ({format_size(cache)}): partly the cache's rate"
     if arrays.gpu.memory_rate is None:
-        return None, "the driver does not tell the memory's clock and width"
+        return None, "the driver does not report the memory's clock and width"
     return arrays.gpu.memory_rate, "memory clock × width × 2"
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.device.present import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cuda_errors, cupy_runtime
+from collbench.device.present import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, UNAVAILABLE, cuda_errors, cupy_runtime
+from collbench.device.unavailable import PROHIBITED_REMEDY
 from collbench.errors import RunFailed, UsageError
 from collbench.units import format_bytes
 
@@ -134,7 +135,7 @@ class Gpu:
             return f"{about} {mode}: end that process ('nvidia-smi' names it), or 'nvidia-smi -c DEFAULT' lets several share it"
         if error.status == _OUT_OF_MEMORY:
             return f"{about} has no memory left even to start on: end the processes that fill it ('nvidia-smi' names them)"
-        return f"{about} cannot be used ({error}): 'nvidia-smi' and 'dmesg' tell more"
+        return f"{about} cannot be used ({error}): see 'nvidia-smi' and 'dmesg'"
 
     @contextmanager
     def use(self) -> Iterator[None]:

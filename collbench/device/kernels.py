@@ -286,7 +286,7 @@ class Kernels:
 def _vectors(n_bytes: int) -> int:
     """n_bytes, which these kernels move in whole vectors. Raises ValueError for others."""
     if n_bytes % VECTOR:
-        raise ValueError(f"{n_bytes} bytes are no multiple of {VECTOR}")
+        raise ValueError(f"{n_bytes} bytes are not a multiple of {VECTOR}")
     return n_bytes
 
 
@@ -296,4 +296,4 @@ def _tiles(n_bytes: int) -> int:
 
 def _not_empty(table_bytes: int) -> None:
     if table_bytes <= 0:
-        raise ValueError("an empty table says nothing")
+        raise ValueError("the table is empty")

@@ -324,7 +324,7 @@ class Ceilings:
 
     def _stays_inside(self, operation: Operation, cell: Cell, backend: Backend) -> bool:
         """Whether a cell of this backend moves something, and nothing between hosts."""
-        if cell.backend != backend.name or operation.meets:
+        if cell.backend != backend.name or operation.is_barrier:
             return False
         return not any(self._crosses(backend, group) for group in groups_of(operation, cell, backend.ranks))
 
@@ -342,7 +342,7 @@ class Ceilings:
 
     def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
         """(the ceiling, the hard limit or None) of a cell that runs over these groups of ranks: the slowest one's."""
-        if operation.meets:
+        if operation.is_barrier:
             return nothing(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
             return given(self.request.ceiling), None
@@ -363,7 +363,7 @@ class Ceilings:
         if (cell.streams or 1) > 1:
             return nothing("the reference is one loopback TCP stream, not several")
         if _on_loopback(backend):
-            return stream_ceiling(operation.both_ways if operation.pair else not operation.rooted, self.rates)
+            return stream_ceiling(operation.bidirectional if operation.pair else not operation.rooted, self.rates)
         if _in_memory(backend):
             rates = self._memory.get((cell.dtype.name, cell.buffers), self.rates)
             return memory_ceiling(operation.cpu_model, cell.size_bytes, rates, n)
@@ -453,10 +453,10 @@ def _everyones_interfaces(world: World) -> list[Interface]:
 def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
     """How many pairs, given by their hosts, share one direction of the busiest host's NICs."""
     senders, receivers = Counter(pair[0] for pair in hosts), Counter(pair[-1] for pair in hosts)
-    if operation.both_ways:
+    if operation.bidirectional:
         return max((senders + receivers).values())
     most = max(*senders.values(), *receivers.values())
-    return max(1, most // 2) if operation.paces_itself else most  # ping-pongs may take turns: one sends while the other answers
+    return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs may take turns: one sends while the other answers
 
 
 def _has_rdma(machine: Machine) -> bool:

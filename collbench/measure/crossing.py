@@ -90,7 +90,7 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
     cell = replace(question.cell, size_bytes=question.count * width * question.operation.parts(n))
     needing: dict[tuple[Hashable, int, int], set[str]] = defaultdict(set)
     for rank in range(n):
-        for block in question.operation.arrives(Place(rank, n, question.operation.count(cell, n), cell)):
+        for block in question.operation.expected_blocks(Place(rank, n, question.operation.count(cell, n), cell)):
             needing[_key(block.sources), block.at, block.count].add(place_of[rank])
     holding: dict[Hashable, frozenset[str]] = {}
     for (sources, _, count), places in needing.items():
@@ -166,7 +166,7 @@ def bypassed(evidence: Mapping[str, Any]) -> str | None:
 
 def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[str, Any]:
     must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
-    sends = any(must.values()) or (ran.operation.meets and _meets_others(host, ran))
+    sends = any(must.values()) or (ran.operation.is_barrier and _meets_others(host, ran))
     why = _unknown(moved) if sends else None
     told: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
     for way, direction in _WAYS if any(must.values()) else ():
@@ -282,7 +282,7 @@ def _too_few_packets(told: Mapping[str, Any], ran: Ran) -> bool:
 
     So does a barrier, which sends nothing else.
     """
-    sends = ran.operation.meets or told.get("out", {}).get("at_least_bytes")
+    sends = ran.operation.is_barrier or told.get("out", {}).get("at_least_bytes")
     packets = told.get("packets_out")
     if not sends or packets is None or "unknown" in told or ran.cell.mode != "isolated":
         return False

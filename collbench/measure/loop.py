@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from collbench.backends.clock import Clock, DeviceClock
 from collbench.errors import RunFailed
 from collbench.native.library import DeviceStruct, FailureStruct, NativeSlots, library
-from collbench.operations.program import MAX_WORDS, Call, NativeCall, Program
+from collbench.operations.program import MAX_ARGS, Call, NativeCall, Program
 
 # Samples of work that calls only enqueue on streams: events before and after it, read when the streams are empty; see loop.c.
 
@@ -344,8 +344,8 @@ def _functions(slot: tuple[Call, ...], program: Program) -> list[Callable[[], ob
 
 
 def _from_native(call: NativeCall, program: Program) -> Callable[[], None]:
-    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)(call.pointer)
-    padded = [*call.words, *[0] * (MAX_WORDS - len(call.words))]
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_ARGS)(call.pointer)
+    padded = [*call.args, *[0] * (MAX_ARGS - len(call.args))]
     words = [ctypes.c_uint64(word % 2**64) for word in padded]
 
     def run() -> None:

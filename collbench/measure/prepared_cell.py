@@ -191,19 +191,19 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
 def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
     """The loops over a program."""
     operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
-    alone = (operation.paces_itself or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
+    alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
     each = stage.each_time and cell.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
-    checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
+    checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
     return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
     """What is verified. A barrier is on its own: the synchronisation before it would hold the ranks as well."""
     program = timed.program.once or timed.program
-    return replace(timed, program=program, sync=None, meeting=None) if operation.meets else replace(timed, program=program)
+    return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
 
 
 def release(ready: Ready, backend: Backend) -> None:

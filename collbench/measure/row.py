@@ -19,6 +19,7 @@ from collbench.measure.sampling import Measured, sound
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
+from collbench.reason import Fact, Text, as_json
 from collbench.results.row import Row, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
@@ -48,12 +49,13 @@ class Circumstances:
     evidence: dict[str, Any] | None = None
 
 
-def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str) -> Row:
+def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str | Fact) -> Row:
     """An n/a row: the cell, (ranks, nodes), and why it was not measured."""
     ranks, nodes = size
     count = operation.count(cell, group_size(operation, cell, ranks))
     group = "all" if operation.pair else group_name(operation, cell, groups_of(operation, cell, ranks))
-    return Row(**_identity(cell, api, group), count=count, ranks=ranks, nodes=nodes, na=reason)
+    fact = Text(reason) if isinstance(reason, str) else reason
+    return Row(**_identity(cell, api, group), count=count, ranks=ranks, nodes=nodes, na=fact.render(), na_fact=as_json(fact))
 
 
 def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:

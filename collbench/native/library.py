@@ -6,13 +6,13 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from collbench.operations.program import MAX_WORDS, Call, NativeCall, Program
+from collbench.operations.program import MAX_ARGS, Call, NativeCall, Program
 
 
 class CallStruct(ctypes.Structure):
     """One call as loop.c reads it."""
 
-    _fields_ = [("call", ctypes.c_void_p), ("words", ctypes.c_uint64 * MAX_WORDS)]
+    _fields_ = [("call", ctypes.c_void_p), ("words", ctypes.c_uint64 * MAX_ARGS)]
 
 
 class SlotStruct(ctypes.Structure):
@@ -107,5 +107,5 @@ def _calls(slot: tuple[Call, ...]) -> ctypes.Array[CallStruct]:
         if not isinstance(call, NativeCall):
             raise TypeError(f"{call!r} cannot run in the native loop")
         struct.call = call.pointer
-        struct.words[: len(call.words)] = [word % 2**64 for word in call.words]
+        struct.words[: len(call.args)] = [word % 2**64 for word in call.args]
     return calls

@@ -49,7 +49,7 @@ class Split:
         if colours is not None and colours > len(sizes):
             return f"leaves {colours - len(sizes)} of {colours} groups empty: {self._remedy(n)}"
         if len(set(sizes)) > 1:
-            return f"makes groups of {min(sizes)} to {max(sizes)} ranks, whose figures cannot be compared: {self._remedy(n)}"
+            return f"makes groups of {min(sizes)} to {max(sizes)} ranks, which cannot be compared: {self._remedy(n)}"
         return f"makes groups of one rank, which move nothing: {self._remedy(n)}" if len(sizes) > 1 and sizes[0] == 1 else None
 
     def _colours(self) -> int | None:
@@ -74,7 +74,7 @@ def parse_split(text: str) -> Split:
     if not worded and not _MASK.fullmatch(typed):
         shown = "".join(letter if letter.isprintable() else "?" for letter in text[:40])
         raise UsageError(
-            f"--split '{shown}' is no split: write AND, OR, MOD or DIV and a number, like 'MOD 8' or 'AND 0x7', or a mask like 0x7"
+            f"--split '{shown}' is not a valid split: use AND, OR, MOD or DIV and a number, like 'MOD 8' or 'AND 0x7', or a mask like 0x7"
         )
     word, number = worded.groups() if worded else ("&", typed)
     split = Split(_SYMBOLS.get(word, word.upper()), int(number, 0))

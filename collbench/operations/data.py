@@ -204,7 +204,7 @@ class Wanted:
 def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
     """The blocks that must arrive at this rank, in buffer order; those of no elements left out."""
     offset = 0
-    for block in operation.arrives(place):
+    for block in operation.expected_blocks(place):
         if block.count:
             sent = operation.sends(replace(place, rank=block.sources[0]))
             yield Wanted(block, offset, arriving(block.sources, sent, place))

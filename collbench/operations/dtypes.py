@@ -10,6 +10,8 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from collbench.operations.unsupported import AverageNotRepresentable, RedopUndefined
+
 
 @dataclass(frozen=True)
 class DType:
@@ -88,18 +90,20 @@ def redop_named(name: str) -> str:
     return name.lower()
 
 
-def redop_misfit(redop: str, dtype: DType) -> str | None:
-    """Why `redop` has no meaning on `dtype`, or None: bitwise on floats, the average of integers."""
-    if redop in BITWISE and dtype.kind != "int":
-        return f"{redop} is defined on integers only"
-    if redop == "avg" and dtype.kind == "int":
-        return "the average of integers is not defined the same way by any two libraries"
+def undefined_redop(redop: str, dtype: DType) -> RedopUndefined | None:
+    """Return why `redop` is not defined for `dtype` (bitwise ops of floats, the average of integers), else None."""
+    if (redop in BITWISE and dtype.kind != "int") or (redop == "avg" and dtype.kind == "int"):
+        from collbench.operations.unsupported import RedopUndefined
+
+        return RedopUndefined(redop, dtype.name)
     return None
 
 
-def average_misfit(dtype: DType, n: int) -> str | None:
-    """Why a library that multiplies by 1/n, kept in the type itself, cannot average over n ranks (NCCL does so for floats), or None."""
+def unrepresentable_average(dtype: DType, n: int) -> AverageNotRepresentable | None:
+    """Return why a library cannot average over n ranks that stores the factor 1/n in `dtype` itself (NCCL, for floats), else None."""
     import numpy as np
 
-    least = float(np.array([1], f"u{dtype.size}").view(dtype.numpy)[0])
-    return f"{dtype.name} holds nothing between 0 and 1/{1 / least:.0f}: no 1/{n} to average {n} ranks by" if 1 / n < least else None
+    from collbench.operations.unsupported import AverageNotRepresentable
+
+    smallest = float(np.array([1], f"u{dtype.size}").view(dtype.numpy)[0])
+    return AverageNotRepresentable(dtype.name, n, round(1 / smallest)) if 1 / n < smallest else None

@@ -1,26 +1,33 @@
-"""What an operation is: its arithmetic, what must arrive where, and its calls per library interface ("api").
+"""What an operation is: who sends what, what must arrive where, and its calls for each library interface ("api").
 
-An operation is one file beside this one. The file gives generator functions that yield the calls of one iteration, and one
-`Operation`; the registry finds it, `--help` lists it and the contract tests run it over every backend.
+An operation is one file, in `builtin/` or in a plug-in (entry point `collbench.operations`). It defines generator functions that yield
+the calls of one iteration, and one `Operation`. That is enough: the registry finds it, `--help` lists it, results are verified from
+`expected_blocks`, and the contract tests run it over every backend. tests/contract/example_plugin has a complete example.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from collbench.operations.cell import Cell
 from collbench.operations.program import Call
 
-Reason = str
+if TYPE_CHECKING:
+    from collbench.reason import Fact
+
+# Why a test case cannot run: a sentence, or one of the facts of operations/unsupported.py.
+Reason: TypeAlias = "str | Fact"
 
 
 @dataclass(frozen=True)
 class Block:
-    """The next `count` received elements are the `sources`' send elements from `at`, reduced if there are several sources.
+    """A part of a rank's receive buffer, and where its data comes from.
 
-    `sources` are ranks within the group.
+    sources   ranks of the group; the data of several is reduced with the case's redop
+    at        first element, in the send buffer of each source
+    count     number of elements
     """
 
     sources: Sequence[int]
@@ -30,7 +37,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Place:
-    """One rank's view of a cell: what an operation needs to say who gets what. Ranks count within the group."""
+    """One rank of the group that runs a case: the argument of `Operation.expected_blocks` and `Operation.sends`.
+
+    rank    this rank's number within the group, 0 … n-1
+    n       number of ranks in the group
+    count   elements per part (`Operation.count`)
+    cell    the test case: size in bytes, data type, redop, root, placement
+    """
 
     rank: int
     n: int
@@ -39,20 +52,27 @@ class Place:
 
     @property
     def root(self) -> int:
-        """The root within the group (0 where the operation has none)."""
+        """The root's rank within the group; 0 where the operation has no root."""
         return self.cell.root or 0
 
     @property
     def ranks(self) -> range:
-        """All ranks of the group."""
+        """All ranks of the group: range(n)."""
         return range(self.n)
 
 
 class Binding(Protocol):
-    """What step functions see. Addresses (`send`, `recv`, `scratch`) can be sliced in elements: `x.recv[k:]`.
+    """The argument `x` of step functions: one rank's buffers and handles for one case, and methods that return its calls.
 
-    stream: what calls are enqueued on, where the library takes one (NCCL).
-    window, there: of a one-sided operation what rank 1 shows, and where its elements lie in it, in bytes.
+    rank, n, root, count, cell   as in `Place`
+    send, recv       the rank's buffers. A slice in elements is an address: `x.recv[k:]` is element k
+    scratch          a few bytes of the rank's own, for signals
+    type, byte       the library's data type of the case's elements, and of bytes
+    redop            the library's reduction op; comm: its communicator of the group; status: where it writes a message's status
+    stream           the stream that calls are enqueued on, where the library takes one (NCCL)
+    window, there    one-sided operations: the window that rank 1 exposes, and the offset of rank 1's elements in it, in bytes
+
+    A step function may use what the binding of its api has; not every binding has all of these.
     """
 
     rank: int
@@ -72,60 +92,60 @@ class Binding(Protocol):
     window: Any
     there: Any
 
-    def call(self, name: str, *words: Any, **named: Any) -> Call:
-        """A call of the library's function `name`."""
+    def call(self, name: str, *args: Any, **named: Any) -> Call:
+        """Return a call of the library's function `name` with these arguments."""
         ...
 
-    def post(self, name: str, *words: Any, **named: Any) -> Call:
-        """Like `call`, for a non-blocking function; its request joins the next `waitall`."""
+    def post(self, name: str, *args: Any, **named: Any) -> Call:
+        """Return a call of a non-blocking function. The next `waitall` waits for its request."""
         ...
 
     def waitall(self) -> Call:
-        """Waits for everything posted since the last one."""
+        """Return a call that waits for everything posted since the previous `waitall`."""
         ...
 
     def peer(self, rank: int) -> Any:
-        """How the library names rank `rank` of the group."""
+        """Return the library's number for rank `rank` of the group."""
         ...
 
     def send_to(self, rank: int, part: Any, count: int) -> Call:
-        """A message to a rank of the group: `count` elements from the address `part`; returns when `part` may be written again."""
+        """Return a call that sends `count` elements at `part` to a rank. It returns when `part` can be overwritten."""
         ...
 
     def receive_from(self, rank: int, part: Any, count: int) -> Call:
-        """The message that the rank sends, into `part`."""
+        """Return a call that receives `count` elements from a rank into `part`."""
         ...
 
     def together(self) -> Iterator[Call]:
-        """Begins messages that must overlap: `post_send` and `post_receive` up to the next `waitall`. Often no call at all."""
+        """Yield the call that begins messages that must overlap, `post_send` and `post_receive` up to the next `waitall`. Often none."""
         ...
 
     def post_send(self, rank: int, part: Any, count: int) -> Call:
-        """Like `send_to`, without waiting."""
+        """Return a non-blocking `send_to`."""
         ...
 
     def post_receive(self, rank: int, part: Any, count: int) -> Call:
-        """Like `receive_from`, without waiting."""
+        """Return a non-blocking `receive_from`."""
         ...
 
     def signal_to(self, rank: int) -> Call:
-        """One byte to a rank, which waits for it."""
+        """Return a call that sends one byte to a rank; the rank waits with `signal_from`."""
         ...
 
     def signal_from(self, rank: int) -> Call:
-        """Waits for the byte of a rank."""
+        """Return a call that waits for one byte from a rank."""
         ...
 
     def array(self, values: Sequence[int]) -> Any:
-        """Counts or displacements as an array of the library's, which lives as long as the program."""
+        """Return counts or displacements as an array in the library's integer type. It lives as long as the program."""
         ...
 
     def unless_in_place(self, address: Any) -> Any:
-        """`address`, or the library's in-place token when the cell is in place."""
+        """Return `address`, or the library's in-place marker (MPI_IN_PLACE) when the case is in place."""
         ...
 
     def has(self, name: str) -> bool:
-        """Whether the library has a function `name`."""
+        """Return whether the library has a function `name`."""
         ...
 
 
@@ -136,39 +156,92 @@ def _no_need(_n: int, _cell: Cell) -> Reason | None:
     return None
 
 
+def needs_two_ranks(operation: str) -> Callable[[int, Cell], Reason | None]:
+    """Return a `needs` for an operation that has no meaning on one rank."""
+
+    def needs(n: int, cell: Cell) -> Reason | None:
+        from collbench.operations.unsupported import TooFewRanks  # here: `--help` loads the operations, but not msgspec
+
+        return None if n > 1 else TooFewRanks(operation)
+
+    return needs
+
+
+def needs_out_of_place(operation: str) -> Callable[[int, Cell], Reason | None]:
+    """Return a `needs` for an operation that has no in-place form on any library."""
+
+    def needs(n: int, cell: Cell) -> Reason | None:
+        from collbench.operations.unsupported import NoInPlaceForm
+
+        return NoInPlaceForm(operation) if cell.in_place else None
+
+    return needs
+
+
+# Names of fields before 0.2: accepted as arguments of `Operation` and as attributes; to be removed in 0.3.
+_OLD_NAMES = {
+    "arrives": "expected_blocks",
+    "meets": "is_barrier",
+    "paces_itself": "self_synchronizing",
+    "both_ways": "bidirectional",
+}
+
+
+class _OldNames(type):
+    """Accepts the old names of fields where an `Operation` is made."""
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        new = {name: value for name, value in named.items() if name not in _OLD_NAMES}
+        return super().__call__(*args, **new | {_OLD_NAMES[name]: value for name, value in named.items() if name in _OLD_NAMES})
+
+
 @dataclass(frozen=True)
-class Operation:
+class Operation(metaclass=_OldNames):
     """One collective or point-to-point pattern.
 
-    name        what users type and rows print
-    reduces     whether it has a redop
-    rooted      whether it has a root
-    bus_factor  busbw / algbw for n ranks (nccl-tests doc/PERFORMANCE.md)
-    arrives     per rank, the blocks it must have received after one iteration, in buffer order
-    sends       elements in the rank's send buffer (default: count)
-    parts       size = parts(n)·count·width (default 1)
-    pair        runs in groups of two ranks; only rank 0 of each is timed
-    paces_itself  an iteration ends with an answer to the timed rank, which finds the other one waiting: no barrier before each sample
-    moves       messages per iteration, by which a sample is divided
-    one_sided   of a pair only rank 0 calls; rank 1 shows its memory and waits inside the library until a run's last sample is over.
-                Where it reduces, rank 1's own elements lie there already. An iteration ends when the data is there
-    neighbours  moves between the neighbours of a ring of the ranks in their order, for which a library may have a communicator
-    both_ways   the figure is per direction while both directions are busy
-    windowed    uses the cell's window
-    needs       why it cannot run over a group of n ranks, or None
-    steps       calls of one iteration by api
-    by_messages   calls of one iteration by the messages that every library with point-to-point has (`send_to`, `post_send` …);
-                taken where `steps` has nothing for the api
-    uneven      uses the cell's traffic
-    meets       moves nothing: no rank may leave before all have entered; its size is 0
-    result_first  in place, the result comes to lie at the start of the buffer (MPI_Reduce_scatter_block); see `on`
-    command     the subcommand that runs it (default: its name)
-    cpu_model   which measured reference fits it on one host: "copy", "sum", "reduce", "allreduce" (see the room peak)
+    Required, with at least one entry in `steps` or with `by_messages`:
+
+    name              what users type, and what rows contain: "allreduce"
+    bus_factor        n ranks -> busbw / algbw (nccl-tests, doc/PERFORMANCE.md)
+    expected_blocks   a rank -> the blocks that it must have received after one iteration, in the order of its receive buffer.
+                      Verification uses nothing else
+
+    The calls:
+
+    steps             by api ("mpi", "nccl", "torch" …) the generator of one iteration's calls
+    by_messages       the same for every library with point-to-point messages, by `send_to`, `post_send` etc.; used where `steps` has
+                      no entry for the api
+    needs             n ranks and a case -> why it cannot run (a sentence or a fact), or None
+
+    Sizes:
+
+    sends             a rank -> elements in its send buffer (default: count)
+    parts             n ranks -> how many parts of `count` elements a size consists of (default: 1)
+    moves             a case -> messages per iteration, by which a sample is divided (default: 1)
+
+    Kind (each False unless set):
+
+    reduces           it has a redop; rooted: it has a root
+    pair              it runs in groups of two ranks, and only rank 0 of each is timed
+    one_sided         only rank 0 of a pair calls. Rank 1 exposes its memory and waits inside the library until the last sample of a
+                      run. Where the operation reduces, rank 1's elements are in that memory. An iteration ends when the data is there
+    self_synchronizing   an iteration ends with an answer to the timed rank, so no barrier is needed before each sample
+    bidirectional     both directions are busy, and the bandwidth is per direction
+    windowed          it uses the case's window (messages in flight)
+    uneven            it uses the case's traffic matrix
+    neighbours        it sends between neighbours of a ring of the ranks, for which a library may have a communicator
+    is_barrier        it moves no data: no rank may leave before all have entered. Its size is 0
+    result_first      in place, the result is at the start of the buffer (MPI_Reduce_scatter_block); see `on`
+
+    For the command line and the expected bandwidth:
+
+    command           the subcommand that runs it (default: its name); summary: its line in `--help`
+    cpu_model         the measured reference that it is compared with on one host: "copy", "sum", "reduce" or "allreduce"
     """
 
     name: str
     bus_factor: Callable[[int], float]
-    arrives: Callable[[Place], Sequence[Block]]
+    expected_blocks: Callable[[Place], Sequence[Block]]
     steps: Mapping[str, Steps] = field(default_factory=dict)
     by_messages: Steps | None = None
     reduces: bool = False
@@ -176,43 +249,49 @@ class Operation:
     sends: Callable[[Place], int] = lambda x: x.count
     parts: Callable[[int], int] = lambda n: 1
     pair: bool = False
-    paces_itself: bool = False
+    self_synchronizing: bool = False
     one_sided: bool = False
     neighbours: bool = False
     moves: Callable[[Cell], int] = lambda cell: 1
-    both_ways: bool = False
+    bidirectional: bool = False
     windowed: bool = False
     needs: Callable[[int, Cell], Reason | None] = _no_need
     command: str = ""
     cpu_model: str = "copy"
     summary: str = ""
     uneven: bool = False
-    meets: bool = False
+    is_barrier: bool = False
     result_first: bool = False
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a field by its old name."""
+        if name in _OLD_NAMES:
+            return getattr(self, _OLD_NAMES[name])
+        raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
+
     def count(self, cell: Cell, n: int) -> int:
-        """Elements per part for the cell's size; 0 when the size is too small for n parts."""
+        """Return the elements per part for the case's size and n ranks; 0 when the size is too small for n parts."""
         return cell.size_bytes // (self.parts(n) * cell.dtype.size)
 
     def receives(self, place: Place) -> int:
-        """Elements that arrive at this rank in one iteration."""
-        return sum(block.count for block in self.arrives(place))
+        """Return how many elements this rank receives in one iteration."""
+        return sum(block.count for block in self.expected_blocks(place))
 
     def steps_of(self, api: str, messages: bool = False) -> Steps | None:
-        """The steps for an api, whose binding may know messages between ranks; None where it cannot do the operation."""
+        """Return the steps for an api, else None. `messages`: whether its binding has `send_to` etc., so that `by_messages` can be used."""
         return self.steps.get(api) or (self.by_messages if messages else None)
 
     def on(self, api: str, messages: bool = False) -> Operation:
-        """The operation as this api has it: where its result lies in place."""
+        """Return the operation with `result_first` as this api's steps have it."""
         first = has_mark(self.steps_of(api, messages), "result_first")
         return self if first == self.result_first else replace(self, result_first=first)
 
     def in_place_shift(self, place: Place) -> int:
-        """Where a rank's own send elements lie in its receive buffer when in place, in elements (negative: before it)."""
+        """Return the offset of a rank's send elements in its receive buffer when in place, in elements (negative: before it)."""
         if self.result_first:
             return 0
         offset = 0
-        for block in self.arrives(place):
+        for block in self.expected_blocks(place):
             if place.rank in block.sources:
                 return offset - block.at
             offset += block.count
@@ -220,17 +299,17 @@ class Operation:
 
 
 def in_place_only(steps: Steps) -> Steps:
-    """Marks steps of an api that knows the operation in place only (torch's all_reduce, MPI_Bcast)."""
+    """Mark steps of an api that has the operation in place only (torch's all_reduce, MPI_Bcast). Returns the marked steps."""
     return _marked(steps, "in_place_only")
 
 
 def out_of_place_only(steps: Steps) -> Steps:
-    """Marks steps of an api that has no in-place form of the operation."""
+    """Mark steps of an api that has no in-place form of the operation. Returns the marked steps."""
     return _marked(steps, "out_of_place_only")
 
 
 def result_first(steps: Steps) -> Steps:
-    """Marks steps of an api that puts an in-place result at the start of the buffer, whatever part of the input it is made of."""
+    """Mark steps of an api that puts an in-place result at the start of the buffer (MPI_Reduce_scatter_block). Returns the marked steps."""
     return _marked(steps, "result_first")
 
 
@@ -244,5 +323,5 @@ def _marked(steps: Steps, mark: str) -> Steps:
 
 
 def has_mark(steps: Steps | None, mark: str) -> bool:
-    """Whether steps are marked: "in_place_only", "out_of_place_only" or "result_first"."""
+    """Return whether steps have a mark: "in_place_only", "out_of_place_only" or "result_first"."""
     return bool(getattr(steps, mark, False))

@@ -1,4 +1,7 @@
-"""Programs: what one iteration does on this rank, as plain calls that a timed loop can run without thinking."""
+"""Programs: the calls of one iteration on this rank, prepared so that the timed loop only makes them.
+
+A backend's `bind` returns a `Program`. The C loop runs it if all of its calls are `NativeCall`s; else the Python loop does.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-MAX_WORDS = 12
+MAX_ARGS = 12  # that the C loop passes to a function; native/loop.c has the same number
+MAX_WORDS = MAX_ARGS  # the name before 0.2; to be removed in 0.3
 
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A C function by address with up to 12 word-sized arguments (no floats); it returns 0 for success."""
+    """A call of a C function, which returns 0 for success.
+
+    name      of the function, for errors and for `Program.calls`
+    pointer   its address
+    args      at most 12 word-sized arguments: integers, addresses and handles, but no floats. Raises ValueError for more
+    """
 
     name: str
     pointer: int
-    words: tuple[int, ...]
+    args: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.words) > MAX_WORDS:
-            raise ValueError(f"{self.name} takes {len(self.words)} words; the native loop passes at most {MAX_WORDS}")
+        if len(self.args) > MAX_ARGS:
+            raise ValueError(f"{self.name} has {len(self.args)} arguments; the C loop passes at most {MAX_ARGS}")
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """`args`, under its name before 0.2; to be removed in 0.3."""
+        return self.args
 
 
 @dataclass(frozen=True)
 class PythonCall:
-    """A Python function without arguments; it raises on failure."""
+    """A call of a Python function without arguments, which raises an exception on failure. Its result is ignored."""
 
     name: str
     function: Callable[[], object]
@@ -35,11 +49,13 @@ Call = NativeCall | PythonCall
 
 @dataclass(frozen=True)
 class Program:
-    """Per buffer slot the calls of one iteration.
+    """The calls of one iteration, for each buffer slot; iterations use the slots in turn.
 
-    `keep` holds what the calls point into alive; `explain` puts a native call's error code into the library's words.
-    iterations   how many iterations one run of a slot holds (graphs hold several)
-    once         a program of a single iteration, for verification, where a slot holds several
+    slots        by slot the calls, in order; all slots have the same calls on different buffers
+    keep         objects that must live as long as the program, such as buffers and arrays that the calls point to
+    explain      returns the library's text for the error code of a native call
+    iterations   how many iterations one run of a slot makes: above 1 for CUDA graphs, which contain several
+    once         a program with one iteration per slot, used for verification where `iterations` is above 1; else None
     """
 
     slots: tuple[tuple[Call, ...], ...]
@@ -50,16 +66,16 @@ class Program:
 
     @property
     def native(self) -> bool:
-        """Whether every call can run in the C loop."""
+        """Whether all calls are native, so that the C loop can run them."""
         return all(isinstance(call, NativeCall) for slot in self.slots for call in slot)
 
     def calls(self) -> Iterator[str]:
-        """Names of the calls of one iteration, in order."""
+        """Return the names of the calls of one iteration, in order."""
         return (call.name for call in self.slots[0]) if self.slots else iter(())
 
 
 def joined(programs: list[Program]) -> Program:
-    """One program that runs the given ones after another in each iteration (one process driving several groups)."""
+    """Return a program that runs all of these in each iteration, for a process that drives ranks of several groups."""
     if len(programs) == 1:
         return programs[0]
     columns = zip_longest(*(program.slots for program in programs), fillvalue=())

@@ -14,23 +14,28 @@ from collbench.errors import UsageError
 from collbench.operations import builtin
 from collbench.operations.operation import Operation
 
-# What other packages bring by entry points. One that is broken is one sentence, and in nobody else's way.
+# Plug-ins of other packages, found by entry points. A broken one is reported in one sentence and does not affect the others.
 
 
 class Broken(UsageError):
-    """A plug-in that cannot be used: why, with its name, place and package; and the remedy."""
+    """A plug-in that cannot be used.
 
-    def __init__(self, why: str, remedy: str) -> None:
-        super().__init__(f"{why}: {remedy}")
-        self.why, self.remedy = why, remedy
+    plugin   the name of its entry point; place: "module:object", as the entry point has it
+    defect   what is wrong, after the subject "plug-in 'name' (place)": "does not load (ImportError: …)"
+    remedy   what the user can do
+    """
+
+    def __init__(self, plugin: str, place: str, defect: str, remedy: str) -> None:
+        super().__init__(f"plug-in '{plugin}' ({place}) {defect}: {remedy}")
+        self.plugin, self.place, self.defect, self.remedy = plugin, place, defect, remedy
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """An entry point of another package: {name = "module:what"}.
+    """An entry point of another package: {name = "module:object"}.
 
-    package   that has it, as pip names it
-    clash     why nobody can ask for it by its name; "" where that is its own
+    package   the package's name in pip
+    clash     why it cannot be selected by its name; "" where the name is unique
     """
 
     name: str
@@ -39,7 +44,7 @@ class Plugin:
     clash: str = ""
 
     def load(self) -> Any:
-        """What the entry point leads to. Raises Broken, whatever its module raises."""
+        """Return the object of the entry point. Raises Broken for any exception of its module."""
         if self.clash:
             raise self.broken(self.clash, f"rename its entry point, or uninstall {self.package}")
         try:
@@ -47,12 +52,12 @@ class Plugin:
         except (Exception, SystemExit) as error:
             raise self.broken(f"does not load ({_line(error)})") from error
 
-    def broken(self, what: str, remedy: str = "") -> Broken:
-        """That it `what`, like "holds no Operation"."""
-        return Broken(f"plug-in '{self.name}' ({self.point.value}) {what}", remedy or f"mend or uninstall {self.package}")
+    def broken(self, defect: str, remedy: str = "") -> Broken:
+        """Return the error with this defect, such as "contains no Operation"."""
+        return Broken(self.name, self.point.value, defect, remedy or f"fix or uninstall {self.package}")
 
     def tried(self, what: str, call: Any) -> Any:
-        """What a call of the plug-in's returns. Raises Broken, whatever that raises."""
+        """Return what a call of the plug-in returns. Raises Broken for any exception."""
         try:
             return call()
         except (Exception, SystemExit) as error:
@@ -60,25 +65,25 @@ class Plugin:
 
 
 def plugins(group: str, taken: Collection[str]) -> Mapping[str, Plugin]:
-    """The plug-ins of a group by what users type: the name, or name@package where the name is one of `taken`."""
+    """Return the plug-ins of a group by the name that users type: the entry point's, or name@package where that is one of `taken`."""
     from importlib.metadata import entry_points
 
     found: dict[str, Plugin] = {}
     for point in entry_points(group=group):
-        package = point.dist.name if point.dist else "the package that brings it"
+        package = point.dist.name if point.dist else "the package that provides it"
         own = Plugin(point.name, point, package)
         other = found.get(point.name)
         if point.name in taken:
-            found[f"{point.name}@{package}"] = Plugin(point.name, point, package, "has a name that is collbench's own")
+            found[f"{point.name}@{package}"] = Plugin(point.name, point, package, "has a name that collbench itself uses")
         elif other:
-            found[point.name] = Plugin(point.name, point, package, f"has the name of another, of the package {other.package}")
+            found[point.name] = Plugin(point.name, point, package, f"has the same name as a plug-in of package {other.package}")
         else:
             found[point.name] = own
     return found
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -87,7 +92,7 @@ _reserved: frozenset[str] = frozenset()
 
 def reserve(commands: frozenset[str]) -> None:
     """Reserve command names for the command line: an operation of a plug-in cannot have them. Call it before `operations`."""
-    global _reserved  # noqa: PLW0603 - the command line knows its commands, and stands above this package
+    global _reserved  # noqa: PLW0603 - the command line passes its commands down to this package
     if commands != _reserved:
         _reserved = commands
         _found.cache_clear()
@@ -103,23 +108,23 @@ def _own() -> Iterator[Operation]:
 
 
 def _inside(plugin: Plugin, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
-    """A plug-in's own operations: an Operation, or those of a module. Raises Broken."""
+    """Return a plug-in's own operations: an Operation, or those of a module. Raises Broken."""
     found: Any = plugin.load()
     inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
     if not inside or not all(isinstance(operation, Operation) for operation in inside):
-        raise plugin.broken("holds no Operation")
-    new = [one for one in inside if known.get(one.name) is not one]  # a module may have imported some of ours
+        raise plugin.broken("contains no Operation")
+    new = [one for one in inside if known.get(one.name) is not one]  # a module may have imported built-in ones
     for one in new:
         if one.name in known:
-            raise plugin.broken(f"has an operation '{one.name}', which there is already")
+            raise plugin.broken(f"defines the operation '{one.name}', which already exists")
         if (one.command or one.name) in commands:
-            raise plugin.broken(f"has an operation of the command '{one.command or one.name}', which is another one of collbench's own")
+            raise plugin.broken(f"defines an operation of the command '{one.command or one.name}', which is another command of collbench")
     return new
 
 
 @cache
 def _found() -> tuple[dict[str, Operation], dict[str, Broken]]:
-    """(operations by name, what is wrong with plug-ins by theirs)."""
+    """Return (operations by name, errors of broken plug-ins by name)."""
     found = {operation.name: operation for operation in _own()}
     wrong: dict[str, Broken] = {}
     taken = _reserved | {name for one in found.values() for name in (one.name, one.command)}
@@ -132,17 +137,17 @@ def _found() -> tuple[dict[str, Operation], dict[str, Broken]]:
 
 
 def operations() -> dict[str, Operation]:
-    """All operations by name, the project's own first; what a plug-in has under a name that there is already is left out."""
+    """Return all operations by name, the built-in ones first. A plug-in's operation whose name already exists is left out."""
     return _found()[0]
 
 
 def broken() -> dict[str, Broken]:
-    """What is wrong with plug-ins whose operations are not among `operations`, by the plug-in's name."""
+    """Return the errors of plug-ins whose operations are not in `operations`, by the plug-in's name."""
     return _found()[1]
 
 
 def commands() -> dict[str, list[Operation]]:
-    """Operations by the subcommand that runs them."""
+    """Return the operations by the subcommand that runs them."""
     by_command: dict[str, list[Operation]] = {}
     for operation in sorted(operations().values(), key=lambda one: one.windowed):  # latency before bandwidth
         by_command.setdefault(operation.command or operation.name, []).append(operation)

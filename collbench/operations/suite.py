@@ -66,7 +66,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def _check_version(document: Mapping[str, Any], file: str) -> None:
     version = document.get("schema")
     if version is None:
-        raise UsageError(f"suite {file} does not say which form it has: write schema = {VERSION} as its first line")
+        raise UsageError(f"suite {file} has no schema version: write schema = {VERSION} as its first line")
     if isinstance(version, int) and version > VERSION:
         raise UsageError(f"suite {file} has schema = {version}, and this collbench knows up to {VERSION}: update collbench")
 
@@ -99,7 +99,7 @@ def _sentence(error: ValidationError, document: Mapping[str, Any]) -> str:
     depth = 1 if len(path) < 2 or path[0] not in _LEVELS else 2 if path[0] != "sweeps" else 3
     key = path[depth - 1] if len(path) >= depth else None
     if not isinstance(key, str):
-        return f"{_place(path, document)}: this is no table: write its keys below [[sweeps]], one key = value per line"
+        return f"{_place(path, document)}: not a table: write its keys below [[sweeps]], one key = value per line"
     value = document
     for part in path[:depth]:
         value = value[part]  # type: ignore[index]
@@ -142,7 +142,7 @@ def _misfit(key: str, value: Any, error: ValidationError, path: list[Any]) -> st
         return f"{key} {wrong[0]!r} is unknown: {nearest(*wrong)}"
     repeated = error.validator == "uniqueItems" or any(inner.validator == "uniqueItems" for inner in error.context or ())
     if repeated:
-        return f"{key} = {_shown(value)} says one thing twice: name each once"
+        return f"{key} = {_shown(value)} contains a value twice: remove one"
     described = _description(key, path[0] if path else None)
     return f"{key} = {_shown(value)} does not fit: {described[:1].lower()}{described[1:]}"
 
@@ -294,7 +294,7 @@ def _bytes_of(path: Path, file: str, chain: Sequence[str]) -> bytes:
         return read_file(path, _LARGEST_BYTES)
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise UsageError(f"suite {file} is larger than {_LARGEST_BYTES >> 20} MiB: name a file that somebody wrote") from error
+            raise UsageError(f"suite {file} is larger than {_LARGEST_BYTES >> 20} MiB: is it a suite?") from error
         why = error.strerror or error
         raise UsageError(f"suite {file}{who} cannot be read ({why}): name a file, or one of {', '.join(BUILT_IN)}") from error
 
@@ -313,7 +313,7 @@ def _not_toml(message: str, file: str) -> str:
     found = _WHERE.match(message)
     what, line, column = found.groups() if found else (message, None, None)
     where = f"line {line}, column {column}" if line else "at its end" if found else "somewhere"
-    return f"suite {file}, {where}: this is not TOML ({what[:1].lower()}{what[1:]}): mend it there"
+    return f"suite {file}, {where}: invalid TOML ({what[:1].lower()}{what[1:]})"
 
 
 def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[_Sweep]:
@@ -365,7 +365,7 @@ def _listed(value: Any) -> list[Any]:
 
 # The names in a suite that depend on what is installed: operations, backends, types.
 
-_MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.meets, "operations that move data")
+_MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.is_barrier, "operations that move data")
 # What only some operations have: the key, whether an operation has it, and what to call those that do.
 _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
     "redops": (lambda operation: operation.reduces, "operations that reduce"),

@@ -169,7 +169,7 @@ def _bytes_of(path: Path) -> bytes:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise UsageError(
-                f"traffic file '{path}' has more than {_LARGEST_BYTES >> 20} MiB, which is no matrix of any job: {_LIKE}"
+                f"traffic file '{path}' has more than {_LARGEST_BYTES >> 20} MiB: too large for a traffic matrix: {_LIKE}"
             ) from error
         why = error.strerror or error
         raise UsageError(f"traffic file '{path}' cannot be read ({why}): name a file of numbers, one row per sending rank") from error
@@ -207,10 +207,10 @@ def _fields(line: str) -> Sequence[str]:
 
 def _number(word: str, line: int, path: Path) -> float:
     if not _NUMBER.fullmatch(word):
-        raise UsageError(f"traffic file '{path}', line {line}: {word[:40]!r} is no number of bytes: write whole numbers from 0 on")
+        raise UsageError(f"traffic file '{path}', line {line}: {word[:40]!r} is not a number of bytes: use whole numbers from 0 on")
     value = float(word)
     if not value.is_integer() or value > _MOST:
-        raise UsageError(f"traffic file '{path}', line {line}: {word[:40]!r} is no number of bytes: write whole numbers from 0 to 2^53")
+        raise UsageError(f"traffic file '{path}', line {line}: {word[:40]!r} is not a number of bytes: use whole numbers from 0 to 2^53")
     return value
 
 
@@ -223,6 +223,6 @@ def _check(rows: Sequence[tuple[int, tuple[float, ...]]], path: Path) -> None:
             raise UsageError(f"traffic file '{path}', line {line}: {len(numbers)} numbers in one of {len(rows)} rows: {_LIKE}")
     total = sum(sum(numbers) for _, numbers in rows)
     if total == 0:
-        raise UsageError(f"traffic file '{path}' says that no rank sends anything: give at least one number above 0")
+        raise UsageError(f"traffic file '{path}' has only zeros: at least one rank must send data")
     if total > _MOST:
         raise UsageError(f"traffic file '{path}' says that {total:.3g} bytes are sent, more than any job could: give the bytes of one call")

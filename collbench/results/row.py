@@ -34,7 +34,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell's result. A cell that could not be measured has `na` (its reason) and no figures.
+    """One cell's result. A cell that could not be measured has `na` (its reason) and no figures; `na_fact` is the same reason as fields.
 
     size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per call of the API,
     group the ranks that took part ("all", "0-2,1-3" for pairs at once, or the split: "MOD 8"),
@@ -75,6 +75,7 @@ class Row:
     traffic: str | None = None
     streams: int | None = None
     na: str | None = None
+    na_fact: dict[str, Any] | None = None
     target: float | None = None
     reached: bool | None = None
     stopped: str | None = None

@@ -66,7 +66,7 @@ def points(sizes: Sequence[float], times_s: Sequence[float]) -> Points:
     """
     given, times = np.asarray(sizes, np.float64), np.asarray(times_s, np.float64)
     if len(given) != len(times):
-        raise ValueError(f"{len(given)} sizes and {len(times)} times are no pairs")
+        raise ValueError(f"{len(given)} sizes and {len(times)} times: must be equally many")
     sound = np.isfinite(given) & np.isfinite(times) & (given >= 0) & (times > 0)
     given, times = given[sound], times[sound]
     distinct = np.unique(given)

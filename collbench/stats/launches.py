@@ -125,7 +125,7 @@ def ratio_of_pairs(before: Sequence[float], after: Sequence[float]) -> Ratio:
     figures that are not finite and positive, or none.
     """
     if len(before) != len(after):
-        raise ValueError(f"{len(before)} figures before and {len(after)} after are no pairs")
+        raise ValueError(f"{len(before)} figures before and {len(after)} after: must be equally many")
     known = spread(checked(after) / checked(before))
     return Ratio(known.value, known.low, known.high, known.n)
 

@@ -225,9 +225,7 @@ def _typed_imbalance(shape: Shape) -> Fraction:
     except ZeroDivisionError:
         value = Fraction(0)
     if value < 1:
-        raise UsageError(
-            f"--imbalance '{printable(text)}' is no number from 1 on: 1 is even, 1.5 gives one rank's experts half as much again"
-        )
+        raise UsageError(f"--imbalance '{printable(text)}' is not a number from 1 up: 1 is even; with 1.5 one rank's experts get 50 % more")
     return value
 
 
@@ -239,7 +237,7 @@ def _check(shape: Shape) -> None:
 def _seed(shape: Shape) -> int:
     text = shape.options.get("seed") or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise UsageError(f"--seed '{printable(text)}' is no seed: give a whole number from 0 on")
+        raise UsageError(f"--seed '{printable(text)}' is not a valid seed: use a whole number from 0 up")
     return int(text)
 
 

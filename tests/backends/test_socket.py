@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.backends.backend import Available, Group, Settings, can_do
-from collbench.backends.registry import DEFAULTS, backend_names, habits
+from collbench.backends.backend import Available, Group, Settings, unsupported_reason
+from collbench.backends.registry import DEFAULTS, backend_defaults, backend_names
 from collbench.backends.socket import Link, SocketBackend, native
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import LimitExceeded, OperationUnsupported, OptionUnsupported, PairsOnly
 from collbench.results.reader import read_run
 from tests.backends.pairs import at_once, ranks
 from tests.cli.command import one_sentence, run
@@ -104,23 +105,23 @@ def test_rows_say_where_python_moves_the_bytes(both, monkeypatch):
     ("operation", "streams", "reason"),
     [
         ("p2p_latency", 64, None),
-        ("p2p_latency", 65, "socket has at most 64 streams between two ranks"),
-        ("allreduce", None, "socket has no allreduce"),
-        ("sendrecv", None, "socket connects pairs of ranks: it has p2p only"),
+        ("p2p_latency", 65, LimitExceeded("socket", "streams between two ranks", 64)),
+        ("allreduce", None, OperationUnsupported("socket", "allreduce")),
+        ("sendrecv", None, PairsOnly("socket")),
     ],
 )
 def test_it_has_pairs_only(both, operation, streams, reason):
     if operation not in operations():
         pytest.skip(f"no {operation} yet")
     cell = make_cell(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
-    assert can_do(both[0], operations()[operation], cell) == reason
+    assert unsupported_reason(both[0], operations()[operation], cell) == reason
 
 
 def test_other_backends_have_one_stream(both):
     other = SimpleNamespace(**{name: getattr(both[0], name) for name in ("devices", "steps", "api", "ranks", "passes_messages")},
                             name="mpi", takes_streams=False, takes_tuning=False, supports=lambda *_: None)  # fmt: skip
-    reason = "mpi has one connection between two ranks: --streams is for socket"
-    assert can_do(other, operations()["p2p_latency"], pair_cell("p2p_latency", streams=4)) == reason
+    reason = OptionUnsupported(("--streams",), "mpi", "socket")
+    assert unsupported_reason(other, operations()["p2p_latency"], pair_cell("p2p_latency", streams=4)) == reason
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_other_backends_have_one_stream(both):
     ],
 )
 def test_cells_tell_their_streams_where_there_can_be_several(backend, asked, operation, planned):
-    sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, habits=habits)
+    sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, defaults=backend_defaults)
     assert [cell.streams for cell in sweep.cells(backend, 2)] == [planned]
 
 

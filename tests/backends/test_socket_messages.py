@@ -131,7 +131,7 @@ def failure(kind, link, way):
 def test_a_rank_that_is_gone_is_named(kind, streams, way):
     with linked(streams) as (link, other):
         other.close()
-        assert failure(kind, link, way) == "rank 1 (node1, pid 101) closed the connection: look at what it says"
+        assert failure(kind, link, way) == "rank 1 (node1, pid 101) closed the connection: see the error of that rank"
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -159,7 +159,7 @@ def test_a_rank_that_goes_in_the_middle_is_named():
             other.close()
 
         said, _ = at_once(lambda: failure("native", link, "receive"), go)
-    assert said == "rank 1 (node1, pid 101) closed the connection: look at what it says"
+    assert said == "rank 1 (node1, pid 101) closed the connection: see the error of that rank"
 
 
 def test_other_errors_are_the_kernels_words():

@@ -8,17 +8,26 @@ import numpy as np
 import pytest
 
 from collbench.backends import torch_distributed
-from collbench.backends.backend import Available, Backend, Group, Unavailable, can_do
+from collbench.backends.backend import Available, Backend, Group, Unavailable, unsupported_reason
 from collbench.backends.clock import EventClock
 from collbench.backends.host import Buffers
 from collbench.backends.torch_distributed import BatchedBinding, TorchNcclBackend, no_cuda_build, torch_type
+from collbench.backends.unavailable import NotInstalled, WrongBuild
+from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BIDIRECTIONAL
 from collbench.operations.dtypes import DTYPES
+from collbench.operations.unsupported import (
+    AverageNotRepresentable,
+    DeviceUnsupported,
+    DtypeUnsupported,
+    OperationUnsupported,
+    OptionUnsupported,
+)
 from tests.helpers import make_cell
 
-NO_DRIVER = Unavailable("there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it")
+NO_DRIVER = Unavailable.because(NoDriver())
 
 
 @pytest.fixture
@@ -37,8 +46,11 @@ def machine(monkeypatch):
     ("told", "wanted"),
     [
         ({"no_gpu": NO_DRIVER}, NO_DRIVER),
-        ({"torch": None}, Unavailable("torch is not installed", torch_distributed._REMEDY)),
-        ({"torch": "2.13.0+cpu"}, Unavailable("torch 2.13.0+cpu is a build for CPUs", torch_distributed._REMEDY)),
+        ({"torch": None}, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
+        (
+            {"torch": "2.13.0+cpu"},
+            Unavailable.because(WrongBuild("torch", "2.13.0+cpu", "was built without CUDA", torch_distributed._REMEDY)),
+        ),
         ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
     ],
 )
@@ -55,7 +67,7 @@ def test_asking_imports_no_torch():
 
 def test_a_torch_without_cuda_says_which_one_it_is():
     cpu = SimpleNamespace(version=SimpleNamespace(cuda=None), __version__="2.13.0+cpu")
-    assert no_cuda_build(cpu) == "torch 2.13.0+cpu is a build for CPUs: install the one for CUDA (pytorch.org tells how)"
+    assert "torch 2.13.0+cpu was built without CUDA" in no_cuda_build(cpu)
     blind = SimpleNamespace(version=SimpleNamespace(cuda="13.0"), __version__="2.13.0", cuda=SimpleNamespace(is_available=lambda: False))
     assert no_cuda_build(blind).startswith("torch 2.13.0 finds no GPU")
     blind.cuda.is_available = lambda: True
@@ -67,25 +79,25 @@ def test_a_torch_without_cuda_says_which_one_it_is():
     [
         ({}, None),
         ({"dtype": "float8_e5m2"}, None),
-        ({"dtype": "uint32"}, "torch hands no uint32 tensors to NCCL"),
-        ({"mode": "graph"}, "torch-nccl measures the calls that training makes one by one: graphs are for nccl"),
-        ({"device": "cpu"}, "torch-nccl runs on cuda here, not on cpu"),
-        ({"algorithm": "ring"}, "torch-nccl chooses its algorithms itself: --algorithms and --protocols are for nccl"),
-        ({"in_place": False}, "torch-nccl has allreduce in place only"),
+        ({"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
+        ({"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
+        ({"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
+        ({"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
+        ({"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
     ],
 )
 def test_what_it_cannot_do(cell, reason):
     backend = TorchNcclBackend()
     backend.ranks = 4
     assert isinstance(backend, Backend)
-    assert can_do(backend, ALLREDUCE, make_cell(**{"device": "cuda", "in_place": True, **cell})) == reason
+    assert unsupported_reason(backend, ALLREDUCE, make_cell(**{"device": "cuda", "in_place": True, **cell})) == reason
 
 
 def test_an_average_without_a_share_is_not_asked_for():
     backend = TorchNcclBackend()
     backend.ranks = 1024
     reason = backend.supports(ALLREDUCE, make_cell("float8_e4m3fn", redop="avg"))
-    assert reason == "float8_e4m3fn holds nothing between 0 and 1/512: no 1/1024 to average 1024 ranks by"
+    assert reason == AverageNotRepresentable("float8_e4m3fn", 1024, 512)
 
 
 def test_what_is_only_moved_goes_as_a_type_that_is_known_everywhere():

@@ -53,20 +53,20 @@ class TestMistakes:
         ("words", "said"),
         [
             ("", "the following arguments are required: KIND (see `collbench emit --help`)"),
-            ("slrum", "emit knows no 'slrum': did you mean slurm?"),
-            ("xyz", f"emit knows no 'xyz': choose from {', '.join(kinds())}"),
-            ("slurm --nodes 0", "--nodes: '0' is not a whole number from 1 to 100000"),
-            ("slurm --nodes -1", "--nodes: '-1' is not a whole number from 1 to 100000"),
-            ("slurm --nodes=", "--nodes: '' is not a whole number from 1 to 100000"),
+            ("slrum", "unknown kind 'slrum': did you mean slurm?"),
+            ("xyz", f"unknown kind 'xyz': choose from {', '.join(kinds())}"),
+            ("slurm --nodes 0", "--nodes: '0': not a whole number from 1 to 100000"),
+            ("slurm --nodes -1", "--nodes: '-1': not a whole number from 1 to 100000"),
+            ("slurm --nodes=", "--nodes: '': not a whole number from 1 to 100000"),
             ("slurm --node 2", "emit has no option --node: did you mean --nodes? (see `collbench emit --help`)"),
             ("slurm --sizes 8", "emit has no option --sizes"),
-            ("ansible --image a:b", "emit ansible has no use for --image: leave it out (see `collbench emit --help`)"),
-            ("ansible --partition x", "emit ansible has no use for --partition: leave it out (see `collbench emit --help`)"),
-            ("slurm --partition=", "--partition: '' is not a name: letters, digits and -_.+ alone, a letter or digit first"),
-            ("slurm --name a/b", "--name: 'a/b' is not a name: letters, digits and -_.+ alone, a letter or digit first"),
+            ("ansible --image a:b", "--image does not apply to emit ansible: omit it (see `collbench emit --help`)"),
+            ("ansible --partition x", "--partition does not apply to emit ansible: omit it (see `collbench emit --help`)"),
+            ("slurm --partition=", "--partition: '' is not a valid name: use letters, digits and -_.+, with a letter or digit first"),
+            ("slurm --name a/b", "--name: 'a/b' is not a valid name: use letters, digits and -_.+, with a letter or digit first"),
             ("slurm --env A", "--env: 'A' is not NAME=VALUE, with a name of letters, digits and _"),
-            ("slurm --site nowhere", "--site nowhere cannot be read (No such file or directory): name a TOML file"),
-            ("ansible --submit", "emit ansible has nothing to submit to: write the file with --write, then: ansible-playbook -i INV"),
+            ("slurm --site nowhere", "--site nowhere: cannot be read (No such file or directory): use a TOML file"),
+            ("ansible --submit", "--submit is not supported by emit ansible: write the file with --write, then run: ansible"),
             ("slurm slurm", "'slurm' is one word too many (see `collbench emit --help`)"),
         ],
     )  # fmt: skip
@@ -76,25 +76,25 @@ class TestMistakes:
     @pytest.mark.parametrize("image", ["my image", "it's", 'a"b', "a\nb", ""])
     def test_images_with_blanks_and_quotes(self, image: str, tmp_path: Path) -> None:
         said = refused(tmp_path, "slurm", f"--image={image}")
-        assert said.startswith(f"--image: {image!r} is not an image: write registry/name:tag") and said.endswith(
+        assert said.startswith(f"--image: {image!r} is not a valid image: use registry/name:tag") and said.endswith(
             "without blanks and quotes"
         )
 
     @pytest.mark.parametrize(
         ("inner", "said"),
         [
-            ((), "emit needs the command to start: write it after --, like `collbench emit slurm --nodes 2 -- allreduce`"),
-            (("--",), "emit needs the command to start: write it after --"),
-            (("--", "allredcue"), "after --: 'allredcue' is no command that many ranks run: "),
-            (("--", "gate", "--baseline", "x", "y"), "after --: 'gate' is no command that many ranks run: "),
-            (("--", "emit", "slurm"), "after --: 'emit' is no command that many ranks run: "),
-            (("--", "collbench", "allreduce"), "after --: 'collbench' is no command that many ranks run: "),
+            ((), "missing command: write it after --, as in `collbench emit slurm --nodes 2 -- allreduce`"),
+            (("--",), "missing command: write it after --"),
+            (("--", "allredcue"), "after --: 'allredcue' cannot be started on many nodes: "),
+            (("--", "gate", "--baseline", "x", "y"), "after --: 'gate' cannot be started on many nodes: "),
+            (("--", "emit", "slurm"), "after --: 'emit' cannot be started on many nodes: "),
+            (("--", "collbench", "allreduce"), "after --: 'collbench' cannot be started on many nodes: "),
             (("--", "allreduce", "--sise", "8"), "after --: allreduce has no option --sise: did you mean --sizes? (see `coll"),
             (("--", "allreduce", "8"), "after --: '8' is one word too many (see `collbench allreduce --help`)"),
             (("--", "allreduce", "--max-time", "0"), "after --: argument --max-time: '0' is not a number above 0"),
-            (("--", "allreduce", "--ranks", "8"), "after --: --ranks is what the launcher decides: say --ranks-per-node in front of --"),
-            (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node is what the launcher decides: say"),
-            (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb' has characters that cannot be printed: leave them out"),
+            (("--", "allreduce", "--ranks", "8"), "after --: --ranks is set by the launcher: use --ranks-per-node before --"),
+            (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node is set by the launcher: use"),
+            (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb' contains control characters"),
         ],
     )  # fmt: skip
     def test_behind_them(self, inner: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -133,23 +133,23 @@ class TestASite:
         found = text(tmp_path, "ansible", "--site", "site.toml", "--partition", "h100")
         assert found == text(tmp_path, "ansible", "--gpus-per-node", "8", "--env", "A=1")
         assert refused(tmp_path, "ansible", "--site", "site.toml", "--partition", "h200") == (
-            "site.toml has no partition 'h200': choose from h100, or add [partitions.h200]"
+            "site.toml: unknown partition 'h200': choose from h100, or add [partitions.h200]"
         )
 
     def test_a_misspelt_key(self, tmp_path: Path) -> None:
         (tmp_path / "site.toml").write_text("schema = 1\n[partitions.h100]\ngpus_per_node = 8\n")
         assert refused(tmp_path, "slurm", "--site", "site.toml") == (
-            "site.toml: [partitions.h100] key 'gpus_per_node' is unknown: did you mean gpus-per-node?"
+            "site.toml: [partitions.h100]: unknown key 'gpus_per_node': did you mean gpus-per-node?"
         )
 
 
 class TestWhereItGoes:
     def test_a_file_that_may_be_run(self, tmp_path: Path) -> None:
         done = emit(tmp_path, "slurm", "--write", "job.sbatch")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "collbench: job.sbatch is written; next: sbatch job.sbatch\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "collbench: wrote job.sbatch; next: sbatch job.sbatch\n")
         assert (tmp_path / "job.sbatch").read_text() == text(tmp_path, "slurm")
         assert (tmp_path / "job.sbatch").stat().st_mode & 0o111
-        assert refused(tmp_path, "slurm", "--write", "job.sbatch").startswith("--write job.sbatch is there already: choose another name")
+        assert refused(tmp_path, "slurm", "--write", "job.sbatch").startswith("--write job.sbatch: the file exists: choose another name")
 
     def test_the_queue_gets_the_same_file(self, tmp_path: Path) -> None:
         (tmp_path / "sbatch").write_text('#!/bin/sh\ncat >taken\necho "Submitted batch job 7"\n')
@@ -159,9 +159,7 @@ class TestWhereItGoes:
         assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 7\n", "")
         assert (tmp_path / "taken").read_text() == (tmp_path / "job").read_text() == text(tmp_path, "slurm")
         (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
-        assert (
-            refused(tmp_path, "slurm", "--submit", env=path) == "sbatch did not take the job: sbatch: error: invalid partition specified: x"
-        )
+        assert refused(tmp_path, "slurm", "--submit", env=path) == "sbatch failed: sbatch: error: invalid partition specified: x"
 
     @pytest.mark.parametrize("kind", [kind for kind in kinds().values() if kind.submit], ids=lambda kind: kind.name)
     def test_without_the_command_that_takes_it(self, kind: object, tmp_path: Path) -> None:
@@ -170,4 +168,4 @@ class TestWhereItGoes:
         assert isinstance(kind, Kind)
         image = ["--image", "a/b:c"] if kind.name == "kubernetes" else []
         said = refused(tmp_path, kind.name, *image, "--submit", env={"PATH": str(tmp_path)})
-        assert said == f"--submit needs {kind.submit[0]}, which is not found: {kind.remedy}"
+        assert said == f"--submit: {kind.submit[0]} not found: {kind.remedy}"

@@ -14,16 +14,16 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.sweep import CPU, CUDA, Habits, Sweep
+from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
 
-NCCL = Habits("cuda", "pipelined", "rotating", 1024, tuned=True)
+NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice="start with --kill-on-bad-exit=1")
 
 
 def request(*backends: str, default: bool = False, **more: Any) -> Request:
     sweep = {key: more.pop(key) for key in ("algorithms", "registrations") if key in more}
     of = {"nccl": NCCL, "torch-nccl": CUDA}
-    plan = Sweep((ALLREDUCE,), None, (), habits=lambda name: of.get(name, CPU), **sweep)
+    plan = Sweep((ALLREDUCE,), None, (), defaults=lambda name: of.get(name, CPU), **sweep)
     return Request("allreduce", plan, backends, frozenset() if default else frozenset(backends), **more)
 
 

@@ -15,7 +15,7 @@ import pytest
 from collbench.analysis.hunt.protocol import CONFIRMED, Answer, Figure, Suspect, Verdict
 from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
 from collbench.deploy import drain
-from collbench.deploy.drain import Said
+from collbench.deploy.drain import Outcome
 from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
@@ -151,7 +151,7 @@ def test_what_stands_against_draining_is_kept_and_said(tmp_path: Path) -> None:
     listening = concluded(typed(apply=True, slowed=["by=10%"]))
     listening.act(tmp_path, events([]))
     told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert (told["applied"], told["refused"]) == ([], "nobody is drained: ranks were slowed on purpose (--slowed)")
+    assert (told["applied"], told["refused"]) == ([], "no node is drained: ranks were slowed on purpose (--slowed)")
     assert listening._advice[-1] == told["refused"]
 
 
@@ -160,16 +160,16 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm that drains whoever is named; the second node is never reached: Ctrl-C comes before."""
     out: set[str] = set()
 
-    def ask(words: Any, env: Any) -> Said:
+    def ask(words: Any, env: Any) -> Outcome:
         if "update" not in words:
             nodes = "\n".join(f"NodeName={name} State=IDLE{'+DRAIN' * (name in out)}" for name in NAMES if name in words or len(words) == 5)
-            return Said(0, nodes)
+            return Outcome(0, nodes)
         if out:
             raise Interrupted(signal.SIGINT)
         out.add(words[2].removeprefix("NodeName="))
-        return Said(0)
+        return Outcome(0)
 
-    monkeypatch.setattr("collbench.deploy.drain.apply", partial(drain.apply, ask=ask))
+    monkeypatch.setattr("collbench.deploy.drain.apply", partial(drain.apply, run=ask))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
@@ -196,7 +196,7 @@ def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
         return folder / "recommendation.json"
 
     monkeypatch.setattr("collbench.deploy.drain.store", full)
-    said = rf"cannot be written \(No space left on device\).*{NAMES[3]} is drained; undo it with: scontrol update NodeName={NAMES[3]} "
+    said = rf"cannot be written \(No space left on device\).*{NAMES[3]} is drained; undo: scontrol update NodeName={NAMES[3]} "
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))
 

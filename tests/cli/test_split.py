@@ -30,8 +30,8 @@ def test_groups_run_at_once_and_are_told_each_and_together(tmp_path: Path) -> No
 
 REFUSED = {
     "--split 'MOD 8'": "--split 'MOD 8' of 4 ranks leaves 4 of 8 groups empty: choose MOD 2",
-    "--split 'XOR 1'": "--split 'XOR 1' is no split: write AND, OR, MOD or DIV and a number, like 'MOD 8' or 'AND 0x7'",
-    "--split 'DIV 2' --root 2": "root 2 is not among the 2 ranks of each group: choose one from 0 to 1",
+    "--split 'XOR 1'": "--split 'XOR 1' is not a valid split: use AND, OR, MOD or DIV and a number, like 'MOD 8' or 'AND 0x7'",
+    "--split 'DIV 2' --root 2": "root 2 is out of range (2 ranks in each group): choose 0 to 1",
 }
 
 

@@ -74,7 +74,7 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
     ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks: where all that is sent goes to one rank, it gets 2 times the average"),
     ("--skew 2 --traffic m", MATRIX, "argument --traffic: not allowed with argument --skew"),
     ("--traffic m --ranks 2", MATRIX, "is of 3 ranks, and it is to run over 2: start 3, or write 2 rows of 2 numbers"),
-    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1' is no number of bytes: write whole numbers from 0 on"),
+    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1' is not a number of bytes: use whole numbers from 0 on"),
     ("--traffic absent", "", "traffic file 'absent' cannot be read (No such file or directory): name a file of numbers"),
 ])  # fmt: skip
 def test_bad_traffic_is_one_sentence(line: str, text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

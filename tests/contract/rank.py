@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.registry import habits
+from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.request import Budget, Request
@@ -41,7 +41,7 @@ def sweep_of(asked: dict[str, Any]) -> Sweep:
     named = {"operations": tuple(operations()[name] for name in asked["operations"]), "dtypes": tuple(DTYPES[d] for d in asked["dtypes"])}
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in asked.items() if key not in ("skew", "matrix", "split")}
     split = parse_split(asked["split"]) if "split" in asked else None
-    return Sweep(**{**plain, **named}, traffic=traffic_of(asked), split=split, habits=habits)
+    return Sweep(**{**plain, **named}, traffic=traffic_of(asked), split=split, defaults=backend_defaults)
 
 
 def traffic_of(asked: dict[str, Any]) -> Traffic | None:

@@ -11,6 +11,8 @@ import pytest
 
 from collbench.backends import registry as backends
 from collbench.backends.backend import Unavailable
+from collbench.backends.unavailable import BrokenPlugin
+from collbench.cli.main import COMMANDS
 from collbench.operations import registry as operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import ROOT
@@ -48,6 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     caches = (backends._plugins, backends._of_plugin, operations._found)
     for cache in caches:
         cache.cache_clear()
+    operations.reserve(COMMANDS)  # as the command line does
     yield folder
     for cache in caches:
         cache.cache_clear()
@@ -62,9 +65,9 @@ BACKENDS = {
     "raising_code:Backend": "does not load (RuntimeError: at import)",
     "leaving_code:Backend": "does not load (SystemExit: 3)",
     "good_code:Missing": "does not load (AttributeError: module 'good_code' has no attribute 'Missing')",
-    "good_code:WORD": "is no class but of type int",
+    "good_code:WORD": "is not a class, but of type int",
     "good_code:Raises": "raises in probe (OSError: no library)",
-    "good_code:Mute": "answers probe with bool instead of Available or Unavailable",
+    "good_code:Mute": "returns bool from probe instead of Available or Unavailable",
 }
 CODE = {"good_code": GOOD, "raising_code": 'raise RuntimeError("at\\nimport")\n', "leaving_code": "import sys\nsys.exit(3)\n"}
 
@@ -72,22 +75,21 @@ CODE = {"good_code": GOOD, "raising_code": 'raise RuntimeError("at\\nimport")\n'
 @pytest.mark.parametrize("place", BACKENDS)
 def test_a_broken_backend_is_one_that_is_not_there(place: str, site: Path) -> None:
     package(site, "maker", f"[collbench.backends]\nfast = {place}\n", CODE)
-    assert answer("fast") == Unavailable(f"plug-in 'fast' ({place}) {BACKENDS[place]}", "mend or uninstall maker")
+    assert answer("fast") == Unavailable.because(BrokenPlugin("fast", place, BACKENDS[place], "fix or uninstall maker"))
     assert backends.backend_names()[-1] == "fast" and backends.backend_class("fast").devices == {"cpu"}
 
 
 def test_a_class_without_the_methods_is_no_backend_and_what_it_lacks_is_named(site: Path) -> None:
     package(site, "maker", "[collbench.backends]\nfast = good_code:Half\n", CODE)
     found = answer("fast")
-    assert isinstance(found, Unavailable) and found.why.startswith("plug-in 'fast' (good_code:Half) is no Backend, it lacks abort, ")
+    assert isinstance(found, Unavailable) and "is not a Backend: missing abort, " in found.why
 
 
 def test_an_own_name_stays_the_projects_and_the_plug_in_is_told_beside_it(site: Path) -> None:
     package(site, "maker", "[collbench.backends]\nmpi = good_code:Good\n", CODE)
     assert backends.backend_class("mpi").__module__ == "collbench.backends.mpi"
-    assert answer("mpi@maker") == Unavailable(
-        "plug-in 'mpi' (good_code:Good) has a name that is collbench's own", "rename its entry point, or uninstall maker"
-    )
+    fact = BrokenPlugin("mpi", "good_code:Good", "has a name that collbench itself uses", "rename its entry point, or uninstall maker")
+    assert answer("mpi@maker") == Unavailable.because(fact)
 
 
 def test_of_two_packages_with_one_name_neither_is_guessed(site: Path) -> None:
@@ -95,7 +97,7 @@ def test_of_two_packages_with_one_name_neither_is_guessed(site: Path) -> None:
     package(site, "second", "[collbench.backends]\nfast = good_code:Good\n")
     found = answer("fast")
     assert isinstance(found, Unavailable)
-    assert {word for word in ("first", "second") if word in str(found)} == {"first", "second"} and "has the name of another" in found.why
+    assert {word for word in ("first", "second") if word in str(found)} == {"first", "second"} and "has the same name" in found.why
 
 
 def test_a_good_one_beside_them_is_taken(site: Path) -> None:
@@ -105,9 +107,9 @@ def test_a_good_one_beside_them_is_taken(site: Path) -> None:
 
 OPERATIONS = {
     "nowhere": "does not load (ModuleNotFoundError: No module named 'nowhere')",
-    "good_code:WORD": "holds no Operation",
-    "good_code:AGAIN": "has an operation 'allreduce', which there is already",
-    "good_code:TAKEN": "has an operation of the command 'probe', which is another one of collbench's own",
+    "good_code:WORD": "contains no Operation",
+    "good_code:AGAIN": "defines the operation 'allreduce', which already exists",
+    "good_code:TAKEN": "defines an operation of the command 'probe', which is another command of collbench",
     "leaving_code": "does not load (SystemExit: 3)",
 }
 
@@ -118,7 +120,7 @@ def test_a_broken_operation_is_left_out_and_told(place: str, site: Path) -> None
     operations._found.cache_clear()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nscan = good_code:SCAN\n", CODE)
     assert {name: str(wrong) for name, wrong in operations.broken().items()} == {
-        "bad": f"plug-in 'bad' ({place}) {OPERATIONS[place]}: mend or uninstall maker"
+        "bad": f"plug-in 'bad' ({place}) {OPERATIONS[place]}: fix or uninstall maker"
     }
     assert operations.operations().keys() == {*own, "scan"} and operations.operations()["allreduce"] is own["allreduce"]
 
@@ -132,13 +134,13 @@ def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them
     site = tmp_path / "site"
     package(site, "maker", "[collbench.backends]\nfast = raising_code:Backend\n[collbench.operations]\nscan = nowhere\n", CODE)
     env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
-    wrong = "plug-in 'fast' (raising_code:Backend) does not load (RuntimeError: at import): mend or uninstall maker"
+    wrong = "plug-in 'fast' (raising_code:Backend) does not load (RuntimeError: at import): fix or uninstall maker"
     listed = run(tmp_path, "backends", env=env)
     assert (listed.returncode, listed.stderr) == (0, "") and f"fast       n/a        {wrong}\n" in listed.stdout
     assert (
         one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)) == f"backend fast is not available: {wrong}"
     )
-    lost = "plug-in 'scan' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): mend or uninstall maker"
+    lost = "plug-in 'scan' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): fix or uninstall maker"
     assert one_sentence(run(tmp_path, "scan", "--sizes", "8", env=env)) == lost
     assert "n/a: plug-in 'scan' (nowhere) does not" in " ".join(run(tmp_path, "--help", env=env).stdout.split())
     done = run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--format", "json", env=env)

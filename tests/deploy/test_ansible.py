@@ -127,7 +127,7 @@ class TestOneLaunch:
 
     @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
     def test_a_place_of_ones_own_is_refused(self, name: str) -> None:
-        assert refusal("allreduce", env=(f"{name}=3",)) == f"--env {name} is what the playbook says to each host: leave it out"
+        assert refusal("allreduce", env=(f"{name}=3",)) == f"--env {name} is set by the playbook for each host: omit it"
 
     def test_the_secret_is_told_nobody(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce"), tmp_path)
@@ -149,10 +149,8 @@ class TestOnEachHost:
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
     def test_what_would_stay_on_the_hosts_is_refused(self) -> None:
-        assert (
-            refusal("probe", "--format", "table") == "emit ansible collects JSON, which `collbench probe --from` reads: leave --format out"
-        )
-        assert refusal("probe", "--gather", "x.tar") == "emit ansible collects what probe prints, no files: leave --gather out"
+        assert refusal("probe", "--format", "table") == "emit ansible collects JSON for `collbench probe --from`: omit --format"
+        assert refusal("probe", "--gather", "x.tar") == "emit ansible collects the output of probe, not files: omit --gather"
 
     def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")

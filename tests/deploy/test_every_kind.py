@@ -225,5 +225,5 @@ def test_a_line_end_never_gets_into_a_file(kind: Kind, where: str) -> None:
 
     command = (*ORDINARY, "--allocation", "a\nb") if where == "command" else ORDINARY
     said: dict[str, Any] = {"program": {"program": "a\nb"}, "env": {"env": ("A=a\nb",)}}.get(where, {})
-    with pytest.raises(UsageError, match=r"a\\nb' has characters that cannot be printed"):
+    with pytest.raises(UsageError, match=r"a\\nb' contains control characters"):
         emitted(kind, command, **said)

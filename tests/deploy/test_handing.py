@@ -12,7 +12,7 @@ from collbench.deploy.job import Kind
 from collbench.errors import UsageError
 
 TAKEN = Kind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")
-THEN = "write the file with --write, then: take FILE"
+THEN = "write the file with --write, then run: take FILE"
 RUN_BY_HAND = Kind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
 
 
@@ -40,7 +40,7 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("file", "link", ""):
-        with pytest.raises(UsageError, match=f"^--write {tmp_path / name} is there already: choose another name, so that nothing is lost$"):
+        with pytest.raises(UsageError, match=f"^--write {tmp_path / name}: the file exists: choose another name$"):
             handing.write(tmp_path / name, "new")
     assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "nowhere").exists()
 
@@ -58,24 +58,21 @@ def test_the_command_reads_the_file_and_its_answer_is_told(tmp_path: Path, capfd
 
 
 def test_a_refusal_is_told_in_the_commands_own_words(tmp_path: Path) -> None:
-    assert (
-        refusal(TAKEN, command(tmp_path, "printf 'error: no\\n partition\\n' >&2; exit 1"))
-        == "take did not take the job: error: no partition"
-    )
-    assert refusal(TAKEN, command(tmp_path, "echo said; exit 3")) == "take did not take the job: said"
-    assert refusal(TAKEN, command(tmp_path, "exit 3")) == "take did not take the job: exit code 3"
-    assert refusal(TAKEN, command(tmp_path, "printf '\\377' >&2; exit 1")) == "take did not take the job: \ufffd"
-    assert refusal(TAKEN, command(tmp_path, "exit 1"), "x" * 1_000_000) == "take did not take the job: exit code 1"  # it reads nothing
+    assert refusal(TAKEN, command(tmp_path, "printf 'error: no\\n partition\\n' >&2; exit 1")) == "take failed: error: no partition"
+    assert refusal(TAKEN, command(tmp_path, "echo said; exit 3")) == "take failed: said"
+    assert refusal(TAKEN, command(tmp_path, "exit 3")) == "take failed: exit code 3"
+    assert refusal(TAKEN, command(tmp_path, "printf '\\377' >&2; exit 1")) == "take failed: \ufffd"
+    assert refusal(TAKEN, command(tmp_path, "exit 1"), "x" * 1_000_000) == "take failed: exit code 1"  # it reads nothing
 
 
 def test_no_such_command(tmp_path: Path) -> None:
-    assert refusal(TAKEN, {"PATH": str(tmp_path)}) == "--submit needs take, which is not found: " + THEN
-    assert refusal(TAKEN, {}) == "--submit needs take, which is not found: " + THEN
-    assert refusal(RUN_BY_HAND, {}) == "emit other has nothing to submit to: write the file with --write, then: play FILE"
+    assert refusal(TAKEN, {"PATH": str(tmp_path)}) == "--submit: take not found: " + THEN
+    assert refusal(TAKEN, {}) == "--submit: take not found: " + THEN
+    assert refusal(RUN_BY_HAND, {}) == "--submit is not supported by emit other: write the file with --write, then run: play FILE"
     broken = command(tmp_path, "", "#!/nowhere")
     assert refusal(TAKEN, broken) == f"{tmp_path}/take cannot be started (No such file or directory): {THEN}"
 
 
 def test_a_command_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handing, "_TIMEOUT_S", 0.2)
-    assert refusal(TAKEN, command(tmp_path, "exec sleep 5")) == "take did not answer within 0.2 s: see whether it has the job nevertheless"
+    assert refusal(TAKEN, command(tmp_path, "exec sleep 5")) == "take did not end within 0.2 s: check whether the job was submitted"

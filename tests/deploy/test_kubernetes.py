@@ -179,32 +179,32 @@ def test_names_fit_with_all_that_is_added_to_them(kind: str, added: str) -> None
     said: dict[str, Value] = {"kind": kind, "nodes": 100}
     longest = 63 - len(added)
     assert documents(emitted({**said, "name": "a" * longest}))
-    with pytest.raises(UsageError, match=rf"^--name a+ is too long: with {kind} and 100 pods it may have {longest} characters at most$"):
+    with pytest.raises(UsageError, match=rf"^--name a+ is too long: use at most {longest} characters with {kind} and 100 pods$"):
         emitted({**said, "name": "a" * (longest + 1)})
 
 
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
-        ([], "emit kubernetes needs an image that has collbench in it: say --image registry/name:tag"),
-        (["--image", "a b"], "--image: 'a b' is not an image"),
-        (["--image", 'a"b'], "is not an image"),
-        (["--image", "./c.sif"], "--image ./c.sif is nothing that Kubernetes fetches"),
-        (["--image", IMAGE, "--name", "Bench_1"], "--name Bench_1 is no name for Kubernetes"),
-        (["--image", IMAGE, "--name", "1bench"], "--name 1bench is no name for Kubernetes"),
-        (["--image", IMAGE, "--name", "b\nkind: Pod"], "--name: 'b\\nkind: Pod' is not a name"),
-        (["--image", IMAGE, "--namespace", "a/b"], "--namespace: 'a/b' is not a namespace"),
-        (["--image", IMAGE, "--volume", "a b"], "--volume: 'a b' is not the name of a PersistentVolumeClaim"),
+        ([], "emit kubernetes needs an image with collbench: use --image registry/name:tag"),
+        (["--image", "a b"], "--image: 'a b' is not a valid image"),
+        (["--image", 'a"b'], "is not a valid image"),
+        (["--image", "./c.sif"], "--image ./c.sif is not supported by Kubernetes"),
+        (["--image", IMAGE, "--name", "Bench_1"], "--name Bench_1 is not a valid name in Kubernetes"),
+        (["--image", IMAGE, "--name", "1bench"], "--name 1bench is not a valid name in Kubernetes"),
+        (["--image", IMAGE, "--name", "b\nkind: Pod"], "--name: 'b\\nkind: Pod' is not a valid name"),
+        (["--image", IMAGE, "--namespace", "a/b"], "--namespace: 'a/b' is not a valid namespace"),
+        (["--image", IMAGE, "--volume", "a b"], "--volume: 'a b' is not a valid name of a PersistentVolumeClaim"),
         (["--image", IMAGE, "--rdma", "hca"], "--rdma: 'hca' is not NAME=COUNT"),
-        (["--image", IMAGE, "--rdma", "a/b=1", "--rdma", "a/b=2"], "a/b is asked for twice"),
-        (["--image", IMAGE, "--hugepages", "2Mi=1Gi"], "--hugepages alone is refused by Kubernetes: say --memory"),
+        (["--image", IMAGE, "--rdma", "a/b=1", "--rdma", "a/b=2"], "a/b is requested twice"),
+        (["--image", IMAGE, "--hugepages", "2Mi=1Gi"], "does not support --hugepages alone"),
         (["--image", IMAGE, "--hugepages", "2Mi"], "--hugepages: '2Mi' is not PAGE=SIZE"),
-        (["--image", IMAGE, "--shm", "lots"], "--shm: 'lots' is not a size"),
+        (["--image", IMAGE, "--shm", "lots"], "--shm: 'lots' is not a valid size"),
         (["--image", IMAGE, "--kind", "pod"], "--kind: 'pod' is not one of job, jobset, trainjob, mpijob"),
-        (["--image", IMAGE, "--kind", "trainjob", "--pull-policy", "Never"], "--pull-policy is what a TrainJob leaves to its runtime"),
-        (["--image", IMAGE, "--runtime", "torch"], "--runtime is a TrainJob's alone"),
-        (["--image", IMAGE, "--env", "MASTER_ADDR=x"], "--env MASTER_ADDR=… is what the manifest, or Kubernetes, says itself"),
-        (["--image", IMAGE, "--nodes", "0"], "--nodes: '0' is not a whole number from 1"),
+        (["--image", IMAGE, "--kind", "trainjob", "--pull-policy", "Never"], "--pull-policy does not apply to a TrainJob"),
+        (["--image", IMAGE, "--runtime", "torch"], "--runtime applies to a TrainJob only"),
+        (["--image", IMAGE, "--env", "MASTER_ADDR=x"], "--env MASTER_ADDR=… is set by the manifest or by Kubernetes"),
+        (["--image", IMAGE, "--nodes", "0"], "--nodes: '0': not a whole number from 1"),
     ],
 )
 def test_what_cannot_be_is_refused(typed: list[str], sentence: str, tmp_path: Path) -> None:
@@ -224,4 +224,4 @@ def test_submitting_hands_the_manifest_to_kubectl(tmp_path: Path) -> None:
 
 def test_without_kubectl_submitting_says_what_to_do(tmp_path: Path) -> None:
     done = run_here(tmp_path, "emit", "kubernetes", "--image", IMAGE, "--submit", "--", "allreduce", env={"PATH": str(tmp_path)})
-    assert "--submit needs kubectl, which is not found: write the file with --write" in one_sentence(done)
+    assert "--submit: kubectl not found: write the file with --write" in one_sentence(done)

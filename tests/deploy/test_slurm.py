@@ -166,12 +166,12 @@ class TestContainers:
     @pytest.mark.parametrize(
         ("told", "command", "says"),
         [
-            (["--container", "pyxis"], SWEEP, "--container pyxis needs an image: say --image"),
-            (["--image", "a/b:1", "--container", "apptainer"], SWEEP, "would be fetched by every rank: call `apptainer pull collbench.sif docker://a/b:1`"),
-            (["--image", "a.sif", "--container", "pyxis"], SWEEP, "is a file of Apptainer's: leave out --container pyxis"),
-            (["--image", "oras://a/b"], SWEEP, "is nothing that pyxis fetches"),
-            (["--image", "a/b"], (*SWEEP, "--out", "/x"), "--out /x may lie outside of what the container sees: leave it out"),
-            (["--image", "a/b", "--runs", "a:b"], SWEEP, "cannot be mounted into a container: choose a path without : and ,"),
+            (["--container", "pyxis"], SWEEP, "--container pyxis needs --image"),
+            (["--image", "a/b:1", "--container", "apptainer"], SWEEP, "would be downloaded by each rank: run `apptainer pull collbench.sif docker://a/b:1`"),
+            (["--image", "a.sif", "--container", "pyxis"], SWEEP, "is an Apptainer file: omit --container pyxis"),
+            (["--image", "oras://a/b"], SWEEP, "is not supported by pyxis"),
+            (["--image", "a/b"], (*SWEEP, "--out", "/x"), "--out /x may be outside the container: omit it"),
+            (["--image", "a/b", "--runs", "a:b"], SWEEP, "cannot be mounted into a container: use a path without : and ,"),
             (["--image", "a.sif", "--runs", "a,b"], SWEEP, "cannot be mounted into a container"),
         ],
     )  # fmt: skip
@@ -189,11 +189,11 @@ class TestNothingGetsOutOfItsPlace:
     @pytest.mark.parametrize(
         ("told", "says"),
         [
-            (["--nodes", "0"], "--nodes: '0' is not a whole number from 1 to 100000"),
-            (["--array", "0"], "--array: '0' is not a whole number from 1 to 1000"),
-            (["--minutes", "0"], "--minutes: '0' is not"),
+            (["--nodes", "0"], "--nodes: '0': not a whole number from 1 to 100000"),
+            (["--array", "0"], "--array: '0': not a whole number from 1 to 1000"),
+            (["--minutes", "0"], "--minutes: '0': not"),
             (["--mpi", "openmpi"], "--mpi: 'openmpi' is not one of pmix, pmi2, cray_shasta, none"),
-            (["--gpu-type", "h100"], "--gpu-type needs to know how many: say --gpus-per-node, too"),
+            (["--gpu-type", "h100"], "--gpu-type needs --gpus-per-node"),
         ],
     )
     def test_bad_input(self, told: list[str], says: str, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class TestRendezvous:
 
     def test_static_without_a_number_starts_nothing(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"})
-        assert found.code and not found.words and "say which node this is, from 0 on" in found.said
+        assert found.code and not found.words and "give the number of this node" in found.said
 
     def test_one_node_meets_nobody(self, tmp_path: Path) -> None:
         words = recorded(tmp_path, KIND, {"nodes": 1, "ranks-per-node": 2}).words
@@ -75,7 +75,7 @@ class TestWhereAllMeet:
 
     @pytest.mark.parametrize("host", ["n1:29500", "-n1", "n1-", "", "a b", "fe80::1", "fd00::1%$(id)", "[fd00::1]", "$(id)"])
     def test_what_is_no_host(self, host: str) -> None:
-        with pytest.raises(UsageError, match="is not a host: write a name or an address, and its port with --port"):
+        with pytest.raises(UsageError, match="is not a valid host"):
             ENDPOINT.parse(host)
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.device import present
+from collbench.device import present, unavailable
 from collbench.device.present import why_unavailable
 from tests.fake_gpu import ROOT, environment
 
@@ -69,50 +69,49 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("told", "why", "remedy"),
     [
-        ({"library": False}, "there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it"),
-        ({"cupy": False}, "cupy is not installed", "pip install 'collbench[cuda13]'"),
+        ({"library": False}, unavailable.NoDriver(), "install"),
+        ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
         (
             {"installed": ("cupy-cuda12x", "cupy-cuda13x")},
-            "cupy-cuda12x and cupy-cuda13x are both installed and overwrite each other",
-            "pip uninstall -y cupy-cuda12x cupy-cuda13x, then pip install 'collbench[cuda13]'",
+            unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
+            "pip uninstall -y cupy-cuda12x cupy-cuda13x",
         ),
-        ({"driver": 12040}, "the driver knows CUDA 12.4 and cupy is made for 13.2", "pip install 'collbench[cuda12]' in its place"),
-        ({"driver": 11080}, "the driver knows CUDA 11.8 and cupy is made for 13.2", "bring the driver up to date: CUDA 12 is the oldest"),
-        ({"error": 35}, "the driver knows CUDA 13.2 and cupy is made for 13.2", "pip install 'collbench[cuda13]' in its place"),
-        ({"error": 802}, "the GPUs are not ready: NVSwitch machines need the fabric manager", "systemctl start nvidia-fabricmanager"),
-        ({"error": 3}, "CUDA does not start (cudaError3)", "'nvidia-smi' tells whether the driver works"),
-        ({"gpus": 0}, "CUDA shows no GPU here", "'nvidia-smi' lists them"),
-        ({"mode": 2}, "every GPU that CUDA shows is in prohibited mode", "'nvidia-smi -c DEFAULT'"),
+        ({"driver": 12040}, unavailable.DriverTooOld("12.4", "13.2"), "collbench[cuda12]"),
+        ({"driver": 11080}, unavailable.DriverTooOld("11.8", "13.2"), "CUDA 12"),
+        ({"error": 35}, unavailable.DriverTooOld("13.2", "13.2"), "collbench[cuda13]"),
+        ({"error": 802}, unavailable.FabricManagerNotRunning(), "nvidia-fabricmanager"),
+        ({"error": 3}, unavailable.CudaFailed("cudaError3"), "nvidia-smi"),
+        ({"gpus": 0}, unavailable.NoGpu(), "nvidia-smi"),
+        ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
     ],
 )
 def test_why_no_gpu_can_be_used(machine, told, why, remedy):
     machine(**told)
     found = why_unavailable({})
-    assert found[0] == why
-    assert found[1].startswith(remedy)
+    assert found == why
+    assert remedy in found.remedy()
 
 
 @pytest.mark.parametrize(
     ("variable", "gpus", "why"),
     [
-        ("", 2, "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
-        (" ", 2, "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
-        ("-1", 2, "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
-        ("NoDevFiles", 2, "Slurm gave this task no GPU (CUDA_VISIBLE_DEVICES is NoDevFiles)"),
-        ("7", 0, "CUDA_VISIBLE_DEVICES=7 names '7', and there is no such GPU"),
-        ("0,7,1", 1, "CUDA_VISIBLE_DEVICES=0,7,1 names '7', and there is no such GPU"),
-        ("0,0", 0, "CUDA_VISIBLE_DEVICES=0,0 names a GPU twice, so CUDA shows none"),
+        ("", 2, unavailable.GpusHidden()),
+        (" ", 2, unavailable.GpusHidden()),
+        ("-1", 2, unavailable.GpusHidden()),
+        ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()),
+        ("7", 0, unavailable.UnknownGpu("7", "7")),
+        ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")),
+        ("0,0", 0, unavailable.GpuListedTwice("0,0")),
         ("0,1", 2, None),
         ("1, -1, 0", 1, None),
         ("MIG-GPU-8932/1/2,MIG-2", 1, None),
-        ("MIG-GPU-8932/1/2", 0, "CUDA shows no GPU here"),
+        ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()),
         ("GPU-8932", 1, None),
     ],
 )
 def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
     machine(gpus=gpus)
-    found = why_unavailable({"CUDA_VISIBLE_DEVICES": variable})
-    assert (found[0] if found else None) == why
+    assert why_unavailable({"CUDA_VISIBLE_DEVICES": variable}) == why
 
 
 def test_a_machine_with_gpus_is_fine(machine):
@@ -123,6 +122,4 @@ def test_a_machine_with_gpus_is_fine(machine):
 def test_asking_never_raises(machine, monkeypatch):
     machine()
     monkeypatch.setattr(present, "cupy_runtime", lambda: 1 // 0)
-    assert why_unavailable({}) == (
-        "CUDA does not start (ZeroDivisionError: integer division or modulo by zero)", "'nvidia-smi' tells whether the driver works"
-    )  # fmt: skip
+    assert why_unavailable({}) == unavailable.CudaFailed("ZeroDivisionError: integer division or modulo by zero")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.device.present import Chosen, chosen, present_gpus, visible_gpus
+from collbench.device.present import Selection, present_gpus, select_gpus, visible_gpus
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932ab00-0000-0000-0000-000000000001", "GPU-77777777-1111-2222-3333-444444444444"]
 
@@ -53,40 +53,40 @@ def test_what_cannot_be_read_is_a_gpu_without_a_uuid(machine):
 @pytest.mark.parametrize(
     ("variable", "wanted"),
     [
-        (None, Chosen((0, 1, 2))),
-        ("", Chosen(())),
-        ("  ", Chosen(())),
-        ("1", Chosen((1,))),
-        ("2,0", Chosen((2, 0))),
-        (" 2 , 0 ", Chosen((2, 0))),
-        ("+1", Chosen((1,))),
-        ("0,2,-1,1", Chosen((0, 2), "-1")),
-        ("-1", Chosen((), "-1")),
-        ("0,3,1", Chosen((0,), "3")),
-        ("7", Chosen((), "7")),
-        ("1gpu2,2ampere", Chosen((1, 2))),
-        ("none", Chosen((), "none")),
-        ("NoDevFiles", Chosen((), "NoDevFiles")),
-        ("0,,1", Chosen((0,), "")),
-        ("0,0", Chosen((), "0")),
-        (UUIDS[2], Chosen((2,))),
-        ("GPU-7", Chosen((2,))),
-        ("gpu-7", Chosen((), "gpu-7")),
-        ("GPU-8932F9,GPU-77777777", Chosen((0, 2))),
-        ("GPU-8932", Chosen((), "GPU-8932")),
-        ("GPU-0,1", Chosen((), "GPU-0")),
-        ("MIG-1234", Chosen(("MIG-1234",))),
-        ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2,MIG-5", Chosen(("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2",))),
+        (None, Selection((0, 1, 2))),
+        ("", Selection(())),
+        ("  ", Selection(())),
+        ("1", Selection((1,))),
+        ("2,0", Selection((2, 0))),
+        (" 2 , 0 ", Selection((2, 0))),
+        ("+1", Selection((1,))),
+        ("0,2,-1,1", Selection((0, 2), "-1")),
+        ("-1", Selection((), "-1")),
+        ("0,3,1", Selection((0,), "3")),
+        ("7", Selection((), "7")),
+        ("1gpu2,2ampere", Selection((1, 2))),
+        ("none", Selection((), "none")),
+        ("NoDevFiles", Selection((), "NoDevFiles")),
+        ("0,,1", Selection((0,), "")),
+        ("0,0", Selection((), "0")),
+        (UUIDS[2], Selection((2,))),
+        ("GPU-7", Selection((2,))),
+        ("gpu-7", Selection((), "gpu-7")),
+        ("GPU-8932F9,GPU-77777777", Selection((0, 2))),
+        ("GPU-8932", Selection((), "GPU-8932")),
+        ("GPU-0,1", Selection((), "GPU-0")),
+        ("MIG-1234", Selection(("MIG-1234",))),
+        ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2,MIG-5", Selection(("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2",))),
     ],
 )
 def test_the_variable_is_read_as_cuda_reads_it(variable, wanted):
-    assert chosen(variable, UUIDS) == wanted
+    assert select_gpus(variable, UUIDS) == wanted
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(st.sampled_from("0123456789,+- GPUMIGgpu-ａ٣"), max_size=30), st.integers(0, 3))
 def test_any_text_is_read_and_names_each_gpu_once(variable, n):
-    found = chosen(variable, UUIDS[:n])
+    found = select_gpus(variable, UUIDS[:n])
     assert len(set(found.gpus)) == len(found.gpus) <= n
     assert found.wrong is None or found.wrong in variable
 

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 import collbench.deploy.drain as module
 from collbench.analysis.hunt.protocol import CLEARED
-from collbench.deploy.drain import DEFAULT_CAP, Applied, Said, apply, ask_here, check_apply, lines_of, parse_cap
+from collbench.deploy.drain import DEFAULT_CAP, Applied, Outcome, apply, check_apply, lines_of, parse_cap, run_here
 from collbench.errors import RunFailed, UsageError
 from collbench.results.store import to_page
 from tests.hunt.verdicts import about, recommended, suspect, verdict
@@ -46,23 +46,23 @@ class Cluster:
         self.reasons = {f"node{number:02}": "" for number in range(nodes)} | reasons
         self.refuses, self.lies, self.asked = refuses, lies, list[list[str]]()
 
-    def __call__(self, words: Sequence[str], env: Mapping[str, str]) -> Said:
+    def __call__(self, words: Sequence[str], env: Mapping[str, str]) -> Outcome:
         self.asked.append(list(words))
         if words[1] == "update":
             return self._update(*words[2:])
         wanted = words[5:] or list(self.reasons)
-        return Said(0, "".join(self._shown(name) for name in wanted if name in self.reasons))
+        return Outcome(0, "".join(self._shown(name) for name in wanted if name in self.reasons))
 
     @property
     def drained(self) -> list[str]:
         return [name for name, reason in self.reasons.items() if reason]
 
-    def _update(self, node: str, state: str, reason: str = "") -> Said:
+    def _update(self, node: str, state: str, reason: str = "") -> Outcome:
         if self.refuses:
-            return Said(1, why=self.refuses)
+            return Outcome(1, why=self.refuses)
         if not self.lies:
             self.reasons[node.removeprefix("NodeName=")] = reason.removeprefix("Reason=") if state == "State=DRAIN" else ""
-        return Said(0)
+        return Outcome(0)
 
     def _shown(self, name: str) -> str:
         reason = self.reasons[name]
@@ -72,7 +72,7 @@ class Cluster:
 
 def applied(told: dict[str, Any], cluster: Cluster, cap: str = DEFAULT_CAP) -> Applied:
     """What came of it; the entries fit the file they go into."""
-    found = apply(told, parse_cap(cap), {}, ask=cluster)
+    found = apply(told, parse_cap(cap), {}, run=cluster)
     stored = json.loads(to_page({**told, "applied": found.as_json(), "refused": found.refused or None}))
     Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
     return found
@@ -110,7 +110,7 @@ class TestApply:
         told, cluster, noted = recommended(), Cluster(), list[dict[str, Any]]()
         found = apply(told, parse_cap("2%"), {}, noted.append, cluster)
         assert cluster.drained == ["node07"] and cluster.reasons["node07"] == told["drains"][0]["reason"]
-        assert found.lines() == ["node07 is drained", "undo it with: scontrol update NodeName=node07 State=RESUME"]
+        assert found.lines() == ["node07 is drained", "undo: scontrol update NodeName=node07 State=RESUME"]
         assert noted[1:] == found.as_json() and [(each["action"], each["node"]) for each in noted] == [
             ("begun", "node07"),
             ("drained", "node07"),
@@ -123,8 +123,8 @@ class TestApply:
         found = applied(recommended(suspect(), suspect("sender", 9), suspect("node", 2)), cluster)
         assert cluster.drained == [] and found.entries == [] and all(words[1] != "update" for words in cluster.asked)
         assert found.lines() == [found.refused] == [
-            "nobody is drained: 3 are confirmed, and --max-drain 2% allows 2 of 100 nodes; see whether what they share is the reason, then "
-            "type the lines of recommendation.json, or raise --max-drain"
+            "no node is drained: 3 nodes confirmed, but --max-drain 2% allows 2 of 100 nodes; check for a common cause, then run the "
+            "commands of recommendation.json, or use a larger --max-drain"
         ]  # fmt: skip
 
     def test_up_to_the_cap_everybody_is(self) -> None:
@@ -135,16 +135,14 @@ class TestApply:
     def test_those_that_collbench_drained_before_count_and_others_do_not(self) -> None:
         told = recommended(suspect(), suspect("sender", 9))
         cluster = Cluster(node50=MINE)
-        assert (
-            "2 are confirmed, 1 is drained by collbench already, and --max-drain 2% allows 2 of 100 nodes" in applied(told, cluster).refused
-        )
+        assert "2 nodes confirmed, 1 node already drained by collbench, but --max-drain 2% allows" in applied(told, cluster).refused
         assert cluster.drained == ["node50"]
         assert applied(told, Cluster(node50="disk", node51="fan [collbench] no"), "2").refused == ""
 
     def test_who_is_drained_already_is_left_with_the_reason_that_it_has(self) -> None:
         cluster = Cluster(node07="bad disk")
         found = applied(recommended(), cluster)
-        assert found.lines() == ["node07 is drained already (bad disk), and left as it is"] and found.undo == []
+        assert found.lines() == ["node07 is already drained (bad disk); left unchanged"] and found.undo == []
         assert cluster.reasons["node07"] == "bad disk" and found.entries[0]["action"] == "left"
 
     def test_who_is_drained_already_takes_no_place_of_others(self) -> None:
@@ -155,48 +153,47 @@ class TestApply:
     @pytest.mark.parametrize(
         ("told", "why"),
         [
-            (recommended(suspect(state=CLEARED)), "nobody is confirmed as the reason"),
-            (module.recommendation(verdict(suspect(), no_verdict="a node died"), about()), "there is no verdict"),
+            (recommended(suspect(state=CLEARED)), "no slow node or pair"),
+            (module.recommendation(verdict(suspect(), no_verdict="a node died"), about()), "no verdict"),
             (recommended(no_drain="the simulated backend has no path"), "the simulated backend has no path"),
-            (recommended(suspect("path", 3, 9)), "what is confirmed lies in no node"),
-            (recommended(manager=""), "neither Slurm nor Kubernetes gives out these nodes; the lines to type are in recommendation.json"),
+            (recommended(suspect("path", 3, 9)), "no confirmed fault is in a node"),
+            (recommended(manager=""), "neither Slurm nor Kubernetes"),
         ],
         ids=["cleared", "no verdict", "simulated", "path", "no manager"],
     )
     def test_without_a_reason_nothing_is_even_asked(self, told: dict[str, Any], why: str) -> None:
         cluster = Cluster()
-        assert applied(told, cluster).lines() == [f"nobody is drained: {why}"] and cluster.asked == []
+        (sentence,) = applied(told, cluster).lines()
+        assert sentence.startswith("no node is drained: ") and why in sentence and cluster.asked == []
 
     def test_no_verdict_drains_nobody_whatever_else_the_recommendation_holds(self) -> None:
         for result in ("no verdict", "nobody"):
             cluster = Cluster()
-            assert apply({**recommended(), "result": result}, parse_cap("100%"), {}, ask=cluster).entries == [] and cluster.asked == []
+            assert apply({**recommended(), "result": result}, parse_cap("100%"), {}, run=cluster).entries == [] and cluster.asked == []
 
     def test_who_may_not_says_what_to_type(self) -> None:
         told = recommended()
         found = applied(told, Cluster(refuses="slurm_update error: Access/permission denied"))
         assert found.undo == [] and found.lines() == [
-            "node07 is not drained (slurm_update error: Access/permission denied): type by hand, where it is allowed: "
+            "node07 is not drained (slurm_update error: Access/permission denied): run by hand, with the needed permissions: "
             + told["drains"][0]["line"]
         ]
 
     def test_what_slurm_did_counts_and_not_what_it_said(self) -> None:
         (sentence,) = applied(recommended(), Cluster(lies=True)).lines()
-        assert sentence.startswith("node07 is not drained (scontrol said that it did, and the node is not drained): ")
+        assert sentence.startswith("node07 is not drained (scontrol reported success")
 
-        def lost(words: Sequence[str], env: Mapping[str, str]) -> Said:  # done, but the answer came too late
-            return Said(None, why="late") if cluster(words, env) and words[1] == "update" else cluster(words, env)
+        def lost(words: Sequence[str], env: Mapping[str, str]) -> Outcome:  # done, but the answer came too late
+            return Outcome(None, why="late") if cluster(words, env) and words[1] == "update" else cluster(words, env)
 
         cluster = Cluster()
-        assert apply(recommended(), parse_cap("1"), {}, ask=lost).undo == ["scontrol update NodeName=node07 State=RESUME"]
+        assert apply(recommended(), parse_cap("1"), {}, run=lost).undo == ["scontrol update NodeName=node07 State=RESUME"]
 
     def test_a_node_that_slurm_does_not_know_is_not_guessed(self) -> None:
         told = recommended(nodes={"node07": "node07.cluster.example"})
         cluster = Cluster()
         (sentence,) = applied(told, cluster).lines()
-        assert sentence.startswith(
-            "node07.cluster.example is not drained: scontrol knows no node of that name; with its right name type by hand"
-        )
+        assert sentence.startswith("node07.cluster.example is not drained: scontrol has no node of that name")
         assert cluster.drained == []
 
     def test_one_that_fails_does_not_keep_the_others(self) -> None:
@@ -212,8 +209,8 @@ class TestApply:
         with pytest.raises(RunFailed) as error:
             apply(recommended(suspect(), suspect("sender", 9)), parse_cap("2%"), {}, full, cluster)
         assert str(error.value) == (
-            "results can no longer be written (No space left on device); meanwhile node07 is drained; "
-            "undo it with: scontrol update NodeName=node07 State=RESUME"
+            "results can no longer be written (No space left on device); so far: node07 is drained; "
+            "undo: scontrol update NodeName=node07 State=RESUME"
         )
         assert cluster.drained == ["node07"]
 
@@ -222,14 +219,14 @@ class TestApply:
             raise RunFailed("results can no longer be written (No space left on device)")
 
         cluster = Cluster()
-        with pytest.raises(RunFailed, match=r"^results can no longer be written .*; meanwhile nobody is drained$"):
+        with pytest.raises(RunFailed, match=r"^results can no longer be written .*; so far: no node is drained$"):
             apply(recommended(suspect()), parse_cap("2%"), {}, full, cluster)
         assert cluster.drained == []
 
     def test_a_call_that_never_returns_is_noted_before_with_the_line_that_undoes_it(self) -> None:
         noted = list[dict[str, Any]]()
 
-        def interrupted(words: Sequence[str], env: Mapping[str, str]) -> Said:
+        def interrupted(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
             if words[1] == "update":
                 raise KeyboardInterrupt
             return cluster(words, env)
@@ -238,8 +235,8 @@ class TestApply:
         with pytest.raises(KeyboardInterrupt):
             apply(told, parse_cap("2%"), {}, noted.append, interrupted)
         assert lines_of(noted) == [
-            "scontrol was asked to drain node07, and what came of it is not known",
-            "undo it with: scontrol update NodeName=node07 State=RESUME",
+            "scontrol was started to drain node07; its outcome is not known",
+            "undo: scontrol update NodeName=node07 State=RESUME",
         ]
         stored = json.loads(to_page({**told, "applied": noted}))
         Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
@@ -247,38 +244,40 @@ class TestApply:
     def test_a_pod_whose_node_is_not_told_is_not_drained(self) -> None:
         told = recommended(manager="kubernetes", pods=True)
 
-        def ask(words: Sequence[str], env: Mapping[str, str]) -> Said:
+        def ask(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
             assert words[:3] == ["kubectl", "get", "nodes"]
-            return Said(0, "node07 \nnode08 true\n")
+            return Outcome(0, "node07 \nnode08 true\n")
 
-        found = apply(told, parse_cap("2"), {}, ask=ask)
-        assert found.entries[0]["action"] == "failed" and found.lines()[0].startswith("node07 is not drained: node07 is a pod, and which")
+        found = apply(told, parse_cap("2"), {}, run=ask)
+        assert found.entries[0]["action"] == "failed" and found.lines()[0].startswith(
+            "node07 is not drained: node07 is a pod on an unknown node"
+        )
 
     @pytest.mark.parametrize("refuses", ["", "Access denied"])
     def test_two_hunts_at_the_same_time_do_not_pass_the_cap_together(self, refuses: str) -> None:
         cluster = Cluster()
 
-        def meanwhile(words: Sequence[str], env: Mapping[str, str]) -> Said:
+        def meanwhile(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
             if "State=DRAIN" in words:  # after the first look the other hunt drains its own
                 cluster.reasons["node50"] = MINE
             if "State=RESUME" in words and refuses:
-                return Said(1, why=refuses)
+                return Outcome(1, why=refuses)
             return cluster(words, env)
 
-        found = apply(recommended(), parse_cap("1"), {}, ask=meanwhile)
-        past = "with it more nodes than --max-drain 1 allows are drained, since others were meanwhile"
+        found = apply(recommended(), parse_cap("1"), {}, run=meanwhile)
+        past = "another hunt drained nodes at the same time, and --max-drain 1 is exceeded"
         if refuses:
             undo = "scontrol update NodeName=node07 State=RESUME"
-            assert found.lines() == [f"node07 is drained, and could not be brought back ({refuses}): {past}", f"undo it with: {undo}"]
+            assert found.lines() == [f"node07 is drained, and could not be returned to service ({refuses}): {past}", f"undo: {undo}"]
             return
         assert cluster.drained == ["node50"] and found.undo == []
-        assert found.lines() == [f"node07 was drained and is brought back: {past}"] and found.entries[0]["action"] == "left"
+        assert found.lines() == [f"node07 was drained and returned to service: {past}"] and found.entries[0]["action"] == "left"
 
     def test_slurm_that_does_not_answer_drains_nobody(self) -> None:
-        found = apply(recommended(), parse_cap("2%"), {}, ask=lambda words, env: Said(None, why="scontrol did not answer within 20 s"))
+        found = apply(recommended(), parse_cap("2%"), {}, run=lambda words, env: Outcome(None, why="scontrol did not end within 20 s"))
         assert found.lines() == [
-            "nobody is drained: scontrol does not say which nodes there are (scontrol did not answer within 20 s); the lines to type are "
-            "in recommendation.json"
+            "no node is drained: scontrol does not list the nodes (scontrol did not end within 20 s); the commands are in "
+            "recommendation.json"
         ]
 
     def test_a_name_that_was_changed_in_the_recommendation_reaches_no_command(self) -> None:
@@ -303,16 +302,16 @@ class TestFakeKubectl:
     def test_a_node_is_cordoned_and_comes_back(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
         told = recommended(manager="kubernetes", pods=True, nodes={"node07": "node07"})
         found = apply(told, parse_cap("2%"), kubernetes)
-        assert found.lines() == ["node07 is drained", "undo it with: kubectl uncordon node07"]
+        assert found.lines() == ["node07 is drained", "undo: kubectl uncordon node07"]
         assert (tmp_path / "nodes").read_text() == "node06\nnode07 true\nnode08\n"
         assert "C cordon node07\n" in (tmp_path / "nodes.asked").read_text()
-        assert ask_here(shlex.split(found.undo[0]), kubernetes).code == 0
+        assert run_here(shlex.split(found.undo[0]), kubernetes).code == 0
         assert (tmp_path / "nodes").read_text() == "node06\nnode07\nnode08\n"
 
     def test_every_cordoned_node_counts_since_nobody_can_tell_whose_it_is(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
         (tmp_path / "nodes").write_text("node06 true\nnode07\nnode08\n")
         found = apply(recommended(manager="kubernetes"), parse_cap("1"), kubernetes)
-        assert "1 is confirmed, 1 is drained (cordoned, by whom is not told) already, and --max-drain 1 allows 1 of 3" in found.refused
+        assert "1 node confirmed, 1 node already cordoned, but --max-drain 1 allows 1 of 3" in found.refused
         assert (tmp_path / "nodes").read_text() == "node06 true\nnode07\nnode08\n"
 
     def test_it_answers_so_it_may_be_asked(self, kubernetes: dict[str, str]) -> None:
@@ -324,34 +323,31 @@ class TestBeforeAnythingIsMeasured:
     def test_neither(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError) as error:
             check_apply({"PATH": str(tmp_path)})
-        assert str(error.value) == (
-            "--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, and neither is found here: start where one of them "
-            "is, or leave --apply out and type the lines of recommendation.json where it is"
-        )
+        assert "neither is installed here" in str(error.value)
 
     def test_slurm_started_us_and_its_tool_is_not_here(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"scontrol does not answer \(scontrol cannot be started \(No such file or directory\)\)"):
+        with pytest.raises(UsageError, match=r"scontrol does not work \(scontrol cannot be started \(No such file or directory\)\)"):
             check_apply({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"})
 
     def test_both_answer_and_neither_started_us(self, tmp_path: Path) -> None:
         for name in ("scontrol", "kubectl"):
             (tmp_path / name).touch(0o755)
-        answers = {"scontrol": Said(0, "NodeName=n1 State=IDLE\n"), "kubectl": Said(0, "n1 \n")}
-        with pytest.raises(UsageError, match="--apply finds both Slurm and Kubernetes here"):
+        answers = {"scontrol": Outcome(0, "NodeName=n1 State=IDLE\n"), "kubectl": Outcome(0, "n1 \n")}
+        with pytest.raises(UsageError, match="both Slurm and Kubernetes"):
             check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]])
         assert check_apply({"PATH": str(tmp_path), "SLURM_JOB_ID": "7"}, lambda words, env: answers[words[0]]) == "slurm"
 
     def test_one_of_two_that_answers_is_taken(self, tmp_path: Path) -> None:
         for name in ("scontrol", "kubectl"):
             (tmp_path / name).touch(0o755)
-        answers = {"scontrol": Said(1, why="no configuration"), "kubectl": Said(0, "n1 \n")}
+        answers = {"scontrol": Outcome(1, why="no configuration"), "kubectl": Outcome(0, "n1 \n")}
         assert check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]]) == "kubernetes"
 
     @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
     def test_a_real_kubectl_without_a_cluster_is_no_kubernetes(self, tmp_path: Path) -> None:
         folder = Path(shutil.which("kubectl") or "").parent
         (tmp_path / "kubectl").symlink_to(folder / "kubectl")
-        with pytest.raises(UsageError, match=r"kubectl does not answer \(.*refused"):
+        with pytest.raises(UsageError, match=r"kubectl does not work \(.*refused"):
             check_apply({"PATH": f"{tmp_path}", "HOME": str(tmp_path), "KUBECONFIG": "/dev/null"})
 
 
@@ -359,9 +355,9 @@ class TestAsking:
     def test_what_a_command_said_last_is_why_it_failed(self, tmp_path: Path) -> None:
         (tmp_path / "scontrol").write_text("#!/bin/sh\necho first >&2; printf 'then \\033[31mred\\n\\n' >&2; exit 3\n")
         (tmp_path / "scontrol").chmod(0o755)
-        assert ask_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == Said(3, "", "then ?[31mred")
+        assert run_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == Outcome(3, "", "then ?[31mred")
 
     def test_one_that_does_not_end_is_not_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("collbench.deploy.drain.TIMEOUT_S", 0.2)
-        said = ask_here(["sleep", "30"], dict(os.environ))
-        assert said == Said(None, "", "sleep did not answer within 0.2 s")
+        said = run_here(["sleep", "30"], dict(os.environ))
+        assert said == Outcome(None, "", "sleep did not end within 0.2 s")

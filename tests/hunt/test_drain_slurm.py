@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.drain import Applied, Said, apply, ask_here, check_apply, nodes, parse_cap, recommendation
+from collbench.deploy.drain import Applied, Outcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
 from collbench.errors import UsageError
 from tests.beds import SlurmBed
 from tests.cli.command import until
@@ -66,7 +66,7 @@ def states(bed: SlurmBed) -> list[str]:
 
 def test_slurm_answers_and_tells_its_nodes(bed: SlurmBed) -> None:
     assert check_apply(environment(bed)) == "slurm"
-    found, why = nodes("slurm", environment(bed), ask_here)
+    found, why = nodes("slurm", environment(bed), run_here)
     assert found is not None and [each.name for each in found] == bed.nodes and not any(each.drained or each.reason for each in found), why
 
 
@@ -78,7 +78,7 @@ def test_a_confirmed_node_is_drained_and_the_printed_line_brings_it_back(bed: Sl
     assert reason == f"[collbench] CB6101 {name} sends and receives at 51 % of the others, run a hunt?s"
     assert bed.call(["sinfo", "--noheader", "--states=drain", "--format=%N %E"]).stdout.strip() == f"{name} {reason}"
     assert [each for each in states(bed) if "DRAIN" in each] == ["IDLE+DRAIN"]
-    assert done.lines() == [f"{name} is drained", f"undo it with: scontrol update NodeName={name} State=RESUME"]
+    assert done.lines() == [f"{name} is drained", f"undo: scontrol update NodeName={name} State=RESUME"]
     bed.must("bash", "-c", done.undo[0])
     assert node(bed, name)[0] == "IDLE"
 
@@ -94,14 +94,14 @@ def test_the_line_of_the_recommendation_drains_alike_when_it_is_pasted(bed: Slur
 def test_past_the_cap_nobody_is_drained(bed: SlurmBed) -> None:
     done = applied(bed, told(bed, 1, 4))
     assert set(states(bed)) == {"IDLE"} and done.entries == []
-    assert done.refused.startswith("nobody is drained: 2 are confirmed, and --max-drain 2% allows 1 of 6 nodes; ")
+    assert done.refused.startswith("no node is drained: 2 nodes confirmed, but --max-drain 2% allows 1 of 6 nodes; ")
     assert len(applied(bed, told(bed, 1, 4), "2").undo) == 2 and states(bed).count("IDLE+DRAIN") == 2
 
 
 def test_what_collbench_drained_before_counts(bed: SlurmBed) -> None:
     applied(bed, told(bed, 1))
     done = applied(bed, told(bed, 4))
-    assert "1 is confirmed, 1 is drained by collbench already, and --max-drain 2% allows 1 of 6" in done.refused
+    assert "1 node confirmed, 1 node already drained by collbench, but --max-drain 2% allows 1 of 6" in done.refused
     assert states(bed).count("IDLE+DRAIN") == 1
     bed.must("scontrol", "update", f"NodeName={bed.nodes[1]}", "Reason=a disk")  # somebody else's now
     assert applied(bed, told(bed, 4)).undo == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
@@ -111,7 +111,7 @@ def test_twice_is_once(bed: SlurmBed) -> None:
     recommended = told(bed, 2)
     applied(bed, recommended)
     again = applied(bed, recommended)
-    assert again.lines() == [f"{bed.nodes[2]} is drained already ({recommended['drains'][0]['reason']}), and left as it is"]
+    assert again.lines() == [f"{bed.nodes[2]} is already drained ({recommended['drains'][0]['reason']}); left unchanged"]
 
 
 def running(bed: SlurmBed, job: str) -> bool:
@@ -140,18 +140,18 @@ def test_without_a_verdict_nobody_is_drained(bed: SlurmBed, changes: dict[str, A
     found = verdict(**{"names": tuple(bed.nodes), "suspects": (suspect("node", 2),), **changes})
     asked: list[Sequence[str]] = []
 
-    def ask(words: Sequence[str], env: Mapping[str, str]) -> Said:
+    def ask(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
         asked.append(words)
-        return ask_here(words, env)
+        return run_here(words, env)
 
-    done = apply(recommendation(found, about()), parse_cap("100%"), environment(bed), ask=ask)
-    assert done.lines() == ["nobody is drained: there is no verdict"] and asked == [] and set(states(bed)) == {"IDLE"}
+    done = apply(recommendation(found, about()), parse_cap("100%"), environment(bed), run=ask)
+    assert done.lines() == ["no node is drained: the hunt has no verdict"] and asked == [] and set(states(bed)) == {"IDLE"}
 
 
 def test_a_node_that_slurm_does_not_have(bed: SlurmBed) -> None:
     recommended = recommendation(verdict(suspect("node", 0, partners=()), names=("elsewhere",)), about())
     done = applied(bed, recommended)
-    assert done.lines()[0].startswith("elsewhere is not drained: scontrol knows no node of that name; ")
+    assert done.lines()[0].startswith("elsewhere is not drained: scontrol has no node of that name; ")
     line = shlex.split(recommended["drains"][0]["line"])
     assert "Invalid node name" in bed.call(line).stderr + bed.call(line).stdout and set(states(bed)) == {"IDLE"}
 
@@ -160,11 +160,11 @@ def test_who_may_not_drain_reads_what_to_type(bed: SlurmBed) -> None:
     """As a user who is no operator: what Slurm refuses is a sentence."""
     recommended = told(bed, 5)
 
-    def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> Said:
-        return ask_here(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words], env)
+    def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+        return run_here(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words], env)
 
     bed.must("chmod", "a+rx", str(bed.folder))
-    done = apply(recommended, parse_cap("2%"), environment(bed), ask=as_nobody)
+    done = apply(recommended, parse_cap("2%"), environment(bed), run=as_nobody)
     assert done.undo == [] and set(states(bed)) == {"IDLE"}
     assert f"{bed.nodes[5]} is not drained (" in done.lines()[0], done.lines()
     assert re.search(r"Access/permission denied|Invalid user id", done.lines()[0]), done.lines()

@@ -23,18 +23,18 @@ from collbench.deploy.drain import (
     LONGEST_REASON,
     MARK,
     About,
-    drain_words,
+    drain_command,
     is_name,
     line,
     lines,
-    look_line,
     node_here,
     node_names,
+    pod_lookup_line,
     read,
     reason_of,
     recommendation,
     store,
-    undo_words,
+    undo_command,
 )
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import page, pages
@@ -92,15 +92,15 @@ class TestLines:
         told = recommended(suspect("path", 3, 9))
         assert told["drains"] == [] and told["suspects"][0]["code"] == "CB6105"
         assert lines(told) == [
-            "CB6105: look at the cable and the switch ports between node03 and node09; both are well with others, so neither is to be "
-            "drained; `collbench explain CB6105` says more"
+            "CB6105: check the cable and the switch ports between node03 and node09; do not drain them: both are healthy with other "
+            "partners (see `collbench explain CB6105`)"
         ]
 
     @pytest.mark.parametrize("state", [CLEARED, INCONCLUSIVE])
     def test_who_is_not_confirmed_has_none(self, state: str) -> None:
         told = recommended(suspect(state=state))
         assert (told["drains"], lines(told)) == ([], [])
-        assert told["suspects"][0]["advice"] == f"node07 is {state}: nothing is to be done about it"
+        assert told["suspects"][0]["advice"] == f"node07 is {state}: no action needed"
 
     def test_without_a_verdict_there_is_none_whoever_seems_confirmed(self) -> None:
         told = recommendation(verdict(suspect(), no_verdict="two of three nodes died"), about())
@@ -108,7 +108,7 @@ class TestLines:
 
     def test_where_nobody_may_be_drained_it_says_why(self) -> None:
         told = recommended(no_drain="the simulated backend has no path")
-        assert told["drains"] == [] and "nobody is to be drained: the simulated backend has no path" in lines(told)
+        assert told["drains"] == [] and "do not drain any node: the simulated backend has no path" in lines(told)
 
     def test_who_else_is_confirmed_has_its_own_and_the_cleared_none(self) -> None:
         told = recommended(suspect(), suspect("sender", 9), suspect("node", 2, state=CLEARED))
@@ -123,11 +123,11 @@ class TestLines:
     @pytest.mark.parametrize(
         ("kind", "advice"),
         [
-            ("node", "look at node07 and its link (NIC, cable, switch port): it sends and receives at 51 % of the others"),
-            ("receiver", "look at node07 and its link (NIC, cable, switch port): it receives at 51 % of the others"),
-            ("latency", "look at node07: it takes 1.96 times as long as the others for a small message"),
-            ("inside", "look at node07: it reaches 51 % among its own ranks of what others do among theirs"),
-            ("scale", "look at node07: it reaches 51 % of the others in larger groups"),
+            ("node", "check node07 and its link (NIC, cable, switch port): it sends and receives at 51 % of the others"),
+            ("receiver", "check node07 and its link (NIC, cable, switch port): it receives at 51 % of the others"),
+            ("latency", "check node07: it takes 1.96 times as long as the others for a small message"),
+            ("inside", "check node07: it reaches 51 % among its own ranks of what others do among theirs"),
+            ("scale", "check node07: it reaches 51 % of the others in larger groups"),
         ],
     )
     def test_where_to_look_is_the_node_or_its_link(self, kind: str, advice: str) -> None:
@@ -139,10 +139,10 @@ class TestLines:
 
     def test_people_read_what_to_type_and_how_to_undo_it(self) -> None:
         assert lines(recommended(suspect(part="the interface eth1"))) == [
-            "CB6101: look at node07 (the interface eth1): it sends and receives at 51 % of the others; "
-            "`collbench explain CB6101` says more",
-            "to take node07 out of use:", f"  {DRAIN}",
-            "to bring node07 back:", "  scontrol update NodeName=node07 State=RESUME",
+            "CB6101: check node07 (the interface eth1): it sends and receives at 51 % of the others "
+            "(see `collbench explain CB6101`)",
+            "to drain node07:", f"  {DRAIN}",
+            "to return node07 to service:", "  scontrol update NodeName=node07 State=RESUME",
         ]  # fmt: skip
 
     @pytest.mark.parametrize("ratio", [0.0, -1.0, float("nan"), float("inf")])
@@ -161,7 +161,7 @@ class TestNodes:
         drain = only(recommended(manager="kubernetes", pods=True))
         assert drain["line"] is None and drain["node"] is None
         assert drain["look_up"] == "kubectl get pods --all-namespaces --output=wide | grep -F -e node07"
-        assert drain["no_line"].startswith("node07 is a pod, and which node it is on was not told: look it up, or set NODE_NAME")
+        assert drain["no_line"].startswith("node07 is a pod on an unknown node: ")
 
     def test_pods_of_one_node_are_one_drain(self) -> None:
         told = recommended(suspect(), suspect("node", 9), manager="kubernetes", pods=True, nodes={"node07": "big", "node09": "big"})
@@ -174,7 +174,7 @@ class TestNodes:
         nodes = node_names([("host", "a"), ("host", "b"), ("host", "a"), ("node07", "x"), ("other", None)])
         assert nodes == {"host": "", "node07": "x"}
         drain = only(recommended(nodes={"node07": ""}))
-        assert drain["line"] is None and drain["no_line"] == "the ranks of node07 name different nodes: look which of them it is"
+        assert drain["line"] is None and drain["no_line"] == "the ranks of node07 report different node names: find the right one by hand"
 
     def test_what_a_rank_tells_of_its_node(self) -> None:
         assert node_here({"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1", "NODE_NAME": "k1", "KUBERNETES_SERVICE_HOST": "x"}) == "n1"
@@ -194,8 +194,8 @@ class TestNodes:
         told = recommendation(verdict(suspect(), names=(*NAMES[:7], name, *NAMES[8:])), about())
         drain = only(told)
         assert (drain["line"], drain["undo"], drain["node"], drain["look_up"]) == (None, None, None, None)
-        assert "is not the name of one node" in drain["no_line"] and drain["no_line"].isprintable()
-        for words in ((drain_words, "slurm", name, f"{MARK}CB6101"), (undo_words, "slurm", name), (look_line, name)):
+        assert "is not a valid node name" in drain["no_line"] and drain["no_line"].isprintable()
+        for words in ((drain_command, "slurm", name, f"{MARK}CB6101"), (undo_command, "slurm", name), (pod_lookup_line, name)):
             with pytest.raises(ValueError, match="not a"):
                 words[0](*words[1:])  # type: ignore[operator]
 
@@ -212,14 +212,14 @@ class TestNothingEscapes:
         assert reason.startswith("[collbench]") and len(reason) <= len(MARK) + LONGEST_REASON
         assert reason.isascii() and reason.isprintable() and not set(reason) & set("\"'\\`$!*<>|&~{}")
         if is_name(name):
-            words = drain_words("slurm", name, reason)
+            words = drain_command("slurm", name, reason)
             assert words[2:] == [f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
-            for each in (words, drain_words("kubernetes", name, reason), undo_words("slurm", name), undo_words("kubernetes", name)):
+            for each in (words, drain_command("kubernetes", name, reason), undo_command("slurm", name), undo_command("kubernetes", name)):
                 assert shlex.split(line(each)) == each
 
     def test_bash_reads_them_alike(self) -> None:
         reason = reason_of("CB6101 a\"b'c`id`$(id)\\ !! \n\x1b[31m; rm -rf / | x & y %s {a,b} ~ *")
-        words = drain_words("slurm", "node07", reason)
+        words = drain_command("slurm", "node07", reason)
         done = subprocess.run(["bash", "-c", f"printf '%s\\n' {line(words)}"], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines() == words
 
@@ -239,8 +239,8 @@ class TestNothingEscapes:
 
     def test_a_reason_that_is_not_ours_is_no_words(self) -> None:
         for reason in ("disk", f"{MARK}a\nb", f"{MARK}$(id)", MARK + "x" * 300):
-            with pytest.raises(ValueError, match="reason of collbench's"):
-                drain_words("slurm", "node07", reason)
+            with pytest.raises(ValueError, match="reason of collbench"):
+                drain_command("slurm", "node07", reason)
 
 
 class TestFile:
@@ -313,9 +313,7 @@ class TestReading:
     def test_a_line_that_its_node_does_not_make_is_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
         told = recommended()
         store(tmp_path, {**told, "drains": [{**told["drains"][0], **changes}]})
-        with pytest.raises(
-            UsageError, match="a line of it is not the one that drains its node, or brings it back; remove it, or hunt again"
-        ):
+        with pytest.raises(UsageError, match="a command does not belong to its node"):
             read(tmp_path)
 
     @pytest.mark.parametrize("manager", ["if_slurm", "if_kubernetes"])
@@ -324,7 +322,7 @@ class TestReading:
         told = recommended(manager="")
         drain = told["drains"][0]
         store(tmp_path, {**told, "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
-        with pytest.raises(UsageError, match="a line of it is not the one that drains its node"):
+        with pytest.raises(UsageError, match="a command does not belong to its node"):
             read(tmp_path)
 
     @pytest.mark.parametrize(
@@ -342,7 +340,7 @@ class TestReading:
         store(tmp_path, {**recommended(), "applied": [done]})
         assert (read(tmp_path) or {})["applied"] == [done]
         store(tmp_path, {**recommended(), "applied": [{**done, **changes}]})
-        with pytest.raises(UsageError, match="a line of it is not the one"):
+        with pytest.raises(UsageError, match="does not belong to its node"):
             read(tmp_path)
 
     @pytest.mark.parametrize(
@@ -355,7 +353,7 @@ class TestReading:
             (to_page({**recommended(), "result": "nobody"}), "does not fit recommendation.schema.json: drains: "),
             (
                 to_page({**recommended(), "notes": ["\x1b[2J"]}),
-                "does not fit recommendation.schema.json: a text of it holds control characters",
+                "does not fit recommendation.schema.json: a text contains control characters",
             ),
         ],
     )
@@ -363,7 +361,7 @@ class TestReading:
         (tmp_path / FILE).write_text(text)
         with pytest.raises(UsageError) as error:
             read(tmp_path)
-        assert str(error.value).startswith(f"{tmp_path / FILE} {said}") and str(error.value).isprintable()
+        assert str(error.value).startswith(f"{tmp_path / FILE}: {said}") and str(error.value).isprintable()
 
 
 def test_every_code_has_a_page_and_every_page_a_kind() -> None:

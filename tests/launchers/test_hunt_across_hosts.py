@@ -120,7 +120,7 @@ def test_who_is_confirmed_is_drained_where_that_is_asked_for_and_the_line_that_i
         check_alone(found, sick)
         assert "DRAIN" in state_of(slurm, node) and f"{node} is drained" in found.out
         assert not any("DRAIN" in state_of(slurm, other) for other in hosts.names if other != node)
-        (undo,) = [line.removeprefix("undo it with: ") for line in found.out.splitlines() if line.startswith("undo it with: ")]
+        (undo,) = [line.removeprefix("undo: ") for line in found.out.splitlines() if line.startswith("undo: ")]
     finally:
         slurm.must("scontrol", "update", f"NodeName={node}", "State=RESUME")
     assert shlex.split(undo) == ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
@@ -133,7 +133,7 @@ def test_two_of_eight_are_both_confirmed_and_past_the_cap_nobody_is_drained(bed:
     shape(hosts, 6, RATE_MBIT // 2)
     found = hunted(slurm, tmp_path, "--no-isolation", "--apply", "--max-drain", "1")
     assert (found.places("confirmed"), found.code) == ([[2], [6]], 1), found.out + found.err
-    assert "nobody is drained: 2 are confirmed, and --max-drain 1 allows 1 of 8 nodes" in found.out
+    assert "no node is drained: 2 nodes confirmed, but --max-drain 1 allows 1 of 8 nodes" in found.out
     assert not any("DRAIN" in state_of(slurm, node) for node in hosts.names)
 
 

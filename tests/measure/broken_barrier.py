@@ -14,4 +14,4 @@ def _ring(x: Binding) -> Iterator[Call]:
     yield x.signal_from((x.rank - 1) % x.n)
 
 
-LEAKY = Operation("leaky", BARRIER.bus_factor, BARRIER.arrives, by_messages=_ring, meets=True)
+LEAKY = Operation("leaky", BARRIER.bus_factor, BARRIER.expected_blocks, by_messages=_ring, is_barrier=True)

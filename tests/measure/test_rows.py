@@ -177,7 +177,7 @@ def test_both_percentages_are_of_the_ring_reference_and_of_the_hard_limit():
 
 
 def test_what_moves_nothing_has_a_time_alone():
-    barrier = Operation("barrier", lambda n: 0.0, lambda x: [], meets=True)
+    barrier = Operation("barrier", lambda n: 0.0, lambda x: [], is_barrier=True)
     row = of_two_groups(2.0, operation=barrier, cell={"size_bytes": 0, "redop": None, "split": Split("MOD", 2)})
     assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling, row.count) == (None, None, None, 0)
     assert (row.time_s.p50, row.groups["total_busbw_bytes_per_s"]) == (max(row.groups["p50_s"]), None)

@@ -74,7 +74,7 @@ def test_a_spec_without_a_cell_or_a_rank_measures_nothing(measured, tmp_path):
 
 @pytest.mark.parametrize("command", [["allreduce"], ["run", "quick"], ["pairs"]])
 def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
-    said = "--slowed 'by=10': by=10 is no slowdown: write by=10%, by=5-15% or by=10±3% (up to 1000 %)"
+    said = "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"
     asked = [*command, "--backend", "simulated"]
     assert one_sentence(run_here(tmp_path, *asked, "--slowed", "by=10")) == said
     assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said

@@ -269,7 +269,7 @@ REFUSED = [
     ([{"operation": "allreduce", "groups": [[0, 4]], "size_bytes": 8}], "rank 4 is not among the 4 ranks: start more"),
     ([{"operation": "allgather", "groups": ALL, "size_bytes": 8}], r"8 bytes are less than an element for each of 4 ranks \(16 bytes\)"),
     ([{"operation": "p2p_bandwidth", "groups": ALL, "size_bytes": 8}], "p2p_bandwidth is between two ranks, not 4"),
-    ([{"operation": "allgether", "groups": ALL, "size_bytes": 8}], "there is no operation 'allgether'"),
+    ([{"operation": "allgether", "groups": ALL, "size_bytes": 8}], "unknown operation 'allgether'"),
     ([{"operation": "allreduce", "groups": ALL, "size_bytes": 2**52}], "is free: choose a smaller model, or smaller exchanges of it"),
     ([{"operation": "allreduce", "groups": ALL, "size_bytes": 8, "times": 10**9}], "this step makes 1,000,000,000 exchanges, and 100,000"),
 ]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.registry import habits
+from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.request import Budget, Request
@@ -47,7 +47,7 @@ def training_of(asked: dict[str, Any]) -> Training:
 def request_of(asked: dict[str, Any], slowed: list[str] | None = None) -> WorkloadRequest:
     """The request from JSON: backends, ranks, out, trainings, and what concerns the time."""
     names = tuple(asked["backends"])
-    sweep = Sweep((), None, (DTYPES["float32"],), habits=habits)
+    sweep = Sweep((), None, (DTYPES["float32"],), defaults=backend_defaults)
     launch = Request(
         "workload", sweep, names, frozenset(names), Budget(asked.get("max_time_s", 0.5), asked.get("iterations"), asked.get("warmup")),
         asked["ranks"] if names == ("simulated",) else None, asked.get("check", 1), timeout_s=asked.get("timeout_s", 30.0),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.data import compare, write_digits
-from collbench.operations.dtypes import DTYPES, average_misfit
+from collbench.operations.dtypes import DTYPES, unrepresentable_average
 from collbench.operations.operation import Place
 from tests.helpers import make_cell
 
@@ -38,7 +38,7 @@ def averages(parts: Sequence[NDArray], n: int) -> list[NDArray]:
 @pytest.mark.long
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_right_average_passes_and_a_wrong_one_is_seen(name: str) -> None:
-    for n in [n for n in range(2, 65) if not average_misfit(DTYPES[name], n)]:
+    for n in [n for n in range(2, 65) if not unrepresentable_average(DTYPES[name], n)]:
         cell = make_cell(count=COUNT, dtype=name, redop="avg")
         place, parts = Place(0, n, COUNT, cell), [np.empty(COUNT, DTYPES[name].numpy) for _ in range(n)]
         for rank, part in enumerate(parts):

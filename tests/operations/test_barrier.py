@@ -10,6 +10,7 @@ from collbench.operations.data import bytes_needed, slots_checked, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import NoInPlaceForm
 
 
 @pytest.fixture(params=["fixed", "rotating"])
@@ -24,7 +25,7 @@ def test_one_cell_of_no_bytes(cell):
     assert (cell.size_bytes, cell.dtype.name, cell.redop, cell.root, cell.traffic, cell.flags) == (0, "uint8", None, None, None, ())
     assert (BARRIER.count(cell, 3), BARRIER.bus_factor(3)) == (0, 0)
     assert BARRIER.needs(3, cell) is None
-    assert BARRIER.needs(3, cell.placed(True)) == "a barrier has no buffers that could be one: leave --in-place out"
+    assert BARRIER.needs(3, cell.placed(True)) == NoInPlaceForm("barrier")
 
 
 def test_buffers_of_nothing(cell):

@@ -13,8 +13,9 @@ from collbench.operations.builtin.gather_scatter import SCATTER
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.data import PERIOD, Mismatch, compare, poison, tolerance_of
-from collbench.operations.dtypes import DTYPES, average_misfit
+from collbench.operations.dtypes import DTYPES, unrepresentable_average
 from collbench.operations.operation import Place
+from collbench.operations.unsupported import AverageNotRepresentable
 from tests.conftest import sample
 from tests.helpers import FITTING, carried_out, make_cell, make_place, sent
 
@@ -195,10 +196,10 @@ def test_averages_over_a_power_of_two_are_exact_and_others_a_few_units_off():
 
 
 def test_an_average_that_the_type_has_no_share_for_is_told():
-    wanted = "float8_e4m3fn holds nothing between 0 and 1/512: no 1/513 to average 513 ranks by"
-    assert average_misfit(DTYPES["float8_e4m3fn"], 513) == wanted
+    wanted = AverageNotRepresentable("float8_e4m3fn", 513, 512)
+    assert unrepresentable_average(DTYPES["float8_e4m3fn"], 513) == wanted
     for dtype, n in (("float8_e4m3fn", 512), ("float8_e5m2", 2**16), ("float16", 5000)):
-        assert average_misfit(DTYPES[dtype], n) is None
+        assert unrepresentable_average(DTYPES[dtype], n) is None
 
 
 def test_nan_and_minus_zero_are_wrong():

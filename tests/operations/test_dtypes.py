@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.operations.dtypes import dtype_named, redop_misfit
+from collbench.operations.dtypes import dtype_named, undefined_redop
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from collbench.operations.dtypes import dtype_named, redop_misfit
     ],
 )  # fmt: skip
 def test_averages_are_of_floats_and_bitwise_reductions_of_integers(redop: str, dtype: str, fits: bool) -> None:
-    assert (redop_misfit(redop, dtype_named(dtype)) is None) is fits
+    assert (undefined_redop(redop, dtype_named(dtype)) is None) is fits

@@ -15,7 +15,7 @@ from collbench.operations.suite import read_suite
 
 
 def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    why = Broken("plug-in 'shift' (shifting:SHIFT) does not load (ImportError: no rings)", "mend or uninstall shifting")
+    why = Broken("shift", "shifting:SHIFT", "does not load (ImportError: no rings)", "fix or uninstall shifting")
     monkeypatch.setattr(suite, "broken", lambda: {"shift": why})
     file = tmp_path / "a.toml"
     file.write_text("schema = 1\n[[sweeps]]\nname = 'large'\noperations = ['shift']\n")

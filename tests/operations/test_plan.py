@@ -8,7 +8,7 @@ from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.sweep import CPU, CUDA, Habits, Sweep, rounding_note, tuning_note
+from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep, rounding_note, tuning_note
 
 F32, F64, I8 = (DTYPES[name] for name in ("float32", "float64", "int8"))
 
@@ -63,7 +63,7 @@ def test_operations_of_several_parts_round_to_whole_parts():
 
 @pytest.mark.parametrize("root", [2, 99])
 def test_a_root_that_is_no_rank(root):
-    with pytest.raises(UsageError, match=f"root {root} is not among the 2 ranks: choose one from 0 to 1"):
+    with pytest.raises(UsageError, match=f"root {root} .* 0 to 1"):
         sweep(BROADCAST, roots=(0, root)).check_ranks(2)
     sweep(BROADCAST, roots=(0, root)).check_ranks(100)
     sweep(ALLREDUCE, roots=(root,)).check_ranks(2)
@@ -71,15 +71,13 @@ def test_a_root_that_is_no_rank(root):
 
 def test_rounding_is_said_in_one_sentence():
     note = rounding_note(sweep(ALLREDUCE, sizes=(16, 21), dtypes=(F32,)))
-    assert note == "sizes are rounded to whole float32 elements of 4 bytes (for example to 20 bytes)"
+    assert "float32" in note and "20 bytes" in note
     assert rounding_note(sweep(ALLREDUCE, sizes=(8, 16), dtypes=(F32, F64, I8))) is None
     assert rounding_note(Sweep((ALLREDUCE,), None, (F64,))) is None
-    assert rounding_note(Sweep((ALLREDUCE,), None, (F64,), step="x1.5")) == (
-        "sizes are rounded to whole float64 elements of 8 bytes (for example to 16 bytes)"
-    )
+    assert "16 bytes" in rounding_note(Sweep((ALLREDUCE,), None, (F64,), step="x1.5"))
 
 
-NCCL = Habits("cuda", "pipelined", "rotating", 1024, tuned=True)
+NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
 
 
 def habits(backend):
@@ -99,25 +97,25 @@ def tunings_of(cells):
     ],
 )
 def test_what_was_not_asked_for_is_the_backends_habit(backend, device, mode, buffers, largest):
-    cells = list(sweep(ALLREDUCE, habits=habits).cells(backend, 2))
+    cells = list(sweep(ALLREDUCE, defaults=habits).cells(backend, 2))
     assert {(cell.device, cell.mode, cell.buffers) for cell in cells} == {(device, mode, buffers)}
-    usual = list(Sweep((ALLREDUCE,), None, (F32,), habits=habits).cells(backend, 2))
+    usual = list(Sweep((ALLREDUCE,), None, (F32,), defaults=habits).cells(backend, 2))
     assert (usual[0].size_bytes, usual[1].size_bytes, usual[-1].size_bytes) == (8, 16, largest)
 
 
 def test_what_was_asked_for_holds_for_every_backend():
-    asked = sweep(ALLREDUCE, device="cuda", mode="batched", buffers="fixed", habits=habits)
+    asked = sweep(ALLREDUCE, device="cuda", mode="batched", buffers="fixed", defaults=habits)
     for backend in ("mpi", "nccl"):
         (cell,) = asked.cells(backend, 2)
         assert (cell.size_bytes, cell.device, cell.mode, cell.buffers) == (8, "cuda", "batched", "fixed")
 
 
 def test_the_step_between_the_usual_sizes():
-    assert [c.size_bytes for c in Sweep((ALLREDUCE,), None, (F32,), step="x4", habits=habits).cells("nccl", 2)] == [8, 32, 128, 512]
+    assert [c.size_bytes for c in Sweep((ALLREDUCE,), None, (F32,), step="x4", defaults=habits).cells("nccl", 2)] == [8, 32, 128, 512]
 
 
 def test_all_combinations_stand_beside_the_automatic_choice_sizes_ascending_in_each():
-    asked = sweep(ALLREDUCE, sizes=(8, 16), algorithms=("ring", "tree"), protocols=("ll", "ll128"), habits=habits)
+    asked = sweep(ALLREDUCE, sizes=(8, 16), algorithms=("ring", "tree"), protocols=("ll", "ll128"), defaults=habits)
     cells = list(asked.cells("nccl", 2))
     assert tunings_of(cells)[::2] == tunings_of(cells)[1::2] == [
         ("none", None, None), ("none", "ring", "ll"), ("none", "ring", "ll128"), ("none", "tree", "ll"), ("none", "tree", "ll128"),
@@ -135,17 +133,16 @@ def test_all_combinations_stand_beside_the_automatic_choice_sizes_ascending_in_e
     ],
 )
 def test_what_is_not_named_is_left_to_the_library(asked, tunings):
-    assert tunings_of(sweep(ALLREDUCE, habits=habits, **asked).cells("nccl", 2)) == tunings
+    assert tunings_of(sweep(ALLREDUCE, defaults=habits, **asked).cells("nccl", 2)) == tunings
 
 
 def test_other_backends_have_one_plain_cell_and_a_note_says_so():
-    asked = sweep(ALLREDUCE, algorithms=("ring", "tree"), registrations=("none", "symmetric"), habits=habits)
+    asked = sweep(ALLREDUCE, algorithms=("ring", "tree"), registrations=("none", "symmetric"), defaults=habits)
     assert tunings_of(asked.cells("mpi", 2)) == tunings_of(asked.cells("torch-nccl", 2)) == [(None, None, None)]
-    begin = "--algorithms, --protocols and --registration concern nccl:"
-    assert tuning_note(asked, ["nccl", "mpi"]) == f"{begin} mpi is measured as it chooses itself"
-    assert tuning_note(asked, ["nccl", "mpi", "gloo"]) == f"{begin} mpi, gloo are measured each as it chooses itself"
+    assert tuning_note(asked, ["nccl", "mpi"]).endswith("not to mpi")
+    assert tuning_note(asked, ["nccl", "mpi", "gloo"]).endswith("not to mpi and gloo")
     assert tuning_note(asked, ["nccl"]) is None
-    assert tuning_note(sweep(ALLREDUCE, habits=habits), ["nccl", "mpi"]) is None
+    assert tuning_note(sweep(ALLREDUCE, defaults=habits), ["nccl", "mpi"]) is None
 
 
 def test_a_window_is_64_messages_and_at_most_256_mib():

@@ -73,16 +73,16 @@ def test_a_plug_in_cannot_replace_one_of_ours(install):
 @pytest.mark.parametrize("found", [ImportError("no module named 'numpyy'"), ZeroDivisionError("division by zero")], ids=repr)
 def test_a_plug_in_that_does_not_load_is_one_sentence(install, found):
     install(wrong=found)
-    assert str(broken()["wrong"]) == (
-        f"plug-in 'wrong' (package:wrong) does not load ({type(found).__name__}: {found}): mend or uninstall maker"
-    )
+    error = broken()["wrong"]
+    assert (error.plugin, error.place, error.remedy) == ("wrong", "package:wrong", "fix or uninstall maker")
+    assert f"({type(found).__name__}: {found})" in error.defect
     assert "wrong" not in operations() and "allreduce" in operations()
 
 
 @pytest.mark.parametrize("found", [3, "allreduce", ModuleType("empty"), Point], ids=str)
 def test_a_plug_in_that_holds_no_operation_is_one_sentence(install, found):
     install(empty=found)
-    assert str(broken()["empty"]) == "plug-in 'empty' (package:empty) holds no Operation: mend or uninstall maker"
+    assert broken()["empty"].defect == "contains no Operation"
 
 
 def test_finding_the_operations_imports_no_numpy_and_no_library():

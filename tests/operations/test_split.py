@@ -31,7 +31,7 @@ def test_a_split_prints_as_users_type_it(text):
 
 @pytest.mark.parametrize("text", ["", "7", "MOD", "MOD -1", "MOD 8 9", "AND 010", "XOR 3", "MOD ٣", "AND 1_0", "0x", "MOD 8\n", "MOD 1e3"])
 def test_what_is_no_split_is_refused_with_an_example(text):
-    with pytest.raises(UsageError, match="is no split: write AND, OR, MOD or DIV and a number, like 'MOD 8'"):
+    with pytest.raises(UsageError, match="is not a valid split: use AND, OR, MOD or DIV and a number, like 'MOD 8'"):
         parse_split(text)
 
 
@@ -75,14 +75,14 @@ REFUSED = {
     ("MOD 8", 4): "--split 'MOD 8' of 4 ranks leaves 4 of 8 groups empty: choose MOD 2",
     ("AND 0xf", 8): "--split 'AND 0xf' of 8 ranks leaves 8 of 16 groups empty: choose AND 0x1 or AND 0x3",
     ("AND 0x8", 8): "--split 'AND 0x8' of 8 ranks leaves 1 of 2 groups empty: choose AND 0x1 or AND 0x3",
-    ("DIV 3", 8): "--split 'DIV 3' of 8 ranks makes groups of 2 to 3 ranks, whose figures cannot be compared: choose DIV 2 or DIV 4",
-    ("OR 0x7", 12): "--split 'OR 0x7' of 12 ranks makes groups of 4 to 8 ranks, whose figures cannot be compared: choose OR 0x1 or OR 0x3",
-    ("AND 0x2", 6): "--split 'AND 0x2' of 6 ranks makes groups of 2 to 4 ranks, whose figures cannot be compared: choose AND 0x1",
+    ("DIV 3", 8): "--split 'DIV 3' of 8 ranks makes groups of 2 to 3 ranks, which cannot be compared: choose DIV 2 or DIV 4",
+    ("OR 0x7", 12): "--split 'OR 0x7' of 12 ranks makes groups of 4 to 8 ranks, which cannot be compared: choose OR 0x1 or OR 0x3",
+    ("AND 0x2", 6): "--split 'AND 0x2' of 6 ranks makes groups of 2 to 4 ranks, which cannot be compared: choose AND 0x1",
     ("DIV 1", 4): "--split 'DIV 1' of 4 ranks makes groups of one rank, which move nothing: choose DIV 2",
     ("MOD 4", 4): "--split 'MOD 4' of 4 ranks makes groups of one rank, which move nothing: choose MOD 2",
-    ("MOD 5", 24): "--split 'MOD 5' of 24 ranks makes groups of 4 to 5 ranks, whose figures cannot be compared: "
+    ("MOD 5", 24): "--split 'MOD 5' of 24 ranks makes groups of 4 to 5 ranks, which cannot be compared: "
     "choose MOD 2 or MOD 12, for example",
-    ("MOD 2", 3): "--split 'MOD 2' of 3 ranks makes groups of 1 to 2 ranks, whose figures cannot be compared: "
+    ("MOD 2", 3): "--split 'MOD 2' of 3 ranks makes groups of 1 to 2 ranks, which cannot be compared: "
     "3 ranks cannot be split evenly like this; leave --split out, or start more ranks",
 }
 

@@ -111,12 +111,12 @@ def test_what_run_json_keeps(suite: Any) -> None:
 
 SWEEP = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\nname = "large"\n'
 MISTAKES = {  # what follows "suite a.toml"
-    "": " does not say which form it has: write schema = 1 as its first line",
+    "": " has no schema version: write schema = 1 as its first line",
     "schema = 2": " has schema = 2, and this collbench knows up to 1: update collbench",
     'schema = "1"': ': schema = "1" does not fit: the version of this form: 1',
     "schema = 1": ' measures nothing: add a table [[sweeps]] with operations = ["allreduce"], or extends = "quick"',
-    "schema = 1\n[run\n": ", line 2, column 5: this is not TOML (expected ']' at the end of a table declaration): mend it there",
-    "schema = 1\ntitle = 'x": ", at its end: this is not TOML (expected \"'\"): mend it there",
+    "schema = 1\n[run\n": ", line 2, column 5: invalid TOML (expected ']' at the end of a table declaration)",
+    "schema = 1\ntitle = 'x": ", at its end: invalid TOML (expected \"'\")",
     "schema = 1\ntitel = 'x'": ": key 'titel' is unknown: did you mean title?",
     "schema = 1\nsizes = '8'": ": 'sizes' is unknown here: it belongs below [[sweeps]]",
     SWEEP + "size = '8'": ", sweeps[1] 'large': key 'size' is unknown: did you mean sizes?",
@@ -137,12 +137,12 @@ MISTAKES = {  # what follows "suite a.toml"
     "schema = 1\n[[sweeps]]\noperations = ['barrier']\nsizes = 8":
         ", sweeps[1]: sizes is for operations that move data, and this sweep has none: take it out, or put it below [defaults]",
     SWEEP + "streams = 4": ", sweeps[1] 'large': streams is for p2p, and this sweep has none: take it out, or put it below [defaults]",
-    SWEEP + "dtypes = ['int8', 'int8']": ", sweeps[1] 'large': dtypes = [\"int8\", \"int8\"] says one thing twice: name each once",
+    SWEEP + "dtypes = ['int8', 'int8']": ", sweeps[1] 'large': dtypes = [\"int8\", \"int8\"] contains a value twice: remove one",
     SWEEP + "sizes = 0": ", sweeps[1] 'large': sizes = 0 does not fit: message sizes as --sizes takes them, like \"1K-1G\", "
                          "\"1K-1G:x4\", \"1K-64K:+1K\" or [8, \"1K\", \"1M\"]; K = 1024; left out: 8-64M on CPUs, 8-1G on NCCL",
     SWEEP + "[run]\nmax_time = 'fast'":
         ', [run]: max_time = "fast" does not fit: seconds per cell, before all counts, a number above 0; left out: 5',
-    "schema = 1\nsweeps = [3]": ", sweeps[1]: this is no table: write its keys below [[sweeps]], one key = value per line",
+    "schema = 1\nsweeps = [3]": ", sweeps[1]: not a table: write its keys below [[sweeps]], one key = value per line",
     "schema = 1\nrun = 3":
         ": run = 3 does not fit: a table of what concerns the whole launch, with the names of the long options",
     SWEEP + SWEEP.removeprefix("schema = 1\n"): ", sweeps[2] 'large': sweeps[1] has that name: choose another",
@@ -277,7 +277,7 @@ def test_pipes_and_devices_in_a_suites_place_are_refused(suite: Any, tmp_path: P
 def test_a_long_list_of_several_types_is_compared_in_time(suite: Any) -> None:
     sizes = ", ".join(f'{number}, "{number}K"' for number in range(1, 3_000))
     assert len(suite(f"{ONE}sizes = [{sizes}]").sweeps[0].values["sizes"]) == 5_998
-    with pytest.raises(UsageError, match=r"sizes = .* says one thing twice: name each once"):
+    with pytest.raises(UsageError, match=r"sizes = .* contains a value twice: remove one"):
         suite(f'{ONE}sizes = [{sizes}, "7K"]')
 
 

@@ -29,12 +29,15 @@ def test_the_cells_come_sweep_by_sweep() -> None:
     assert cells(one, two) == [("a", "broadcast", 8), ("a", "broadcast", 64), ("b", "allreduce", 4)]
     both = Sweeps((one, two))
     assert [cell.operation for cell in both.cells("mpi", 4)] == ["broadcast", "broadcast", "allreduce"]
-    assert (both.operations, both.habits("mpi")) == ((BROADCAST, ALLREDUCE), CPU)
+    assert (both.operations, both.defaults("mpi")) == ((BROADCAST, ALLREDUCE), CPU)
 
 
 def test_a_sweep_is_for_the_backends_that_it_names_and_else_for_the_usual_ones() -> None:
     named, open_ = sweep(BROADCAST, place="a", backends=("socket", "mpi")), sweep(ALLREDUCE, place="b", sizes=(4,))
-    each = {name: {place for place, *_ in cells(named, open_, backend=name, usual=("mpi", "gloo"))} for name in ("socket", "mpi", "gloo")}
+    each = {
+        name: {place for place, *_ in cells(named, open_, backend=name, default_backends=("mpi", "gloo"))}
+        for name in ("socket", "mpi", "gloo")
+    }
     assert each == {"socket": {"a"}, "mpi": {"a", "b"}, "gloo": {"b"}}
 
 
@@ -50,9 +53,7 @@ def test_a_sweep_is_for_the_backends_that_it_names_and_else_for_the_usual_ones()
 def test_a_cell_that_two_sweeps_ask_for_is_refused(second: dict[str, Any], title: str) -> None:
     with pytest.raises(UsageError) as raised:
         cells(sweep(ALLREDUCE, place="sweeps[1] 'a' of x.toml"), sweep(ALLREDUCE, place="sweeps[2] of x.toml", **second))
-    assert str(raised.value) == (
-        f"sweeps[2] of x.toml asks for {title}, which sweeps[1] 'a' of x.toml measures already: take it out of one of them"
-    )
+    assert all(part in str(raised.value) for part in (title, "sweeps[1] 'a' of x.toml", "sweeps[2] of x.toml"))
 
 
 @pytest.mark.parametrize("second", [{"mode": "batched"}, {"dtype": "int8"}, {"buffers": "rotating"}, {"in_place": True}, {"seed": 1}])
@@ -62,8 +63,8 @@ def test_what_differs_in_anything_is_another_cell(second: dict[str, Any]) -> Non
 
 def test_where_the_library_has_it_in_place_only_that_is_the_default() -> None:
     gloo = replace(CPU, in_place_only=lambda operation: operation is ALLREDUCE)
-    usual, in_place = sweep(ALLREDUCE, place="a", habits=lambda _: gloo), sweep(ALLREDUCE, place="b", in_place=True)
-    with pytest.raises(UsageError, match="b asks for allreduce 8 B"):
+    usual, in_place = sweep(ALLREDUCE, place="a", defaults=lambda _: gloo), sweep(ALLREDUCE, place="b", in_place=True)
+    with pytest.raises(UsageError, match="both define allreduce 8 B"):
         cells(usual, in_place)
 
 
@@ -77,16 +78,14 @@ def test_within_one_table_what_its_lists_do_not_tell_apart_is_measured_once() ->
 
 
 def test_a_root_that_is_not_there_is_refused_with_its_place() -> None:
-    with pytest.raises(UsageError, match=r"^b: root 4 is not among the 4 ranks"):
+    with pytest.raises(UsageError, match=r"^b: root 4 "):
         Sweeps((sweep(ALLREDUCE, place="a"), sweep(BROADCAST, place="b", roots=(4,)))).check_ranks(4)
 
 
 def test_the_notes_speak_for_all_sweeps() -> None:
     tuned = replace(CPU, tuned=True)
     both = Sweeps(
-        (sweep(ALLREDUCE), sweep(ALLREDUCE, sizes=(9,), algorithms=("ring",), habits=lambda name: tuned if name == "nccl" else CPU))
+        (sweep(ALLREDUCE), sweep(ALLREDUCE, sizes=(9,), algorithms=("ring",), defaults=lambda name: tuned if name == "nccl" else CPU))
     )
     assert (rounding_note(both) or "").startswith("sizes are rounded to whole float32 elements")
-    assert tuning_note(replace(both, each=both.each[::-1]), ["nccl", "mpi"]) == (
-        "--algorithms, --protocols and --registration concern nccl: mpi is measured as it chooses itself"
-    )
+    assert (tuning_note(replace(both, each=both.each[::-1]), ["nccl", "mpi"]) or "").endswith("not to mpi")

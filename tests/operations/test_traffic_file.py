@@ -31,19 +31,19 @@ def test_commas_or_spaces_and_comments(text, tmp_path):
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("", f"holds no numbers: {LIKE}"), ("# nothing\n\n", f"holds no numbers: {LIKE}"),
-    ("0,0\n0,0", "says that no rank sends anything: give at least one number above 0"),
+    ("0,0\n0,0", "has only zeros: at least one rank must send data"),
     ("1,2\n3", f", line 2: 1 numbers in one of 2 rows: {LIKE}"), ("1 2 3\n4 5 6", f", line 1: 3 numbers in one of 2 rows: {LIKE}"),
-    ("1,-2\n3,4", ", line 1: '-2' is no number of bytes: write whole numbers from 0 on"),
-    ("1,2\n#\n3,x", ", line 3: 'x' is no number of bytes: write whole numbers from 0 on"),
+    ("1,-2\n3,4", ", line 1: '-2' is not a number of bytes: use whole numbers from 0 on"),
+    ("1,2\n#\n3,x", ", line 3: 'x' is not a number of bytes: use whole numbers from 0 on"),
     ("1,\n3,4", f", line 1: 1 numbers in one of 2 rows: {LIKE}"),
-    ("1,,2", ", line 1: '' is no number of bytes: write whole numbers from 0 on"),
-    ("nan", ", line 1: 'nan' is no number of bytes: write whole numbers from 0 on"),
-    ("inf", ", line 1: 'inf' is no number of bytes: write whole numbers from 0 on"),
-    ("1e999", ", line 1: '1e999' is no number of bytes: write whole numbers from 0 to 2^53"),
-    ("0.5", ", line 1: '0.5' is no number of bytes: write whole numbers from 0 to 2^53"),
-    ("1e17", ", line 1: '1e17' is no number of bytes: write whole numbers from 0 to 2^53"),
+    ("1,,2", ", line 1: '' is not a number of bytes: use whole numbers from 0 on"),
+    ("nan", ", line 1: 'nan' is not a number of bytes: use whole numbers from 0 on"),
+    ("inf", ", line 1: 'inf' is not a number of bytes: use whole numbers from 0 on"),
+    ("1e999", ", line 1: '1e999' is not a number of bytes: use whole numbers from 0 to 2^53"),
+    ("0.5", ", line 1: '0.5' is not a number of bytes: use whole numbers from 0 to 2^53"),
+    ("1e17", ", line 1: '1e17' is not a number of bytes: use whole numbers from 0 to 2^53"),
     ("9e15 9e15\n9e15 9e15", "says that 3.6e+16 bytes are sent, more than any job could: give the bytes of one call"),
-    (f"{'1' * 200_000},1", f", line 1: '{'1' * 40}' is no number of bytes: write whole numbers from 0 on"),
+    (f"{'1' * 200_000},1", f", line 1: '{'1' * 40}' is not a number of bytes: use whole numbers from 0 on"),
     (b"\xff\xfe1\x002", f"is not text: {LIKE}"),
 ])  # fmt: skip
 def test_what_is_no_matrix_of_bytes(text, sentence, tmp_path):
@@ -58,7 +58,7 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\): name a file"):
         read_traffic(tmp_path)
     monkeypatch.setattr(traffic, "_LARGEST_BYTES", 1 << 20)
-    with pytest.raises(UsageError, match=r"has more than 1 MiB, which is no matrix of any job"):
+    with pytest.raises(UsageError, match=r"has more than 1 MiB: too large for a traffic matrix"):
         read(tmp_path, b"1 " * (1 << 20))
 
 

@@ -203,7 +203,7 @@ def test_a_recommendation_that_cannot_be_read_is_said_and_the_hunt_is_shown(run:
     (run / FILE).write_text("{")
     code, out, err = reported(run)
     assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SICK))}")
-    assert err == f"{run / FILE} cannot be read (not JSON (JSONDecodeError)): remove it, or hunt again\n"
+    assert err == f"{run / FILE}: cannot be read (not JSON (JSONDecodeError)): remove it, or run the hunt again\n"
 
 
 def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:

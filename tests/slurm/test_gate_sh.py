@@ -42,14 +42,14 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("more", "says"),
         [
-            (["--launches", "0"], "--launches 0: a whole number from 1 on is wanted"),
-            (["--wait", "1h"], "--wait 1h: a whole number from 1 on is wanted"),
-            (["--junit", "f"], "there is no option --junit: see gate.sh --help; what is for collbench gate comes after --"),
-            (["--suite"], "--suite: its value is missing"),
-            (["--suite", "night"], "--suite night is no file: name one, or quick, full or gate"),
-            (["--baseline", "nowhere"], "--baseline nowhere is no folder"),
-            (["--keep", "/proc/nowhere"], "--keep /proc/nowhere cannot be written"),
-            (["--", "--exit-style", "nagios"], "--exit-style is for what reads a verdict later"),
+            (["--launches", "0"], "--launches 0: not a valid number"),
+            (["--wait", "1h"], "--wait 1h: not a valid number"),
+            (["--junit", "f"], "unknown option --junit"),
+            (["--suite"], "--suite: missing value"),
+            (["--suite", "night"], "--suite night: not a file"),
+            (["--baseline", "nowhere"], "--baseline nowhere: not a folder"),
+            (["--keep", "/proc/nowhere"], "--keep /proc/nowhere: not writable"),
+            (["--", "--exit-style", "nagios"], "--exit-style is not supported here"),
         ],
     )
     def test_bad_ones_are_a_sentence(self, more: list[str], says: str, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ class TestOptions:
 
     def test_no_slurm(self, tmp_path: Path) -> None:
         done = gate(tmp_path, env={"COLLBENCH": "no-such-program"})
-        assert done.returncode == 2 and "no-such-program is not found: put it on the PATH" in done.stderr
+        assert done.returncode == 2 and "no-such-program not found" in done.stderr
 
 
 class TestLoop:
@@ -90,7 +90,7 @@ class TestLoop:
 
     def test_what_cannot_be_judged(self, tmp_path: Path) -> None:
         done = gate(tmp_path, env={"VERDICT": "2", "NO_VERDICT": "1"})
-        assert done.returncode == 2 and "cannot be judged (see above): it is in " in done.stderr
+        assert done.returncode == 2 and "cannot judge the results (see above)" in done.stderr
 
 
 class TestJobs:
@@ -112,7 +112,7 @@ class TestJobs:
 
     def test_slurm_refuses(self, tmp_path: Path) -> None:
         done = gate(tmp_path, sbatch="echo 'sbatch: error: no such partition' >&2; exit 1")
-        assert done.returncode == 3 and "no verdict: Slurm did not take the job of allocation 1" in done.stderr
+        assert done.returncode == 3 and "no verdict: sbatch failed for allocation 1" in done.stderr
 
     def test_the_controller_is_away_for_a_while(self, tmp_path: Path) -> None:
         away = f'echo >>asked; (($(wc -l <asked) > 3)) || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}; {ENDED}'
@@ -126,7 +126,7 @@ class TestJobs:
     def test_one_that_does_not_end_is_cancelled(self, tmp_path: Path) -> None:
         pending = "echo 'JobId=1 JobState=PENDING Reason=Resources ExitCode=0:0 NodeList='"
         done = gate(tmp_path, "--wait", "1", scontrol=pending)
-        assert done.returncode == 3 and "did not end within 1 s (PENDING, reason Resources); raise --wait" in done.stderr
+        assert done.returncode == 3 and "did not end within 1 s (PENDING, reason Resources)" in done.stderr
         assert (tmp_path / "cancelled").read_text() == "1\n"
 
 
@@ -135,5 +135,5 @@ def test_a_second_call_does_not_disturb_the_first(tmp_path: Path) -> None:
     with (tmp_path / "keep" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = gate(tmp_path)
-    assert done.returncode == 3 and "no verdict: another gate.sh is at work in keep" in done.stderr
+    assert done.returncode == 3 and "no verdict: another gate.sh is running in keep" in done.stderr
     assert not (tmp_path / "submitted").exists()

@@ -60,11 +60,11 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
     hooks = hooked.folder / "hooks"
     snapshot(hooks, name, with_lost_nic=False)
     lost = snapshot(hooks, "lost", with_lost_nic=True)
-    assert "a look at the node" not in after("srun", "true") + after("srun", "false")
-    assert "was ended by signal 9: a look at the node" in after("srun", "sh", "-c", KILL)
+    assert "checking the node" not in after("srun", "true") + after("srun", "false")
+    assert "was ended by signal 9: checking the node" in after("srun", "sh", "-c", KILL)
     script = hooked.folder / "steps"
     script.write_text(f"#!/bin/sh\nsrun sh -c '{KILL}'\nsleep 1\nexit 0\n")  # the script ends well, a step of it does not
-    assert "was ended by signal 9: a look at the node" in after("sbatch", "--output=/dev/null", str(script))
+    assert "was ended by signal 9: checking the node" in after("sbatch", "--output=/dev/null", str(script))
     assert node(hooked, name)[1] == ""
     gone_meanwhile = f"cp {lost} {hooks}/{sick}.json; {KILL}"
     assert "was ended by signal 9" in after("srun", "sh", "-c", gone_meanwhile, on=sick)
@@ -87,7 +87,7 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
 def test_ends_after_which_it_looks(code2: str, derived: str, end: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog(code2, derived)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"node_epilog.sh: node1: job 7 was ended by {end}: a look at the node\n"
+    assert done.stderr == f"node_epilog.sh: node1: job 7 was ended by {end}: checking the node\n"
     assert (tmp_path / "looked").exists()
     assert not (tmp_path / "measured").exists()
 
@@ -127,7 +127,7 @@ class TestMeasured:
     def test_not_beside_another_job(self, epilog: Hook, tmp_path: Path) -> None:
         done = epilog("0:9", conf="EPILOG_CHECK=yes", state="MIXED+COMPLETING")
         assert done.returncode == 0
-        assert "no verdict: another job is on this node (MIXED+COMPLETING), so it is not measured" in done.stderr
+        assert "no verdict: another job runs on this node (MIXED+COMPLETING), so it is not measured" in done.stderr
         assert not (tmp_path / "measured").exists()
 
 
@@ -138,7 +138,7 @@ class TestQuestionsToTheController:
         assert (epilog("0:0", scontrol=self.FAILED).stderr, asked(tmp_path)) == ("", "")
 
     def test_a_job_that_its_nodes_failure_ended(self, epilog: Hook) -> None:
-        assert "job 7 was ended by the failure of a node: a look" in epilog("0:0", scontrol=self.FAILED, conf="EPILOG_ASKS=yes").stderr
+        assert "job 7 was ended by a node failure: checking" in epilog("0:0", scontrol=self.FAILED, conf="EPILOG_ASKS=yes").stderr
 
     def test_a_job_that_somebody_cancelled(self, epilog: Hook) -> None:
         cancelled = "echo ' JobState=CANCELLED Reason=None ExitCode=0:15 '"
@@ -151,12 +151,12 @@ class TestQuestionsToTheController:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench is not found"),
+        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found"),
         ({"conf": "exit 7"}, ""),
         ({"doctor": "exit 2"}, "no verdict: the probe failed"),
         ({"doctor": "echo severe; exit 1"}, "no verdict: the probe failed"),
-        ({"doctor": "echo 'severe CB2702 x'; exit 1", "scontrol": "exit 1"}, "it stays in use, with [collbench] CB2702 x"),
-        ({"conf": "EPILOG_CHECK=yes", "scontrol": "exit 1"}, "no verdict: Slurm does not say whether another job is on this node"),
+        ({"doctor": "echo 'severe CB2702 x'; exit 1", "scontrol": "exit 1"}, "it is not drained; reason: [collbench] CB2702 x"),
+        ({"conf": "EPILOG_CHECK=yes", "scontrol": "exit 1"}, "no verdict: cannot get the node's state from Slurm"),
     ],
 )
 def test_no_failure_of_its_own_drains(how: dict[str, str], says: str, epilog: Hook, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from collbench.backends.clock import MonotonicClock
 from collbench.measure import loop as loop_module
 from collbench.measure.loop import CallFailed, Loop, Timed, exit_skew
 from collbench.native.library import NativeSlots, address, library
-from collbench.operations.program import MAX_WORDS, NativeCall, Program, PythonCall
+from collbench.operations.program import MAX_ARGS, NativeCall, Program, PythonCall
 
-FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_ARGS)
 
 
 class Recorder:

@@ -8,14 +8,14 @@ import pytest
 
 from collbench.backends.slowed import NativeHold
 from collbench.backends.socket import native
-from collbench.operations.program import MAX_WORDS
+from collbench.operations.program import MAX_ARGS
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native code was not built")
 
 
 def called(call):
-    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)(call.pointer)
-    return function(*call.words, *[0] * (MAX_WORDS - len(call.words)))
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_ARGS)(call.pointer)
+    return function(*call.words, *[0] * (MAX_ARGS - len(call.words)))
 
 
 def held_ns(hold, work_ns):

@@ -60,7 +60,7 @@ def test_an_unknown_model_is_one_sentence_with_the_choices(text):
 
 @pytest.mark.parametrize("text", ["0", "0M", "1.5", "0.0001k", "1001T"])
 def test_no_whole_number_of_parameters(text):
-    with pytest.raises(UsageError, match=rf"model '{text}' is no whole number of parameters from 1 to 10\^15"):
+    with pytest.raises(UsageError, match=rf"model '{text}' is not a number of parameters from 1 to 10\^15"):
         model_named(text)
 
 
@@ -77,7 +77,7 @@ ROW = 'name = "small"\nparameters = 3\nsource = "typed"\n'
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
-    [("= 3", "is no TOML"), ("schema = 2\nmodel = []", "must have schema = 1"), (f"schema = 1\nmore = 1\n[[model]]\n{ROW}", "nothing else"),
+    [("= 3", "TOML"), ("schema = 2\nmodel = []", "must have schema = 1"), (f"schema = 1\nmore = 1\n[[model]]\n{ROW}", "nothing else"),
      (f"schema = 1\n[[model]]\n{ROW}heads = 3", "heads"), ('schema = 1\n[[model]]\nname = "small"', "parameters")],
 )  # fmt: skip
 def test_a_table_with_a_fault_says_which(text, wrong):

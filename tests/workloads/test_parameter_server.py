@@ -86,7 +86,7 @@ def test_servers_are_spread_over_the_hosts_and_everybody_else_works(hosts, typed
         ({"servers": "1", "update": "sharded"}, "--update sharded with one server has no shards: choose --servers 2 or more"),
         ({"update": "lazy"}, "--update 'lazy' is unknown: choose from synchronous, asynchronous, sharded"),
         ({"servers": "2", "model": "1"}, "2 servers cannot share 1 parameter: choose fewer --servers or a larger --model"),
-        ({"servers": "0"}, "--servers '0' is no number of them"),
+        ({"servers": "0"}, "--servers '0' is not valid"),
     ],
 )
 def test_what_leaves_no_worker_or_means_nothing_is_refused(typed, why):

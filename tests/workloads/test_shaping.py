@@ -38,8 +38,8 @@ def test_a_regimes_own_words_are_its_options():
         ({"bucket": "0"}, "--bucket: size '0' is not a whole, positive number of bytes: the smallest size is 1"),
         ({"bucket": "3"}, "--bucket 3 has no room for one float32: give 4 bytes or more, like 25M"),
         ({"bucket": "much"}, "--bucket: size 'much' is not a number of bytes: write it like 8, 1K, 64M or 1G"),
-        ({"dtype": "int32"}, "--dtype int32 is no type to train in: choose float32, float64, bfloat16 or float16"),
-        ({"dtype": "e4m3"}, "--dtype float8_e4m3fn is no type to train in"),
+        ({"dtype": "int32"}, "--dtype int32 is not supported for training: choose float32, float64, bfloat16 or float16"),
+        ({"dtype": "e4m3"}, "--dtype float8_e4m3fn is not supported for training"),
         ({"dtype": "real"}, "dtype 'real' is unknown"),
         ({"model": "bart"}, "model 'bart' is unknown"),
         ({"stages": "2"}, "--stages means nothing to data-parallel: leave it out; it takes --model, --dtype, --bucket"),
@@ -57,11 +57,11 @@ def test_what_cannot_be_is_one_sentence(typed, sentence):
     [
         ("parameter-server", {"update": "lazy\n"}, "--update 'lazy' is unknown: choose from synchronous, asynchronous, sharded"),
         ("parameter-server", {"update": "sharded", "servers": "1"}, "--update sharded with one server has no shards"),
-        ("parameter-server", {"servers": "none"}, "--servers 'none' is no number"),
-        ("pipeline", {"stages": "0"}, "--stages '0' is no number"),
-        ("tensor-parallel", {"tensor": "x"}, "--tensor 'x' is no number"),
-        ("expert-parallel", {"imbalance": "\x1b[2J"}, "--imbalance '?[2J' is no number from 1 on"),
-        ("expert-parallel", {"seed": "1.5"}, "--seed '1.5' is no seed"),
+        ("parameter-server", {"servers": "none"}, "--servers 'none' is not valid"),
+        ("pipeline", {"stages": "0"}, "--stages '0' is not valid"),
+        ("tensor-parallel", {"tensor": "x"}, "--tensor 'x' is not valid"),
+        ("expert-parallel", {"imbalance": "\x1b[2J"}, "--imbalance '?[2J' is not a number from 1 up"),
+        ("expert-parallel", {"seed": "1.5"}, "--seed '1.5' is not a valid seed"),
     ],
 )
 def test_a_regimes_own_words_are_read_before_anybody_knows_where_ranks_are(name, typed, sentence):
@@ -73,12 +73,12 @@ def test_a_regimes_own_words_are_read_before_anybody_knows_where_ranks_are(name,
 @pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", "1e3", "10000000000", "²"])
 @pytest.mark.parametrize("name", ["microbatches", "layers"])
 def test_what_is_counted_is_a_whole_number_from_1_on(name, text):
-    with pytest.raises(UsageError, match=rf"--{name} '.*' is no number of them: give a whole number from 1 to 1,000,000,000"):
+    with pytest.raises(UsageError, match=rf"--{name} '.*' is not valid: use a whole number from 1 to 1,000,000,000"):
         shape_of(PIPELINE, {name: text}, (0, 1))
 
 
 def test_a_layer_too_many_words_has_a_dash():
-    with pytest.raises(UsageError, match="--top-k 'x' is no number"):
+    with pytest.raises(UsageError, match="--top-k 'x' is not valid"):
         shape_of(EXPERTS, {"top_k": "x"}, (0, 1))
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.backend import Available, Group, Settings, Tuning, Unavailable, Usual
+from collbench.backends.backend import Available, BackendBase, Group, Settings, Tuning, Unavailable
 from collbench.backends.clock import DeviceClock
 from collbench.backends.gpu_memory import Place, chosen_gpus, may_share, shared, trouble
 from collbench.backends.host import AnyBuffers
@@ -27,7 +27,18 @@ from collbench.backends.nccl.binding import (
     together,
     tuned,
 )
-from collbench.backends.nccl.library import DATATYPES, REDOPS, REGISTRATIONS, REMOTE_ERROR, NcclLibrary, code_of, dotted, limits, load_nccl
+from collbench.backends.nccl.library import (
+    DATATYPES,
+    REDOPS,
+    REGISTRATIONS,
+    REMOTE_ERROR,
+    NcclLibrary,
+    NcclNotFound,
+    code_of,
+    dotted,
+    limits,
+    load_nccl,
+)
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed, UsageError
@@ -78,12 +89,11 @@ def probe(env: Mapping[str, str]) -> Available | Unavailable:
 
     missing = why_unavailable(env)
     if missing:
-        return Unavailable(*missing)
+        return Unavailable.because(missing)
     try:
         return Available(f"NCCL {dotted(load_nccl(env).version)}")
-    except CollbenchError as error:
-        why, _, remedy = str(error).partition(": ")
-        return Unavailable(why, remedy)
+    except NcclNotFound as error:
+        return Unavailable.because(error.obstacle)
 
 
 def open_nccl(world: World, k: int) -> Opened:
@@ -157,7 +167,7 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _LOOK_S = 0.001
 
 
-class NcclBackend(Usual):
+class NcclBackend(BackendBase):
     """NCCL, on GPU memory.
 
     flags     "shared_gpu" where some ranks drive one GPU, as the user allowed: results are right, rates say nothing of the machine
@@ -323,7 +333,7 @@ class NcclBackend(Usual):
         """One program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
         steps = operation.steps_of(self.api, self.passes_messages)
-        assert steps is not None, "asked of can_do before"
+        assert steps is not None, "excluded by unsupported_reason"
         for slot in range(buffers.slots):
             bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
             slots.append(together([list(steps(binding)) for binding in bound], self._library))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # NCCL's communicators: made under a tuning, given up, and left in order.
 
-_OLD_DRIVER = "driver version is insufficient"
+_OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code of its own for it
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class Communicators:
                     with gpu.use():
                         self._library.call("ncclCommInitRank", ctypes.addressof(comm), n, identity, rank)
         except NcclFailed as error:
-            raise NcclFailed(f"{error}: {_remedy(str(error))}", error.code) from error
+            raise NcclFailed(f"{error}: {_remedy(error)}", error.code, error.last_error) from error
         comms = tuple(comm.value or 0 for comm in made)
         self.alive += comms
         return comms
@@ -98,10 +98,10 @@ class Communicators:
         return taken
 
 
-def _remedy(why: str) -> str:
-    if _OLD_DRIVER in why:
-        return "the driver is older than the CUDA this NCCL was built with: update it, or install the NCCL of its CUDA (nvidia-nccl-cu12)"
-    return "run again with NCCL_DEBUG=INFO to see what it tried, and `collbench doctor` for what is wrong with the machine"
+def _remedy(error: NcclFailed) -> str:
+    if _OLD_DRIVER in error.last_error:
+        return "update the driver, which is too old for the CUDA version of this NCCL, or install nvidia-nccl-cu12"
+    return "run again with NCCL_DEBUG=INFO for NCCL's log, and run `collbench doctor` to check the machine"
 
 
 # GPU memory of NCCL's own allocator, made known to a communicator: registered, or a symmetric window.
@@ -273,7 +273,7 @@ class Graphs:
     def _record(self, call: Call) -> None:
         if isinstance(call, PythonCall):
             raise NcclFailed(f"{call.name} is a call of Python's, which no graph can hold")
-        code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(call.words))(call.pointer)(*call.words)
+        code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(call.args))(call.pointer)(*call.args)
         if code:
             raise NcclFailed(f"{call.name} cannot be captured into a graph: {self._explain(code)}", code)
 

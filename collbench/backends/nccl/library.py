@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion
+from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
+from collbench.operations.unsupported import (
+    ArchitectureUnsupported,
+    DtypeUnsupported,
+    OptionUnsupported,
+    RedopUnsupported,
+    VersionNeeded,
+)
 
 # NCCL's numbers and words, each with the version that brought it: the one place where they stand.
 #
@@ -128,11 +137,19 @@ class UniqueId(ctypes.Structure):
 
 
 class NcclFailed(RunFailed):
-    """A call of NCCL's that was not timed returned an error; the sentence says which and why. `code` is NCCL's, where it gave one."""
+    """An untimed NCCL call returned an error. `code` is NCCL's (0: none), `last_error` the text of ncclGetLastError ("": none)."""
 
-    def __init__(self, sentence: str, code: int = 0) -> None:
+    def __init__(self, sentence: str, code: int = 0, last_error: str = "") -> None:
         super().__init__(sentence)
-        self.code = code
+        self.code, self.last_error = code, last_error
+
+
+class NcclNotFound(RunFailed):
+    """No usable NCCL library was found."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.render())
+        self.obstacle = obstacle
 
 
 @dataclass(frozen=True)
@@ -155,14 +172,14 @@ class NcclLibrary:
         """Calls a function that is not timed. Raises NcclFailed with NCCL's own words."""
         code = getattr(self.handle, name)(*words)
         if code:
-            raise NcclFailed(f"{name} of NCCL {dotted(self.version)} failed: {self.explain(code)}", code)
+            raise NcclFailed(f"{name} of NCCL {dotted(self.version)} failed: {self.explain(code)}", code, self._last_error())
 
     def explain(self, code: int) -> str:
         """An error code in NCCL's words: "ncclSystemError (2): unhandled system error; it said: …"."""
         self.handle.ncclGetErrorString.restype = ctypes.c_char_p
         name = RESULTS[code].name if code in RESULTS else "a code that nccl.h 2.32 does not have"
         said = self._last_error()
-        return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; it said: {said}" if said else "")
+        return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; last error: {said}" if said else "")
 
     def given_up(self, code: int) -> str:
         """What `explain` says of a call that ended a program early. Ends the groups left open: later calls would only wait in them."""
@@ -187,16 +204,16 @@ class NcclLibrary:
 def load_nccl(env: Mapping[str, str]) -> NcclLibrary:
     """The library that COLLBENCH_NCCL names, else the one this process has loaded already, else the wheel's, else the system's.
 
-    Raises RunFailed: there is none, the chosen one does not load, or it is too old.
+    Raises NcclNotFound: there is none, the chosen one does not load, or it is too old.
     """
     handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found()
     path = _loaded_from(handle)
     code = ctypes.c_int()
     if handle.ncclGetVersion(ctypes.byref(code)):
-        raise RunFailed(f"{path} does not tell its version: reinstall it, or set {CHOSEN} to another one's path")
+        raise NcclNotFound(DoesNotLoad(path, "ncclGetVersion failed", f"reinstall it, or set {CHOSEN} to the path of another library"))
     version = version_of(code.value)
     if version < OLDEST:
-        raise RunFailed(f"NCCL {dotted(version)} ({path}) is too old, {dotted(OLDEST)} is needed for send and receive: {_INSTALL}")
+        raise NcclNotFound(UnknownVersion("NCCL", f"{dotted(version)} ({path})", f"{dotted(OLDEST)} and newer", _INSTALL))
     return NcclLibrary(handle, path, version)
 
 
@@ -204,7 +221,7 @@ def _chosen(path: str) -> ctypes.CDLL:
     try:
         return _nccl_of(ctypes.CDLL(path))
     except OSError as error:
-        raise RunFailed(f"{CHOSEN}={path} does not load ({error}): correct it, or unset it to take the installed one") from error
+        raise NcclNotFound(DoesNotLoad(f"{CHOSEN}={path}", str(error), "correct or unset it")) from error
 
 
 def _found() -> ctypes.CDLL:
@@ -215,7 +232,7 @@ def _found() -> ctypes.CDLL:
             return _nccl_of(ctypes.CDLL(name, mode=mode))
         except OSError as error:
             wrong.append(str(error))
-    raise RunFailed(f"no NCCL library is found ({wrong[-1]}): {_INSTALL}")
+    raise NcclNotFound(LibraryNotFound("NCCL", wrong[-1], _INSTALL))
 
 
 def _places() -> Iterator[tuple[str, int]]:
@@ -231,7 +248,7 @@ def _places() -> Iterator[tuple[str, int]]:
 def _nccl_of(handle: ctypes.CDLL) -> ctypes.CDLL:
     """The handle itself, if it is an NCCL. Raises OSError."""
     if not hasattr(handle, "ncclGetVersion"):
-        raise OSError(f"{handle._name} has no ncclGetVersion, so it is no NCCL")
+        raise OSError(f"{handle._name} is not an NCCL library: it has no function ncclGetVersion")
     return handle
 
 
@@ -265,16 +282,16 @@ def limits(operation: Operation, cell: Cell, library: NcclLibrary, archs: Iterab
 def _reductions(cell: Cell, library: NcclLibrary, archs: Iterable[str]) -> Iterator[Reason]:
     redop, name = cell.redop or "sum", cell.dtype.name
     if redop not in REDOPS:
-        yield f"NCCL has no {redop}"
+        yield RedopUnsupported("NCCL", redop)
     elif REDOPS[redop].since > library.version:
         yield _needs(redop, REDOPS[redop].since, library)
     if name not in DATATYPES:
-        yield f"NCCL cannot reduce {name}"
+        yield DtypeUnsupported("NCCL", name)
     elif datatype(name, cell.dtype.size, library.version, reduces=True) is None:
         yield _needs(name, DATATYPES[name].since, library)
     old = [arch for arch in archs if name.startswith("float8") and _capability(arch) < FP8_REDUCES_FROM]
     if old:
-        yield f"NCCL reduces {name} on GPUs from compute capability 9.0 on, this one is {old[0]}"
+        yield ArchitectureUnsupported("NCCL", name, old[0], "9.0")
 
 
 def _registrations(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
@@ -284,21 +301,22 @@ def _registrations(operation: Operation, cell: Cell, library: NcclLibrary) -> It
         if since > library.version or not library.has(function):
             yield _needs(f"{kind} memory ({function})", since, library)
     if kind == "symmetric" and "nccl" not in operation.steps:
-        yield "symmetric memory is for collectives, not for send and receive"
+        yield OptionUnsupported(("--registration symmetric",), operation.name, "collectives")
 
 
 def _tunings(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
     if not (cell.algorithm or cell.protocol):
         return
     if "nccl" not in operation.steps or operation.name in MADE_OF_MESSAGES:
-        yield "NCCL takes no algorithm and no protocol for send and receive"
+        options = ("--algorithms",) * bool(cell.algorithm) + ("--protocols",) * bool(cell.protocol)
+        yield OptionUnsupported(options, f"{operation.name} (which NCCL makes of sends and receives)", "collectives with algorithms")
     since = max(OBEYS_FROM, ALGORITHM_SINCE.get(cell.algorithm or "", OBEYS_FROM))
     if since > library.version:
         yield _needs(" ".join(word for word in (cell.algorithm, cell.protocol) if word), since, library)
 
 
 def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:
-    return f"{what} needs NCCL {dotted(since)}, {dotted(library.version)} is loaded"
+    return VersionNeeded("NCCL", what, dotted(since), dotted(library.version))
 
 
 def _capability(arch: str) -> int:

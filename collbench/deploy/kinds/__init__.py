@@ -11,17 +11,17 @@ from collbench.deploy.job import Kind, Setting
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """All kinds by name, in the order of their names."""
+    """Return all kinds by name, sorted."""
     found = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
     own = [module.KIND for module in found if hasattr(module, "KIND")]
     return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
 
 
 def settings() -> dict[str, Setting]:
-    """All settings of all kinds by name; kinds that share one share the object."""
+    """Return all settings of all kinds by name; kinds share the objects."""
     return {setting.name: setting for kind in kinds().values() for setting in kind.settings}
 
 
 def knowing(setting: Setting) -> list[str]:
-    """The names of the kinds that have a use for it."""
+    """Return the names of the kinds that have the setting."""
     return [kind.name for kind in kinds().values() if setting in kind.settings]

@@ -6,7 +6,7 @@ from collbench.deploy.files import filled
 from collbench.deploy.job import EVERYWHERE, MINUTES, PORT, Job, Kind, Setting, word
 from collbench.errors import UsageError
 
-GROUP = Setting("group", "GROUP", "the inventory's group, whose first hosts take part; probe without --nodes asks all of them", word, "all")
+GROUP = Setting("group", "GROUP", "the inventory's group, whose first hosts are used; probe without --nodes uses all of them", word, "all")
 _ALONE = ("probe", "doctor")
 _POLL_S = 5
 _OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -14,12 +14,12 @@ _OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 def _render(job: Job) -> str:
     if taken := [name for name in _OURS if name in job.environment]:
-        raise UsageError(f"--env {taken[0]} is what the playbook says to each host: leave it out")
+        raise UsageError(f"--env {taken[0]} is set by the playbook for each host: omit it")
     if job.command[0] not in _ALONE:
         return _launch(job)
     _check_collected(job)
     hosts = _hosts(job) if "nodes" in job.said else job["group"]
-    return filled("ansible-each.yml.j2", job=job, hosts=hosts, seconds=job["minutes"] * 60, formatted=job.told("--format") is not None)
+    return filled("ansible-each.yml.j2", job=job, hosts=hosts, seconds=job["minutes"] * 60, formatted=job.option("--format") is not None)
 
 
 def _launch(job: Job) -> str:
@@ -28,7 +28,7 @@ def _launch(job: Job) -> str:
         "ansible-launch.yml.j2",
         job=job,
         hosts=_hosts(job),
-        folder=job.out or job.told("--resume"),
+        folder=job.out or job.option("--resume"),
         secret=not {"COLLBENCH_SECRET", "COLLBENCH_SECRET_FILE"} & set(job.environment),
         seconds=seconds,
         polls=seconds // _POLL_S + 12,  # a minute more, in which what is ended tells so
@@ -37,21 +37,21 @@ def _launch(job: Job) -> str:
 
 
 def _hosts(job: Job) -> str:
-    """Ansible's pattern for the group's first hosts."""
+    """Return Ansible's pattern for the first hosts of the group."""
     return f"{job['group']}[0:{job.nodes - 1}]"
 
 
 def _check_collected(job: Job) -> None:
-    """Raises UsageError for what leaves on the hosts what the playbook does not collect."""
-    if job.told("--format") not in (None, "json"):
-        raise UsageError("emit ansible collects JSON, which `collbench probe --from` reads: leave --format out")
-    if left := [name for name in ("--gather", "--svg") if job.told(name) is not None]:
-        raise UsageError(f"emit ansible collects what {job.command[0]} prints, no files: leave {left[0]} out")
+    """Raise UsageError for options whose output the playbook does not collect."""
+    if job.option("--format") not in (None, "json"):
+        raise UsageError("emit ansible collects JSON for `collbench probe --from`: omit --format")
+    if left := [name for name in ("--gather", "--svg") if job.option(name) is not None]:
+        raise UsageError(f"emit ansible collects the output of {job.command[0]}, not files: omit {left[0]}")
 
 
 KIND = Kind(
     name="ansible",
-    summary="a playbook: one launch over ssh, or probe on every host, collected",
+    summary="a playbook: one launch over ssh, or the collected probe of all hosts",
     suffix=".yml",
     settings=(*EVERYWHERE, MINUTES, PORT, GROUP),
     render=_render,

@@ -21,19 +21,19 @@ _RESULTS = "/results"  # where the volume is mounted
 LOST = "/tmp/collbench-run"  # the run folder without a volume: any user may write there, and it ends with the pod
 _PATIENCE_S = 600
 _WHY_BOUND = {
-    False: "--bind-to core: a rank that wanders between cores scatters short times",
-    True: "--bind-to none: NCCL's threads want the cores beside their GPU, more than one",
+    False: "--bind-to core: a rank that moves between cores has unstable short times",
+    True: "--bind-to none: NCCL's threads need several cores near their GPU",
 }
 
 
 @dataclass(frozen=True)
 class _Flavour:
-    """What tells one kind of job from another.
+    """The differences between the kinds of Kubernetes jobs.
 
-    longest     what the controllers add to the name, where K is the last pod's number
-    first       rank 0's pod, by its name in the network, where NAME is the job's; "" where MPI or the operator tells it
+    longest     the longest suffix that controllers add to the name; K: the last pod's number
+    first       the network name of rank 0's pod, NAME: the job's; "" where MPI or the operator sets it
     index       the variable with the pod's number
-    logs        the selector or the object whose log has the rows
+    logs        the selector or object whose log has the rows
     """
 
     longest: str
@@ -57,36 +57,36 @@ def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
 
 
 def _namespace(text: str) -> str:
-    return _matching(_LABEL, text, "a namespace: small letters, digits and - alone, 63 at most, none of them - at an end")
+    return _matching(_LABEL, text, "a valid namespace: use at most 63 lower-case letters, digits and -, not beginning or ending with -")
 
 
 def _claim(text: str) -> str:
-    return _matching(_CLAIM, text, "the name of a PersistentVolumeClaim: small letters, digits, - and . alone")
+    return _matching(_CLAIM, text, "a valid name of a PersistentVolumeClaim: use lower-case letters, digits, - and .")
 
 
 def _size(text: str) -> str:
-    return _matching(_SIZE, text, "a size: write 512Mi or 16Gi")
+    return _matching(_SIZE, text, "a valid size: use e.g. 512Mi or 16Gi")
 
 
 def _resource(text: str) -> str:
-    return _matching(_RESOURCE, text, "NAME=COUNT: write the name of the device plug-in's resource, like rdma/hca_shared_devices_a=1")
+    return _matching(_RESOURCE, text, "NAME=COUNT: use the resource name of the device plug-in, like rdma/hca_shared_devices_a=1")
 
 
 def _pages(text: str) -> str:
-    return _matching(_PAGES, text, "PAGE=SIZE: write 2Mi=1Gi for 1 GiB of pages of 2 MiB")
+    return _matching(_PAGES, text, "PAGE=SIZE: use 2Mi=1Gi for 1 GiB of 2-MiB pages")
 
 
 KIND_OF_JOB = Setting("kind", "KIND", "job, jobset, trainjob or mpijob", one_of(*_FLAVOURS), "job")
-NAMESPACE = Setting("namespace", "NAME", "Kubernetes' namespace (default: kubectl's own)", _namespace)
+NAMESPACE = Setting("namespace", "NAME", "Kubernetes namespace (default: kubectl's)", _namespace)
 PULL = Setting(
     "pull-policy", "WHEN", "when a node fetches the image: Always, IfNotPresent or Never", one_of("Always", "IfNotPresent", "Never")
 )
-VOLUME = Setting("volume", "CLAIM", "a PersistentVolumeClaim that takes the run folders (default: the rows go to the log)", _claim)
-RDMA = Setting("rdma", "NAME=COUNT", "a resource of an RDMA device plug-in for each pod; may be given several times", _resource, many=True)
-HUGEPAGES = Setting("hugepages", "PAGE=SIZE", "huge pages for each pod, such as 2Mi=1Gi; may be given several times", _pages, many=True)
+VOLUME = Setting("volume", "CLAIM", "a PersistentVolumeClaim for the run folders (default: the rows are written to the log)", _claim)
+RDMA = Setting("rdma", "NAME=COUNT", "a resource of an RDMA device plug-in for each pod; may be repeated", _resource, many=True)
+HUGEPAGES = Setting("hugepages", "PAGE=SIZE", "huge pages for each pod, such as 2Mi=1Gi; may be repeated", _pages, many=True)
 SHM = Setting("shm", "SIZE", "/dev/shm of each pod with several ranks", _size, "8Gi")
 MEMORY = Setting("memory", "SIZE", "memory of each pod", _size)
-RUNTIME = Setting("runtime", "NAME", "TrainJob: the ClusterTrainingRuntime that it refers to (default: torch-distributed)", _claim)
+RUNTIME = Setting("runtime", "NAME", "TrainJob: its ClusterTrainingRuntime (default: torch-distributed)", _claim)
 
 
 def _render(job: Job) -> str:
@@ -120,31 +120,31 @@ def _render(job: Job) -> str:
 
 
 def _check_name(job: Job, flavour: _Flavour) -> None:
-    """Raises UsageError for a name that cannot be a host's, or becomes too long with what the pods' names add."""
+    """Raise UsageError for a name that is not a valid host name, or too long with the suffixes of pods."""
     longest = f"{job.name}{flavour.longest.replace('K', str(job.nodes - 1))}"
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", job.name):
         raise UsageError(
-            f"--name {job.name} is no name for Kubernetes, which makes host names of it: small letters, digits and - alone, "
-            "a letter first, no - at the end"
+            f"--name {job.name} is not a valid name in Kubernetes: use lower-case letters, digits and -, "
+            "with a letter first and no - at the end"
         )
     if len(longest) > _LONGEST_NAME:
         most = _LONGEST_NAME - (len(longest) - len(job.name))
-        raise UsageError(f"--name {job.name} is too long: with {job['kind']} and {job.nodes} pods it may have {most} characters at most")
+        raise UsageError(f"--name {job.name} is too long: use at most {most} characters with {job['kind']} and {job.nodes} pods")
 
 
 def _check(job: Job, kind: str) -> None:
-    """Raises UsageError for settings that are missing, or do not fit together."""
+    """Raise UsageError for settings that are missing, or contradict each other."""
     image = job["image"]
     if not image:
-        raise UsageError("emit kubernetes needs an image that has collbench in it: say --image registry/name:tag")
+        raise UsageError("emit kubernetes needs an image with collbench: use --image registry/name:tag")
     if image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh", ".squashfs")) or "#" in image or "://" in image:
-        raise UsageError(f"--image {image} is nothing that Kubernetes fetches: write registry/name:tag")
+        raise UsageError(f"--image {image} is not supported by Kubernetes: use registry/name:tag")
     if job["hugepages"] and not (job["memory"] or job["cpus-per-rank"]):
-        raise UsageError("--hugepages alone is refused by Kubernetes: say --memory, or --cpus-per-rank, too")
+        raise UsageError("Kubernetes does not support --hugepages alone: add --memory or --cpus-per-rank")
     if kind == "trainjob" and job["pull-policy"]:
-        raise UsageError("--pull-policy is what a TrainJob leaves to its runtime: leave it out, or choose another --kind")
+        raise UsageError("--pull-policy does not apply to a TrainJob, whose runtime sets it: omit it, or use another --kind")
     if kind != "trainjob" and job["runtime"]:
-        raise UsageError(f"--runtime is a TrainJob's alone: leave it out, or say --kind trainjob instead of {kind}")
+        raise UsageError(f"--runtime applies to a TrainJob only: omit it, or use --kind trainjob instead of {kind}")
     _check_environment(job, kind)
 
 
@@ -152,24 +152,24 @@ def _check_environment(job: Job, kind: str) -> None:
     own = {"COLLBENCH_PODS", "COLLBENCH_SECRET", "MASTER_ADDR", "JOB_COMPLETION_INDEX", "POD_NAME"} if kind != "mpijob" else {"POD_NAME"}
     for name in job.environment:
         if name in own or name.startswith("PET_"):
-            raise UsageError(f"--env {name}=… is what the manifest, or Kubernetes, says itself: leave it out")
+            raise UsageError(f"--env {name}=… is set by the manifest or by Kubernetes: omit it")
 
 
 def _is_marked(job: Job) -> bool:
-    """Whether the log has the rows, between two marks."""
+    """Return whether the rows are written to the log, between two marks."""
     formats = [each for each in job.command if each == "--format" or each.startswith("--format=")]
     return not job["volume"] and not formats and job.command[0] in (*commands(), "run")
 
 
 def _folder(job: Job) -> str:
-    """Where the volume is mounted, and with it the folder of all runs."""
+    """Return where the volume is mounted."""
     return job.runs if job.runs.startswith("/") else _RESULTS
 
 
 def _words(job: Job, marked: bool) -> Quoted:
-    """The program and its words; the run folder has the pod's name, which Kubernetes fills in."""
+    """Return the program and its arguments; Kubernetes expands the pod's name in the run folder."""
     measures = job.command[0] not in ("probe", "doctor")
-    several = job.ranks > 1 or job.gpus  # a pod with GPUs becomes a rank for each, unless it is told
+    several = job.ranks > 1 or job.gpus  # the default for a pod with GPUs is one rank per GPU
     ranks = ["--ranks-per-node", str(job.ranks)] if measures and several and job["kind"] != "mpijob" else []
     words = [job.program, *job.command, *ranks, *(["--format", "json"] if marked else [])]
     if job["kind"] == "mpijob":
@@ -182,12 +182,12 @@ def _words(job: Job, marked: bool) -> Quoted:
 
 
 def _runs(job: Job) -> str:
-    """The folder of all runs on the volume."""
+    """Return the folder of all runs on the volume."""
     return job.runs.rstrip("/") if job.runs.startswith("/") else f"{_RESULTS}/{job.runs}"
 
 
 def _mpirun(job: Job) -> list[str]:
-    """Open MPI's, before the program; `env` because ssh hands on no variable."""
+    """Return Open MPI's mpirun and its options; `env` because ssh does not pass variables on."""
     bound = "none" if job.gpus else "core"
     pairs = [f"{name}={value}" for name, value in job.environment.items()]
     where = ["-n", str(job.nodes * job.ranks), "--hostfile", "/etc/mpi/hostfile", "--map-by", f"ppr:{job.ranks}:node", "--bind-to", bound]
@@ -195,27 +195,27 @@ def _mpirun(job: Job) -> list[str]:
 
 
 def _limits(job: Job) -> list[tuple[str, str, str]]:
-    """What each pod gets: (resource, how much, why it is asked for). Raises UsageError for one that is named twice."""
+    """Return (resource, amount, reason) of each resource of a pod. Raises UsageError for one that is requested twice."""
     plain = {"nvidia.com/gpu": job.gpus, "cpu": (job["cpus-per-rank"] or 0) * job.ranks, "memory": job["memory"]}
     asked = [f"{name}={value}" for name, value in plain.items() if value]
     asked += [*(job["rdma"] or ()), *(f"hugepages-{each}" for each in job["hugepages"] or ())]
     names = [each.partition("=")[0] for each in asked]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{name} is asked for twice: say it once")
+            raise UsageError(f"{name} is requested twice: remove one")
     return [(name, each.partition("=")[2], _why(name)) for name, each in zip(names, asked, strict=True)]
 
 
 def _why(resource: str) -> str:
     if resource.startswith("hugepages-"):
-        return "UCX and DPDK take buffers from huge pages, which a pod has only where it asks for them; the node must have set them aside"
-    return "the devices of RDMA, without which NCCL and UCX fall back to TCP" if "/" in resource and "gpu" not in resource else ""
+        return "buffers of UCX and DPDK; the node must have reserved huge pages"
+    return "the RDMA devices; without them NCCL and UCX use TCP" if "/" in resource and "gpu" not in resource else ""
 
 
 def _patience(job: Job) -> int:
-    """How long pods wait for one another, in seconds; 0 where the command says it, or there is nobody to wait for."""
-    told = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
-    return 0 if told or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
+    """Return how long pods wait for each other, in seconds; 0 where the command sets it, or there is one pod."""
+    own = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
+    return 0 if own or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
 
 
 _OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNTIME)

@@ -10,20 +10,18 @@ _FAMILIES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
 # MPICH's is there under a name that no other library takes, where several are installed
 _LAUNCHERS = {"openmpi": "mpirun", "mpich": "mpiexec", "intel": "mpirun"}
 
-LIBRARY = Setting("library", "MPI", "whose mpirun it is: openmpi, mpich or intel", one_of(*_FAMILIES), "openmpi")
+LIBRARY = Setting("library", "MPI", "the MPI library: openmpi, mpich or intel", one_of(*_FAMILIES), "openmpi")
 INTERFACE = Setting(
     "interface", "NAME", "the network interface that MPI's TCP and its daemons use, like eth0 (default: MPI's choice)", word
 )
-BIND = Setting(
-    "bind", "WHAT", "what a rank keeps to: core, numa or none (default: none with GPUs, else core)", one_of("core", "numa", "none")
-)
+BIND = Setting("bind", "WHAT", "binding of ranks: core, numa or none (default: none with GPUs, else core)", one_of("core", "numa", "none"))
 
 _WHY_BOUND = {
-    "core": "a rank that wanders between cores scatters short times; threads of Gloo want --cpus-per-rank 2 or more",
-    "numa": "a rank stays beside its memory, and its threads have the cores there",
-    "none": "not bound: NCCL puts its threads beside their GPU by itself, and they need more than a rank's one core",
+    "core": "a rank that moves between cores has unstable short times; for Gloo's threads use --cpus-per-rank 2 or more",
+    "numa": "a rank stays on the NUMA node of its memory, and its threads have all cores there",
+    "none": "not bound: NCCL binds its threads near their GPU itself, and they need more than one core",
 }
-_NOT_BOUND = "not bound, as was said: a rank may wander between cores, which scatters short times"
+_NOT_BOUND = "not bound, as requested: a rank may move between cores, which makes short times unstable"
 
 
 def _render(job: Job) -> str:
@@ -37,20 +35,18 @@ def _render(job: Job) -> str:
         bound=bound,
         cores=job["cpus-per-rank"] or 0,
         why_bound=_NOT_BOUND if bound == "none" and not job.gpus else _WHY_BOUND[bound],
-        missing=f"no {launcher} in PATH: load the module of {family}",
-        fewer=f"{job['hosts']} names fewer than {job.nodes} hosts: one name in each line",
-        no_job="this is no scheduler's job: start it in one, or write it with --hosts FILE",
+        missing=f"{launcher} not found in PATH: load the module of {family}",
+        fewer=f"{job['hosts']} has fewer than {job.nodes} hosts: write one name per line",
+        no_job="not in a scheduler's job: start it in one, or emit it with --hosts FILE",
         out=Quoted(' --out "$out"' if job.wants_out else ""),
     )
 
 
 def _bound(job: Job) -> str:
-    """What a rank keeps to. Raises UsageError for cores to be given to a rank that is bound to something else."""
+    """Return the binding of ranks. Raises UsageError where --cpus-per-rank and --bind contradict each other."""
     said, cores = job["bind"], job["cpus-per-rank"]
     if cores and said not in (None, "core"):
-        raise UsageError(
-            f"--cpus-per-rank {cores} binds a rank to {cores} cores, --bind {said} to something else: leave one of the two out"
-        )
+        raise UsageError(f"--cpus-per-rank {cores} binds a rank to {cores} cores and contradicts --bind {said}: omit one of them")
     return str(said or ("none" if job.gpus and not cores else "core"))
 
 

@@ -1,4 +1,4 @@
-"""ReFrame: a check that passes where every byte arrived right, and logs each cell's bus bandwidth."""
+"""ReFrame: a check that passes if all data is correct, and logs the bus bandwidth of each test case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN_FOLDER = "run"  # in ReFrame's stage folder
 def system(text: str) -> str:
     """Where ReFrame may run a check: a system, system:partition, *, or +feature. Raises UsageError."""
     if not _SYSTEM.fullmatch(text):
-        raise UsageError(f"{text!r} is none of ReFrame's: write SYSTEM, SYSTEM:PARTITION, * or +FEATURE")
+        raise UsageError(f"{text!r} is not a valid system of ReFrame: use SYSTEM, SYSTEM:PARTITION, * or +FEATURE")
     return text
 
 
@@ -24,7 +24,7 @@ SYSTEM = Setting("system", "SYSTEM", "where ReFrame may run the check: system:pa
 
 
 def _render(job: Job) -> str:
-    folder = job.out or job.told("--resume") or _OWN_FOLDER
+    folder = job.out or job.option("--resume") or _OWN_FOLDER
     added = ["--out", folder] if job.wants_out else []
     return filled(
         "reframe.py.j2",
@@ -45,7 +45,7 @@ def _class(name: str) -> str:
 
 KIND = Kind(
     name="reframe",
-    summary="a check, passed where all data is right",
+    summary="a check that passes if all data is correct",
     suffix=".py",
     settings=(NODES, GPUS, RANKS, NAME, PROGRAM, ENV, CPUS, MINUTES, MODULES, SYSTEM),
     render=_render,

@@ -6,18 +6,18 @@ from collbench.deploy.files import Quoted, filled, line, sh
 from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, MODULES, Job, Kind, Setting, one_of, whole, word
 from collbench.errors import UsageError
 
-PARTITION = Setting("partition", "NAME", "Slurm's partition; with --site also the table that says what its jobs want", word)
-ACCOUNT = Setting("account", "NAME", "whom the time is charged to", word)
+PARTITION = Setting("partition", "NAME", "Slurm's partition; with --site also the table of the site file", word)
+ACCOUNT = Setting("account", "NAME", "the account to charge", word)
 QOS = Setting("qos", "NAME", "Slurm's quality of service", word)
-GPU_TYPE = Setting("gpu-type", "TYPE", "which GPUs, where a partition has several types, such as h100", word)
+GPU_TYPE = Setting("gpu-type", "TYPE", "type of GPU, such as h100, if a partition has several", word)
 MPI = Setting(
     "mpi",
     "HOW",
-    "how srun starts MPI: pmix, pmi2, cray_shasta or none (default: as Slurm is set up)",
+    "how srun starts MPI: pmix, pmi2, cray_shasta or none (default: Slurm's)",
     one_of("pmix", "pmi2", "cray_shasta", "none"),
 )
-ARRAY = Setting("array", "K", "as many jobs, an allocation each, one after the other", whole(1, 1000))
-CONTAINER = Setting("container", "HOW", "what runs the image: pyxis, or apptainer (default: by the image)", one_of("pyxis", "apptainer"))
+ARRAY = Setting("array", "K", "submit K jobs, one allocation each, one after the other", whole(1, 1000))
+CONTAINER = Setting("container", "HOW", "container runtime: pyxis or apptainer (default: by the image)", one_of("pyxis", "apptainer"))
 
 _FILES = (".sif", ".sqsh", ".squashfs")
 _DOCKER = "docker://"
@@ -29,7 +29,7 @@ _LEAST_MINUTES_TO_SIGNAL = 3
 def _render(job: Job) -> str:
     container = _container(job)
     if job["gpu-type"] and not job.gpus:
-        raise UsageError("--gpu-type needs to know how many: say --gpus-per-node, too")
+        raise UsageError("--gpu-type needs --gpus-per-node")
     return filled(
         "slurm.sbatch.j2",
         job=job,
@@ -44,7 +44,7 @@ def _render(job: Job) -> str:
 
 
 def _task(job: Job, container: str) -> Quoted:
-    """What each rank runs; the shell of the script fills in the folder."""
+    """Return the command of each rank; the shell of the script expands the folder."""
     inside = '"${inside[@]}" ' if container == "apptainer" else ""
     folder = '"$runs"' if container else sh(job.runs)
     out = f' --out {folder}/"$SLURM_JOB_ID"' if job.wants_out else ""
@@ -53,34 +53,30 @@ def _task(job: Job, container: str) -> Quoted:
 
 
 def _container(job: Job) -> str:
-    """pyxis, apptainer, or nothing. Raises UsageError where what was said does not fit together."""
+    """Return the container runtime: "pyxis", "apptainer" or "". Raises UsageError for settings that contradict each other."""
     image = job["image"]
     if not image:
         if job["container"]:
-            raise UsageError(f"--container {job['container']} needs an image: say --image")
+            raise UsageError(f"--container {job['container']} needs --image")
         return ""
     container = str(job["container"] or ("apptainer" if image.endswith(".sif") else "pyxis"))
     if container == "apptainer" and not _is_file(image):
-        fetch = f"call `apptainer pull collbench.sif docker://{image.removeprefix(_DOCKER)}` once"
-        raise UsageError(f"--image {image} would be fetched by every rank: {fetch}, and say --image collbench.sif")
+        fetch = f"run `apptainer pull collbench.sif docker://{image.removeprefix(_DOCKER)}` once"
+        raise UsageError(f"--image {image} would be downloaded by each rank: {fetch}, and use --image collbench.sif")
     if container == "pyxis" and image.endswith(".sif"):
-        raise UsageError(
-            f"--image {image} is a file of Apptainer's: leave out --container pyxis, or name an image of a registry, or a .sqsh file"
-        )
+        raise UsageError(f"--image {image} is an Apptainer file: omit --container pyxis, or use an image of a registry or a .sqsh file")
     if "://" in image.removeprefix(_DOCKER):
-        raise UsageError(f"--image {image} is nothing that pyxis fetches: write registry/name:tag, or the path of a .sqsh file")
+        raise UsageError(f"--image {image} is not supported by pyxis: use registry/name:tag, or the path of a .sqsh file")
     _check_mounts(job)
     return container
 
 
 def _check_mounts(job: Job) -> None:
-    """Raises UsageError where the run folder would be lost with the container."""
+    """Raise UsageError where the run folder would be lost with the container."""
     if job.out is not None:
-        raise UsageError(
-            f"--out {job.out} may lie outside of what the container sees: leave it out, and name the folder of all runs with --runs"
-        )
+        raise UsageError(f"--out {job.out} may be outside the container: omit it, and set the folder of all runs with --runs")
     if any(each in job.runs for each in _SEPARATORS):
-        raise UsageError(f"--runs {job.runs} cannot be mounted into a container: choose a path without : and ,")
+        raise UsageError(f"--runs {job.runs} cannot be mounted into a container: use a path without : and ,")
 
 
 def _is_file(image: str) -> bool:

@@ -1,4 +1,4 @@
-"""torchrun: a script that is started on each node, which meet by rendezvous."""
+"""torchrun: a script that is started on each node; the nodes find each other by rendezvous."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 def _host(text: str) -> str:
     """Return the name or the address of a host. Raises UsageError."""
     if not (_HOST.fullmatch(text) or (is_numeric(text) and "%" not in text and not is_link_local(text))):
-        raise UsageError(f"{text!r} is not a host: write a name or an address, and its port with --port")
+        raise UsageError(f"{text!r} is not a valid host: use a name or an address; set the port with --port")
     return text
 
 
 RENDEZVOUS = Setting(
-    "rendezvous", "HOW", "c10d: a store hands the ranks out; static: each node is told its number", one_of("c10d", "static"), "c10d"
+    "rendezvous",
+    "HOW",
+    "c10d: a store assigns the ranks; static: each node gets its number as an argument",
+    one_of("c10d", "static"),
+    "c10d",
 )
-ENDPOINT = Setting("endpoint", "HOST", "the node where all meet (default: the first of --hosts, else of Slurm's job)", _host)
+ENDPOINT = Setting("endpoint", "HOST", "the node of the rendezvous (default: the first of --hosts, else of the Slurm job)", _host)
 
 
 def _render(job: Job) -> str:
@@ -47,5 +51,5 @@ KIND = Kind(
     suffix=".sh",
     settings=(*EVERYWHERE, CPUS, MODULES, HOSTS, PORT, RENDEZVOUS, ENDPOINT),
     render=_render,
-    start="bash FILE    # on each node, by srun or ssh: its first lines say how",
+    start="bash FILE    # on each node, by srun or ssh: see its first lines",
 )

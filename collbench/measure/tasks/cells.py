@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.backend import Backend, Group, can_do
+from collbench.backends.backend import Backend, Group, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
@@ -44,13 +44,15 @@ from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
+from collbench.operations.unsupported import as_fact, decode_reason
+from collbench.reason import Fact, Text, as_json
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_size
 
 
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
     """All rows, measured in `order` (places in `work`); at ranks other than 0 nothing is yielded, but all take part."""
-    reasons: dict[int, str | None] = {}
+    reasons: dict[int, Fact | None] = {}
     turns: dict[str, Turn] = {}
     for name in dict.fromkeys(one.name for _, _, one in work):
         places = [place for place, item in enumerate(work) if item[2].name == name]
@@ -86,12 +88,12 @@ def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
     return Turn(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
 
 
-def _reasons(items: list[Work], world: World) -> list[str | None]:
-    """Per cell why it cannot be measured: the first reason that any rank has."""
-    mine = [one.reason or can_do(one.backend, operation, placed(cell, operation, one.backend)) if one.backend else one.reason
+def _reasons(items: list[Work], world: World) -> list[Fact | None]:
+    """Return for each case why it cannot be measured (the reason of the first rank that has one), or None."""
+    mine = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(cell, operation, one.backend)))
             for operation, cell, one in items]  # fmt: skip
-    everyone = world.agree(mine, f"asking {items[0][2].name} what it can do")
-    return [next((reason for reason in column if reason), None) for column in zip(*everyone, strict=True)]
+    everyone = world.agree([None if reason is None else as_json(reason) for reason in mine], f"asking {items[0][2].name} what it can do")
+    return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*everyone, strict=True)]
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> Stage:
@@ -119,7 +121,7 @@ class Turn:
     ceilings: Ceilings
     stage: Stage | None
 
-    def without(self, operation: Operation, cell: Cell, reason: str, place: int) -> Row | None:
+    def without(self, operation: Operation, cell: Cell, reason: Fact, place: int) -> Row | None:
         """An n/a row, stored; at rank 0."""
         world = self.launch.world
         api = self.stage.backend.api if self.stage else ""
@@ -130,11 +132,11 @@ class Turn:
         """Measures one cell on all ranks and stores its row; returns it at rank 0."""
         request, world, stage = self.launch.request, self.launch.world, self.stage
         if stage is None:
-            return self.without(operation, cell, f"{self.opened.name} is not open", place)
+            return self.without(operation, cell, Text(f"{self.opened.name} is not open"), place)
         backend = stage.backend
         ready = prepare(operation, placed(cell, operation, backend), stage, world)
         if isinstance(ready, str):
-            return self.without(operation, cell, ready, place)
+            return self.without(operation, cell, Text(ready), place)
         on_host = not backend.virtual and ready.cell.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
         watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
@@ -154,7 +156,7 @@ class Turn:
         calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
             return 0, [], []
-        if ready.operation.meets:
+        if ready.operation.is_barrier:
             return (0, [], []) if backend.virtual else (*left_early(ready, self.launch.world, calls), [])
         if not paths:
             return calls, verify_cell(ready, self.launch.world, calls), []

@@ -816,7 +816,7 @@ def _gpus(env: Mapping[str, str]) -> tuple[list[Gpu], str]:
 
     why = why_unavailable(env)
     if why:
-        return [], "; ".join(why)
+        return [], why.render()
     from collbench.device.gpu import Gpu, gpu_count
     from collbench.errors import CollbenchError
 

@@ -78,7 +78,7 @@ def _wait(world: World) -> int:
 
 def _open(env: Mapping[str, str]) -> list[Gpu]:
     if (reason := why_unavailable(env)) is not None:
-        raise UsageError(f"no GPU to run kernels on: {reason[0]}: {reason[1]}")
+        raise UsageError(f"no GPU to run kernels on: {reason.render()}")
     return [Gpu(index) for index in range(gpu_count())]
 
 

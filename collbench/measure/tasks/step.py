@@ -64,7 +64,7 @@ class _Server:
         """None for a rank that receives nothing."""
         place = buffers.places[driven]
         shares, at = [], 0
-        for block in operation.arrives(place):
+        for block in operation.expected_blocks(place):
             shares += [(at, block.count)] if block.count else []
             at += block.count
         if not shares:
@@ -405,7 +405,7 @@ def _timed(program: Program, stage: Stage, world: World) -> Timed:
 def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: Stage, world: World) -> Ready:
     """The step as something that the house can time: one operation over all ranks that take part in any of it."""
     cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
-    operation = Operation(title, bus_factor=lambda n: 1.0, arrives=lambda x: [])
+    operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
     mine = (stage.whole,) if stage.whole else ()  # for whoever reads counters: which ranks this process drives

@@ -26,6 +26,6 @@ ALLGATHER = Operation(
     summary="every rank gets all ranks' buffers",
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     parts=lambda n: n,
-    arrives=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],
+    expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],
     steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
 )

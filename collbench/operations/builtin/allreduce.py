@@ -25,7 +25,7 @@ ALLREDUCE = Operation(
     summary="every rank gets the reduction of all ranks' buffers",
     reduces=True,
     bus_factor=lambda n: 2 * (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
-    arrives=lambda x: [Block(x.ranks, at=0, count=x.count)],
+    expected_blocks=lambda x: [Block(x.ranks, at=0, count=x.count)],
     steps={"mpi": _mpi, "nccl": _nccl, "torch": in_place_only(_torch)},
     cpu_model="allreduce",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from collbench.operations.operation import Binding, Block, Operation, Place, out_of_place_only
+from collbench.operations.operation import Binding, Block, Operation, Place, needs_out_of_place, out_of_place_only
 from collbench.operations.program import Call
 from collbench.operations.traffic import elements
 
@@ -25,7 +25,7 @@ def _starts(parts: Sequence[int]) -> list[int]:
     return list(accumulate(parts, initial=0))[:-1]
 
 
-def _arrives(x: Place) -> list[Block]:
+def _expected(x: Place) -> list[Block]:
     """Blocks of the senders; rank r's block stands behind what it sends to the ranks before this one."""
     of_all = elements(x.cell.traffic, x.n, x.count)
     starts = of_all[:, : x.rank].sum(axis=1).tolist()
@@ -57,8 +57,8 @@ ALLTOALLV = Operation(
     summary="every rank sends every rank a part of its own size (--skew, --traffic)",
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     sends=lambda x: sum(_parts(x)[0]),
-    arrives=_arrives,
-    needs=lambda n, cell: "alltoallv has no in-place form" if cell.in_place else None,
+    expected_blocks=_expected,
+    needs=needs_out_of_place("alltoallv"),
     steps={"mpi": _mpi_alltoallv, "torch": _torch_alltoallv},
     by_messages=_messages,
     uneven=True,
@@ -90,6 +90,6 @@ ALLTOALL = Operation(
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     parts=lambda n: n,
     sends=lambda x: x.n * x.count,
-    arrives=lambda x: [Block([rank], at=x.rank * x.count, count=x.count) for rank in x.ranks],
+    expected_blocks=lambda x: [Block([rank], at=x.rank * x.count, count=x.count) for rank in x.ranks],
     steps={"mpi": _mpi, "nccl": out_of_place_only(_nccl), "torch": out_of_place_only(_torch)},
 )

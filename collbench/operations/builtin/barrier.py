@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.operations.cell import Cell
-from collbench.operations.operation import Binding, Operation, Reason
+from collbench.operations.operation import Binding, Operation, needs_out_of_place
 from collbench.operations.program import Call
 
 
@@ -17,16 +16,12 @@ def _torch(x: Binding) -> Iterator[Call]:
     yield x.call("barrier", group=x.comm)
 
 
-def _needs(n: int, cell: Cell) -> Reason | None:
-    return "a barrier has no buffers that could be one: leave --in-place out" if cell.in_place else None
-
-
 BARRIER = Operation(
     name="barrier",
     summary="no rank leaves before every rank has entered",
     bus_factor=lambda n: 0,
-    arrives=lambda x: [],
-    meets=True,
-    needs=_needs,
+    expected_blocks=lambda x: [],
+    is_barrier=True,
+    needs=needs_out_of_place("barrier"),
     steps={"mpi": _mpi, "torch": _torch},  # NCCL has none
 )

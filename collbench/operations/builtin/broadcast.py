@@ -26,6 +26,6 @@ BROADCAST = Operation(
     rooted=True,
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank moves nothing
     sends=lambda x: x.count if x.rank == x.root else 0,
-    arrives=lambda x: [Block([x.root], at=0, count=x.count)],
+    expected_blocks=lambda x: [Block([x.root], at=0, count=x.count)],
     steps={"mpi": in_place_only(_mpi), "nccl": _nccl, "torch": in_place_only(_torch)},
 )

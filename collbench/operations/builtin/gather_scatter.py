@@ -37,7 +37,7 @@ GATHER = Operation(
     rooted=True,
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     parts=lambda n: n,
-    arrives=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks] if x.rank == x.root else [],
+    expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks] if x.rank == x.root else [],
     steps={"mpi": _mpi_gather, "nccl": _nccl_gather, "torch": _torch_gather},
 )
 
@@ -70,6 +70,6 @@ SCATTER = Operation(
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     parts=lambda n: n,
     sends=lambda x: x.n * x.count if x.rank == x.root else 0,
-    arrives=lambda x: [Block([x.root], at=x.rank * x.count, count=x.count)],
+    expected_blocks=lambda x: [Block([x.root], at=x.rank * x.count, count=x.count)],
     steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
 )

@@ -24,7 +24,9 @@ def _doubling(x: Binding) -> Iterator[Call]:
 
 
 def _power_of_two(n: int, cell: Cell) -> Reason | None:
-    return None if n > 1 and n & (n - 1) == 0 else f"hypercube needs 2, 4, 8, 16 … ranks, not {n}"
+    from collbench.operations.unsupported import NotPowerOfTwo  # here: `--help` loads the operations, but not msgspec
+
+    return None if n > 1 and n & (n - 1) == 0 else NotPowerOfTwo("hypercube", n)
 
 
 HYPERCUBE = Operation(
@@ -33,6 +35,6 @@ HYPERCUBE = Operation(
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests src/hypercube.cu: only what the others had is counted in its size
     parts=lambda n: max(1, n - 1),
     needs=_power_of_two,
-    arrives=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],
+    expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],
     by_messages=in_place_only(_doubling),
 )

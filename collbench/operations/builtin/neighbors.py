@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.operations.operation import Binding, Block, Operation, Place, out_of_place_only
+from collbench.operations.operation import Binding, Block, Operation, Place, needs_two_ranks, out_of_place_only
 from collbench.operations.program import Call
 
 # Neighbourhood all-gather: every rank of a ring gets the buffers of the rank before it and of the next one.
@@ -32,9 +32,9 @@ NEIGHBOR_ALLGATHER = Operation(
     summary="every rank of a ring gets both neighbours' buffers",
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     parts=lambda n: min(n, 2),
-    needs=lambda n, cell: None if n > 1 else "neighbor_allgather needs 2 ranks",
+    needs=needs_two_ranks("neighbor_allgather"),
     neighbours=True,
-    arrives=_from_both_neighbor_allgather,
+    expected_blocks=_from_both_neighbor_allgather,
     steps={"mpi": out_of_place_only(_mpi_neighbor_allgather)},
 )
 
@@ -54,9 +54,9 @@ NEIGHBOR_ALLTOALL = Operation(
     summary="every rank of a ring sends each neighbour a part of its buffer",
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     parts=lambda n: min(n, 2),
-    needs=lambda n, cell: None if n > 1 else "neighbor_alltoall needs 2 ranks",
+    needs=needs_two_ranks("neighbor_alltoall"),
     sends=lambda x: 2 * x.count,
     neighbours=True,
-    arrives=_from_both,
+    expected_blocks=_from_both,
     steps={"mpi": out_of_place_only(_mpi)},
 )

@@ -35,7 +35,7 @@ ACCUMULATE = Operation(
     one_sided=True,
     reduces=True,
     cpu_model="sum",
-    arrives=lambda x: [Block([0, 1], at=0, count=x.count)] if x.rank == 1 else [],
+    expected_blocks=lambda x: [Block([0, 1], at=0, count=x.count)] if x.rank == 1 else [],
     steps={"mpi": _mpi_accumulate},
 )
 
@@ -62,7 +62,7 @@ GET_LATENCY = Operation(
     pair=True,
     one_sided=True,
     sends=lambda x: x.count if x.rank == 1 else 0,
-    arrives=lambda x: [Block([1], at=0, count=x.count)] if x.rank == 0 else [],
+    expected_blocks=lambda x: [Block([1], at=0, count=x.count)] if x.rank == 0 else [],
     steps={"mpi": _mpi_get},
 )
 GET_BANDWIDTH = replace(GET_LATENCY, name="get_bandwidth", summary="a window of gets, until the last is here", windowed=True, moves=window)
@@ -84,7 +84,7 @@ PUT_LATENCY = Operation(
     pair=True,
     one_sided=True,
     sends=lambda x: x.count if x.rank == 0 else 0,
-    arrives=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
+    expected_blocks=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
     steps={"mpi": _mpi},
 )
 PUT_BANDWIDTH = replace(PUT_LATENCY, name="put_bandwidth", summary="a window of puts, until the last is there", windowed=True, moves=window)

@@ -48,7 +48,7 @@ P2P_BANDWIDTH = Operation(
     windowed=True,
     moves=window,
     sends=lambda x: x.count if x.rank == 0 else 0,
-    arrives=_at_the_receiver,
+    expected_blocks=_at_the_receiver,
     by_messages=directed(sends=lambda rank: rank == 0, receives=lambda rank: rank == 1),
 )
 
@@ -62,9 +62,9 @@ P2P_BIDIRECTIONAL = Operation(
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     pair=True,
     windowed=True,
-    both_ways=True,
+    bidirectional=True,
     moves=window,
-    arrives=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
+    expected_blocks=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     by_messages=directed(sends=lambda rank: True, receives=lambda rank: True),
 )
 
@@ -84,8 +84,8 @@ P2P_LATENCY = Operation(
     summary="ping-pong between pairs of ranks: half the round trip",
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     pair=True,
-    paces_itself=True,
+    self_synchronizing=True,
     moves=lambda cell: 2,  # one there, one back
-    arrives=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
+    expected_blocks=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     by_messages=_ping_pong,
 )

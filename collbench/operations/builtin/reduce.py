@@ -27,7 +27,7 @@ REDUCE = Operation(
     reduces=True,
     rooted=True,
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank moves nothing
-    arrives=lambda x: [Block(x.ranks, at=0, count=x.count)] if x.rank == x.root else [],
+    expected_blocks=lambda x: [Block(x.ranks, at=0, count=x.count)] if x.rank == x.root else [],
     steps={"mpi": _mpi, "nccl": _nccl, "torch": in_place_only(_torch)},
     cpu_model="reduce",
 )

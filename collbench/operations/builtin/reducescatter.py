@@ -28,7 +28,7 @@ REDUCESCATTER = Operation(
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     parts=lambda n: n,
     sends=lambda x: x.n * x.count,
-    arrives=lambda x: [Block(x.ranks, at=x.rank * x.count, count=x.count)],
+    expected_blocks=lambda x: [Block(x.ranks, at=x.rank * x.count, count=x.count)],
     steps={"mpi": result_first(_mpi), "nccl": _nccl, "torch": _torch},
     cpu_model="sum",
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.operations.operation import Binding, Block, Operation, out_of_place_only
+from collbench.operations.operation import Binding, Block, Operation, needs_two_ranks, out_of_place_only
 from collbench.operations.program import Call
 
 _TAG = 1
@@ -32,8 +32,8 @@ SENDRECV = Operation(
     name="sendrecv",
     summary="every rank sends to the next one of a ring",
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank has no next one
-    needs=lambda n, cell: None if n > 1 else "sendrecv needs 2 ranks",
-    arrives=lambda x: [Block([(x.rank - 1) % x.n], at=0, count=x.count)],
+    needs=needs_two_ranks("sendrecv"),
+    expected_blocks=lambda x: [Block([(x.rank - 1) % x.n], at=0, count=x.count)],
     steps={"mpi": _mpi},
     by_messages=out_of_place_only(_messages),
 )

@@ -45,7 +45,7 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
 def _pairs_at_once(row: Row) -> int:
     """Return how many pairs send at the same time, whose average the row has; 1 for collectives, and for ping-pongs, which take turns."""
     ours, count = operations().get(row.operation), row.groups.get("count")
-    if ours is None or not ours.pair or ours.paces_itself or row.groups.get("ranks") != 2:
+    if ours is None or not ours.pair or ours.self_synchronizing or row.groups.get("ranks") != 2:
         return 1
     return count if isinstance(count, int) and count > 1 else 1
 
@@ -63,7 +63,7 @@ def _shared(job: Job, pairs: int) -> Job:
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> Found:
     ours = operations().get(operation)
     name = "p2p" if ours and ours.pair else operation
-    if name not in OPERATIONS or (ours and ours.meets):
+    if name not in OPERATIONS or (ours and ours.is_barrier):
         return nothing(f"no ceiling is known for {operation}"), None
     try:
         job = job_of()

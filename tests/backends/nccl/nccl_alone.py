@@ -20,7 +20,7 @@ from typing import Any
 from collbench.backends.backend import Settings, Tuning
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.nccl.library import load_nccl
-from collbench.backends.registry import habits
+from collbench.backends.registry import backend_defaults
 from collbench.control.world import World
 from collbench.device import buffers
 from collbench.errors import CollbenchError
@@ -61,7 +61,7 @@ def measured(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Measures sweeps; their rows are read from the folder."""
     parts = tuple(sweep_of(part) for part in case["sweeps"])
     names = tuple({operation.name: operation for part in parts for operation in part.operations}.values())
-    sweep = Several(names, (), (), parts=parts, habits=habits)
+    sweep = Several(names, (), (), parts=parts, defaults=backend_defaults)
     request = Request(
         command="contract", sweep=sweep, backends=("nccl",), asked=frozenset(["nccl"]), budget=Budget(0.02, 1, 1),
         gpus_per_process=case["k"], timeout_s=case.get("timeout", 20), out=folder / "run",

@@ -7,6 +7,14 @@ import sys
 import pytest
 
 from collbench.operations.dtypes import BITWISE
+from collbench.operations.unsupported import (
+    NotPowerOfTwo,
+    OperationUnsupported,
+    OptionUnsupported,
+    RedopUnsupported,
+    VersionNeeded,
+    decode_reason,
+)
 from collbench.results.reader import read_run
 from tests.backends.nccl import nccl_alone
 from tests.fake_gpu import environment
@@ -85,8 +93,8 @@ def test_every_type_and_reduction_is_right_to_the_last_element(run):
     rows = {(row.dtype, row.redop): row.na for row in measured(run, "reductions")}
     assert {pair for pair, na in rows.items() if na is None} == {(dtype, redop) for dtype, redop in FITTING if redop not in BITWISE}
     assert {na for (dtype, redop), na in rows.items() if (dtype, redop) in FITTING and redop in BITWISE} == {
-        "NCCL has no band", "NCCL has no bor", "NCCL has no bxor"
-    }  # fmt: skip
+        RedopUnsupported("NCCL", redop).render() for redop in BITWISE
+    }
 
 
 def test_all_modes_give_the_same_right_results_in_and_out_of_place(run):
@@ -129,24 +137,24 @@ def test_the_ranks_of_one_process_are_right_in_every_collective(run):
 
 
 def test_in_place_is_had_where_nccl_defines_it(run):
-    assert {row.operation: row.na for row in measured(run, "collectives in place")} == {
+    assert {row.operation: decode_reason(row.na_fact) for row in measured(run, "collectives in place")} == {
         **dict.fromkeys(("allgather", "reduce", "reducescatter", "gather", "scatter")),
-        **{name: f"nccl has {name} out of place only" for name in ("alltoall", "sendrecv")},
-        "hypercube": "hypercube needs 2, 4, 8, 16 … ranks, not 3",
+        **{name: OperationUnsupported("nccl", name, "out of place") for name in ("alltoall", "sendrecv")},
+        "hypercube": NotPowerOfTwo("hypercube", 3),
     }
 
 
 def test_symmetric_memory_is_for_nccls_own_collectives(run):
-    reasons = {(row.operation, row.registration): row.na for row in measured(run, "known buffers")}
-    refused = {pair for pair, na in reasons.items() if na == "symmetric memory is for collectives, not for send and receive"}
+    reasons = {(row.operation, row.registration): decode_reason(row.na_fact) for row in measured(run, "known buffers")}
+    refused = {pair for pair, na in reasons.items() if isinstance(na, OptionUnsupported)}
     assert refused == {("sendrecv", "symmetric"), ("hypercube", "symmetric")}
     assert {na for pair, na in reasons.items() if pair not in refused} == {None}
 
 
 def test_what_nccl_makes_of_messages_takes_no_algorithm(run):
-    reasons = {row.operation: row.na for row in measured(run, "tuned collectives") if row.algorithm}
+    reasons = {row.operation: decode_reason(row.na_fact) for row in measured(run, "tuned collectives") if row.algorithm}
     assert {name for name, na in reasons.items() if na is None} == {"allgather", "reduce", "reducescatter"}
-    assert {na for na in reasons.values() if na} == {"NCCL takes no algorithm and no protocol for send and receive"}
+    assert {na.options for na in reasons.values() if na} == {("--algorithms",)}
 
 
 def test_pairs_of_one_process_are_right_in_every_mode(run):
@@ -164,9 +172,8 @@ def test_a_choice_that_nccl_cannot_follow_is_a_row_with_its_reason(run):
         choice for choice in reasons if choice[0] != "nvls"
     ]
     assert "No algorithm/protocol available for function AllReduce" in reasons["nvls", "ll"]
-    assert {row.na for row in rows if row.operation != "allreduce" and row.algorithm} == {
-        "NCCL takes no algorithm and no protocol for send and receive"
-    }
+    others = [decode_reason(row.na_fact) for row in rows if row.operation != "allreduce" and row.algorithm]
+    assert others and all(isinstance(reason, OptionUnsupported) for reason in others)
 
 
 def test_a_dropped_rank_is_caught_at_its_index_and_named(run):
@@ -203,12 +210,12 @@ def test_an_asynchronous_error_is_told_in_nccl_s_words(run):
 
 
 def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
-    reasons = {(row.dtype, row.registration): row.na for row in measured(run, "old")}
+    reasons = {(row.dtype, row.registration): decode_reason(row.na_fact) for row in measured(run, "old")}
     assert reasons == {
         ("float32", "none"): None,
-        ("float32", "symmetric"): "symmetric memory (ncclCommWindowRegister) needs NCCL 2.27, 2.23.4 is loaded",
-        ("float8_e4m3fn", "none"): "float8_e4m3fn needs NCCL 2.24, 2.23.4 is loaded",
-        ("float8_e4m3fn", "symmetric"): "float8_e4m3fn needs NCCL 2.24, 2.23.4 is loaded",
+        ("float32", "symmetric"): VersionNeeded("NCCL", "symmetric memory (ncclCommWindowRegister)", "2.27", "2.23.4"),
+        ("float8_e4m3fn", "none"): VersionNeeded("NCCL", "float8_e4m3fn", "2.24", "2.23.4"),
+        ("float8_e4m3fn", "symmetric"): VersionNeeded("NCCL", "float8_e4m3fn", "2.24", "2.23.4"),
     }
 
 
@@ -246,7 +253,7 @@ def test_ranks_share_gpus_only_where_the_user_says_so(run):
 def test_a_communicator_that_cannot_be_made_is_said_with_the_remedy(run):
     error = run("init")[0]["error"]
     assert error.startswith("rank 0 (")
-    assert error.endswith("run again with NCCL_DEBUG=INFO to see what it tried, and `collbench doctor` for what is wrong with the machine")
+    assert "NCCL_DEBUG=INFO" in error and "collbench doctor" in error
 
 
 def test_the_library_is_told_with_its_path_version_and_errors(run):
@@ -258,9 +265,6 @@ def test_the_library_is_told_with_its_path_version_and_errors(run):
 
 
 def test_a_library_that_is_too_old_wrong_or_none_is_one_sentence(run):
-    assert "is too old, 2.7 is needed for send and receive: pip install" in run("too old")[0]["error"]
-    assert run("wrong path")[0]["error"] == (
-        "COLLBENCH_NCCL=/nowhere/libnccl.so.2 does not load (/nowhere/libnccl.so.2: cannot open shared object file: No such file or "
-        "directory): correct it, or unset it to take the installed one"
-    )
-    assert "libm.so.6 has no ncclGetVersion, so it is no NCCL" in run("no nccl")[0]["error"]
+    assert "2.7 and newer" in run("too old")[0]["error"]
+    assert run("wrong path")[0]["error"].startswith("COLLBENCH_NCCL=/nowhere/libnccl.so.2 does not load ")
+    assert "libm.so.6 is not an NCCL library" in run("no nccl")[0]["error"]

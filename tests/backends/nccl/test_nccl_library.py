@@ -8,8 +8,8 @@ import pytest
 from collbench.backends.backend import Tuning
 from collbench.backends.nccl import library as nccl_library
 from collbench.backends.nccl.binding import _remedy, grouped, tuned
-from collbench.backends.nccl.library import NcclFailed, load_nccl
-from collbench.errors import RunFailed
+from collbench.backends.nccl.library import NcclFailed, NcclNotFound, load_nccl
+from collbench.backends.unavailable import DoesNotLoad
 
 
 def places(monkeypatch, *folders):
@@ -32,8 +32,9 @@ def test_without_a_wheel_the_system_is_asked(monkeypatch):
 
 def test_a_chosen_library_is_never_replaced_by_another_one(tmp_path):
     (tmp_path / "broken.so").write_text("no library")
-    with pytest.raises(RunFailed, match=r"COLLBENCH_NCCL=.*broken\.so does not load .*: correct it, or unset it to take the installed one"):
+    with pytest.raises(NcclNotFound) as error:
         load_nccl({"COLLBENCH_NCCL": str(tmp_path / "broken.so")})
+    assert isinstance(error.value.obstacle, DoesNotLoad) and error.value.obstacle.package == f"COLLBENCH_NCCL={tmp_path / 'broken.so'}"
 
 
 @pytest.mark.parametrize(
@@ -75,5 +76,6 @@ def test_a_group_is_ended_once_whatever_happens_inside():
 
 
 def test_an_old_driver_has_a_remedy_of_its_own():
-    assert "nvidia-nccl-cu12" in _remedy("Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
-    assert "NCCL_DEBUG=INFO" in _remedy("Connection refused")
+    old = NcclFailed("", last_error="Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
+    assert "nvidia-nccl-cu12" in _remedy(old)
+    assert "NCCL_DEBUG=INFO" in _remedy(NcclFailed("", last_error="Connection refused"))

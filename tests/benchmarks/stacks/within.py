@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from collbench.backends.backend import Settings
-from collbench.backends.registry import backend_class, habits
+from collbench.backends.registry import backend_class, backend_defaults
 from collbench.control.world import World
 from collbench.launch.detect import detect
 from collbench.measure.loop import Loop
@@ -52,7 +52,7 @@ def opened(stack: str, place: Place) -> Iterator[Both]:
 def _loop(stack: str, place: Place, world: World, backend: Any) -> Loop:
     """The loop that `collbench OPERATION --mode pipelined --buffers fixed` runs."""
     operation = operations()[operation_of(stack)]
-    sweep = Sweep((operation,), (place.n_bytes,), (dtype_named("float32"),), mode="pipelined", buffers="fixed", habits=habits)
+    sweep = Sweep((operation,), (place.n_bytes,), (dtype_named("float32"),), mode="pipelined", buffers="fixed", defaults=backend_defaults)
     (cell,) = sweep.cells(stack, place.ranks)
     stage = Stage(backend, make_groups(backend, [(operation, cell)], world), None)
     ready = prepare(operation, placed(cell, operation, backend), stage, world)

@@ -1,0 +1,226 @@
+"""Why a test case cannot run: one fact per kind of reason, for rows marked n/a.
+
+An operation's `needs` and a backend's `supports` return one of these, or a sentence, which becomes a `Text`.
+"""
+
+# ruff: noqa: D102 - `render`, `cause` and `remedy` are described in the base classes
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from collbench.reason import Fact, Text, decode_or_text
+from collbench.units import format_bytes, listed, plural
+
+
+class TooFewRanks(Fact, frozen=True):
+    """The operation needs more ranks than the launch or the group has."""
+
+    operation: str
+    needed: int = 2
+
+    def render(self) -> str:
+        return f"{self.operation} needs {plural(self.needed, 'rank')}"
+
+
+class NotPowerOfTwo(Fact, frozen=True):
+    """The operation needs a number of ranks that is a power of two."""
+
+    operation: str
+    ranks: int
+
+    def render(self) -> str:
+        return f"{self.operation} needs 2, 4, 8, 16 … ranks, not {self.ranks}"
+
+
+class NoInPlaceForm(Fact, frozen=True):
+    """The operation has no in-place form."""
+
+    operation: str
+
+    def render(self) -> str:
+        return f"{self.operation} has no in-place form: omit --in-place"
+
+
+class RedopUndefined(Fact, frozen=True):
+    """The reduction op is not defined for the data type: bitwise ops for floats, the average for integers."""
+
+    redop: str
+    dtype: str
+
+    def render(self) -> str:
+        if self.redop == "avg":
+            return f"avg of {self.dtype}: libraries define the average of integers differently"
+        return f"{self.redop} is defined for integers only, not for {self.dtype}"
+
+
+class AverageNotRepresentable(Fact, frozen=True):
+    """The data type cannot hold 1/n, by which the library multiplies to average over n ranks."""
+
+    dtype: str
+    ranks: int
+    smallest_denominator: int
+
+    def render(self) -> str:
+        return f"avg over {self.ranks} ranks: {self.dtype} cannot hold 1/{self.ranks} (smallest: 1/{self.smallest_denominator})"
+
+
+class DeviceUnsupported(Fact, frozen=True):
+    """The backend does not run on this device here."""
+
+    backend: str
+    device: str
+    devices: tuple[str, ...]
+    cause: str = ""
+
+    def render(self) -> str:
+        return self.cause or f"{self.backend} runs on {listed(self.devices)} here, not on {self.device}"
+
+
+class OperationUnsupported(Fact, frozen=True):
+    """The backend's library does not have the operation, or only one of its forms."""
+
+    backend: str
+    operation: str
+    form: Literal["", "in place", "out of place"] = ""
+    note: str = ""
+
+    def render(self) -> str:
+        if self.form:
+            return f"{self.backend} supports {self.operation} {self.form} only"
+        return f"{self.backend} does not support {self.operation}{': ' * bool(self.note)}{self.note}"
+
+
+class PairsOnly(Fact, frozen=True):
+    """The backend connects two ranks at a time, so it has point-to-point operations only."""
+
+    backend: str
+
+    def render(self) -> str:
+        return f"{self.backend} connects pairs of ranks: it supports point-to-point operations only"
+
+
+class RedopUnsupported(Fact, frozen=True):
+    """The library does not have the reduction op, or not in this operation."""
+
+    library: str
+    redop: str
+    operation: str = ""
+    supported: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        where = f" in {self.operation}" if self.operation else ""
+        return f"{self.library} does not support {self.redop}{where}" + (f" (only {listed(self.supported)})" if self.supported else "")
+
+
+class DtypeUnsupported(Fact, frozen=True):
+    """The library cannot reduce or send elements of the data type."""
+
+    library: str
+    dtype: str
+    what: Literal["reduce", "send"] = "reduce"
+    operation: str = ""
+
+    def render(self) -> str:
+        where = f" with {self.operation}" if self.operation else ""
+        return f"{self.library} cannot {self.what} {self.dtype}{where}"
+
+
+class ArchitectureUnsupported(Fact, frozen=True):
+    """The GPU's compute capability is too low for reductions of the data type."""
+
+    library: str
+    dtype: str
+    architecture: str
+    needed: str
+
+    def render(self) -> str:
+        return f"{self.library} reduces {self.dtype} on compute capability {self.needed} and higher only; this GPU is {self.architecture}"
+
+
+class VersionNeeded(Fact, frozen=True):
+    """The loaded library is older than the first version that has the feature."""
+
+    library: str
+    feature: str
+    needed: str
+    loaded: str
+
+    def render(self) -> str:
+        return f"{self.feature} needs {self.library} {self.needed} or newer; {self.loaded} is loaded"
+
+
+class OptionUnsupported(Fact, frozen=True):
+    """The option does not apply to this backend, operation or device."""
+
+    options: tuple[str, ...]
+    subject: str
+    only_for: str
+
+    def render(self) -> str:
+        verb = "apply" if len(self.options) > 1 else "applies"
+        return f"{listed(self.options)} {verb} to {self.only_for} only, not to {self.subject}"
+
+
+class LimitExceeded(Fact, frozen=True):
+    """The value is higher than the library or collbench supports."""
+
+    library: str
+    what: str
+    most: int
+    bytes: bool = False
+
+    def render(self) -> str:
+        return f"{self.library} supports at most {format_bytes(self.most) if self.bytes else f'{self.most:,}'} {self.what}"
+
+
+class GroupOrderUnsupported(Fact, frozen=True):
+    """The library orders a group's parts by rank, and this group lists its ranks in another order."""
+
+    library: str
+    operation: str
+
+    def render(self) -> str:
+        return f"{self.library} orders the parts of {self.operation} by rank; this group has a different order"
+
+
+class SharedMemoryTooSmall(Fact, frozen=True):
+    """The windows of one-sided operations need more shared memory than is free."""
+
+    path: str
+    windows: int
+    needed_bytes: int
+    free_bytes: int
+
+    def render(self) -> str:
+        need, free = format_bytes(self.needed_bytes), format_bytes(self.free_bytes)
+        windows = "one window needs" if self.windows == 1 else f"{self.windows} windows need"
+        return f"{windows} {need} of {self.path}, {free} is free: enlarge it (docker run --shm-size) or use smaller sizes"
+
+
+class ClockUnsupported(Fact, frozen=True):
+    """`--slowed` cannot delay the backend, because it needs blocking calls and CLOCK_MONOTONIC."""
+
+    backend: str
+    enqueues: bool
+
+    def render(self) -> str:
+        why = "only enqueues its work" if self.enqueues else "has its own clock"
+        return f"--slowed needs blocking calls and CLOCK_MONOTONIC; {self.backend} {why}"
+
+
+# All of them, for decoding what other ranks send and what a run folder holds.
+Unsupported = (
+    TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
+    | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
+    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | Text
+)  # fmt: skip
+
+
+def as_fact(reason: str | Fact | None) -> Fact | None:
+    """Return the reason as a fact: a sentence of a plug-in becomes a `Text`; None stays None."""
+    return Text(reason) if isinstance(reason, str) else reason
+
+
+def decode_reason(value: Any) -> Fact | None:
+    """Return the reason that another rank sent, or that a run folder holds; a sentence becomes a `Text`."""
+    return None if value is None else decode_or_text(value, Unsupported)
