@@ -22,12 +22,21 @@ _MOST_LETTERS = 8000  # of a sentence: what a file calls a name may be as long a
 
 
 class CollbenchError(Exception):
-    """What went wrong, where, and the remedy, in one sentence; `exit_code` is what the process returns."""
+    """What is wrong, where, and what to do, in one sentence.
+
+    exit_code  what the process returns
+    rank       the rank that failed, where the sentence names it; else None
+    phase      the phase in which it failed, where the sentence names it; else ""
+    """
 
     exit_code = FAILED
 
+    def __init__(self, *args: object, rank: int | None = None, phase: str = "") -> None:
+        super().__init__(*args)
+        self.rank, self.phase = rank, phase
+
     def __str__(self) -> str:
-        """The sentence; of one that quotes too much the middle is left out: the remedy stands at its end."""
+        """Return the sentence, without its middle where it quotes too much: the remedy is at its end."""
         text, half = super().__str__(), _MOST_LETTERS // 2
         return text if len(text) <= _MOST_LETTERS else f"{text[:half]} … {text[-half:]}"
 

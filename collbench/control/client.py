@@ -19,22 +19,24 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
+from msgspec import structs
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
 from collbench.control.addresses import host_of, hub_places, node_place
 from collbench.control.builds import Call, Place, addresses_of, ask
-from collbench.control.diagnosis import Cause, HangDiagnosis, Node, Standing, is_stopped, own_stack, stack, standings, tool_here
+from collbench.control.diagnosis import Cause, HangDiagnosis, Node, ProcessEnd, Standing, is_stopped, own_stack, stack, standings, tool_here
 from collbench.control.io_thread import Keeper
-from collbench.control.members import Member, above
+from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, bundles, size_of, started_again
+from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, RankRestarted, bundles, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import mismatch, own
+from collbench.reason import as_json
 
 # A rank's way up: one connection to the first rank of its node, or from there to rank 0.
 
@@ -200,7 +202,7 @@ class Relay:
     hub_heard  set when rank 0 says anything
     address    this host's, as rank 0 reaches it, of the first rank of a node; "" elsewhere
     above      who is at the other end of the way up: "rank 0", or the first rank of this node
-    or_else    who else may have died, where the launcher kills all of a host for one
+    or_else    which others may have ended before it, where the launcher kills all ranks of a host for one
     """
 
     def __init__(self, rank: int, up: Up, down: Down | None, stand: Callable[[], Standing], *, beat_s: float, ending: Ending) -> None:
@@ -208,7 +210,8 @@ class Relay:
         self.node = Node()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
-        self.above, self.or_else = "rank 0", ""
+        self.above = "rank 0"
+        self.or_else: HostKilled | None = None
         self._hello: Message | None = None
         self._said: dict[int, dict[int, Entry]] = {}
         self._sent = 0
@@ -286,7 +289,8 @@ class Relay:
     def read(self, ready: Any) -> None:
         """From above, from below, or a process of this node that has ended."""
         if ready in self.node.descriptors:
-            self.up.send(Message(Kind.GONE, 0, list(self.node.ended(ready))))  # perhaps without a word
+            rank, end = self.node.ended(ready)
+            self.up.send(Message(Kind.GONE, 0, [rank, as_json(end)]))
         elif self.down and ready in self.down.sockets:
             try:
                 came = self.down.read(ready)
@@ -371,7 +375,7 @@ class Relay:
         assert self.down
         for rank, about, _ in message.body:
             if self._begun and self._about.get(rank) != about:
-                self.down.refuse(child, started_again(rank, about), FAILED)
+                self.down.refuse(child, RankRestarted.of(rank, about).render(), FAILED)
                 break
             child.ranks.add(rank)
             self._about[rank] = about
@@ -452,7 +456,8 @@ class Relay:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
                 self.lose(f"the connection to {self.above} closed without a farewell{during}: {reason}")
             else:
-                self.lose(f"{self.above} ended without a word{during}: killed, crashed or out of memory{self.or_else}")
+                others = f"; {self.or_else.render()}" if self.or_else else ""
+                self.lose(f"{self.above} ended unexpectedly{during}: {ProcessEnd().render()}{others}")
         return cut + _LOST_S
 
     def lose(self, sentence: str) -> None:
@@ -524,13 +529,13 @@ class SpokeEnd:
             return None
         return down
 
-    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
         """Who this rank is, who the others are, and by rank who is beside it: to name them."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
             self._part.address = me.address
-        self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
+        self._part.or_else = beside.get(first.rank) if first.host != me.host else None  # this rank runs: not all of its host were killed
 
     def join(self, about: Any, deadline_s: float) -> None:
         """Find rank 0 and present this rank.
@@ -595,9 +600,7 @@ class SpokeEnd:
         except Empty:
             message = self._later(what, end, deadline_s)
         if message.step != step:
-            raise RunFailed(
-                f"{what}: the ranks are not in the same step ({message.step} and {step}); they were started with different arguments"
-            )
+            raise other_step(what, message.step, step)
         return message.body
 
     def _first(self, end: float) -> Any:
@@ -627,12 +630,12 @@ class SpokeEnd:
         hub, me = self._hub, self._me
         found = HangDiagnosis(Cause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
         if hub and me and hub.host == me.host:
-            return replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
+            return structs.replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
         if self._info.local_rank:
-            return replace(found, cause=Cause.RELAYED)
+            return structs.replace(found, cause=Cause.RELAYED)
         info = tcp_info(self._part.up.descriptor)
         cause = Cause.UNREACHABLE if info and info.unacked else Cause.NO_ANSWER
-        return replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
+        return structs.replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
 
     def _next(self, end: float) -> Any:
         one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
@@ -661,9 +664,9 @@ class SpokeEnd:
         if self._part.up.socket:
             self._part.farewell.wait(_LAST_WORD_S)
 
-    def stuck(self, what: str) -> str | None:
-        """This rank's own main thread does not move: asks rank 0 to find out why. None: it does; or a sentence about rank 0. Any thread."""
-        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else str(self._silence(what))
+    def stuck(self, what: str) -> HangDiagnosis | None:
+        """Ask rank 0 why this rank's main thread does not move; return why rank 0 does not answer, None where it does. Any thread."""
+        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else self._silence(what)
 
     def close(self) -> None:
         """Leaves in order: everything said is on its way, that of the ranks behind this one, too."""

@@ -17,26 +17,32 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from collbench.addresses import own_addresses
 from collbench.control.addresses import answering
+from collbench.control.members import HostKilled
 from collbench.control.path import PathEvidence, PathFault, PathProblem, PathReport, Probe, ProbeResult, directions, tcp_info
 from collbench.control.wire import Kind, Malformed, Message
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
+from collbench.reason import Fact, as_json
+from collbench.units import listed, plural
 
 if TYPE_CHECKING:
     from collbench.control.server import Coordinator
 
 _MOST_NAMED = 4
+_BETWEEN = "work between two phases"
 
 
 class Cause(Enum):
-    """What was found. Every cause but those of paths belongs to ranks."""
+    """The cause of a hang. Every cause but that of a path belongs to ranks."""
 
     ENDED = "process ended"
     STOPPED = "process stopped"
@@ -52,14 +58,43 @@ class Cause(Enum):
     NOTHING_MOVES = "no rank is behind"
 
 
-@dataclass(frozen=True)
-class HangDiagnosis:
-    """One cause with its evidence.
+class ProcessEnd(Fact, frozen=True):
+    """How the process of a rank ended, as the kernel of its host reports it.
+
+    killed        by a signal; signal: its number, 0 where it is not known
+    exit_code     -1 where it is not known
+    out_of_memory whether the kernel of that host has killed a process for lack of memory
+    """
+
+    killed: bool = False
+    signal: int = 0
+    exit_code: int = -1
+    out_of_memory: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether the kernel reported anything."""
+        return self.killed or self.exit_code >= 0
+
+    def render(self) -> str:
+        """Return the end in a few words: "killed by signal 9 (SIGKILL)"."""
+        if not self.known:
+            return "killed, crashed or out of memory"
+        how = f"exit code {self.exit_code}" if not self.killed else f"killed by signal {self.signal}" if self.signal else "killed"
+        if self.killed and self.signal:
+            with suppress(ValueError):
+                how += f" ({signal.Signals(self.signal).name})"
+        return f"{how} (its host ran out of memory)" if self.out_of_memory else how
+
+
+class HangDiagnosis(Fact, frozen=True):
+    """Why a launch does not go on: one cause with its evidence.
 
     phase      where the others wait, or the rank was last
     ranks      those that are named; names: "rank 13 (node07, pid 4242)" each
     waiting    how many of `members` wait for them; timeout_s: the deadline
-    detail     how the process ended, the phase that it is at, or an address that answers
+    detail     the phase that the rank is at, or an address that answers
+    end        how the process ended; others: ranks that may have ended before it
     iteration  of the timed loop, -1 without one; more: processes that ended later
     source, target   the hosts between which packets may be lost; "" where both are one
     path       the fault of a path
@@ -75,6 +110,8 @@ class HangDiagnosis:
     members: int = 0
     timeout_s: float = 0.0
     detail: str = ""
+    end: ProcessEnd | None = None
+    others: HostKilled | None = None
     iteration: int = -1
     more: int = 0
     source: str = ""
@@ -83,61 +120,95 @@ class HangDiagnosis:
     doing: str = ""
     reporter: str = ""
 
-    def __str__(self) -> str:
+    def render(self) -> str:
+        """Return the sentence, on one line."""
         return " ".join(self._text().split())
 
     def _text(self) -> str:
         if self.cause is Cause.ENDED:
-            more = f"; {self.more} more did so after it" if self.more else ""
-            return f"{self._named} ended without a word{f' during {self.phase}' if self.phase else ''}: {self.detail}{more}"
+            more = f"; {plural(self.more, 'other rank')} ended after it" if self.more else ""
+            others = f"; {self.others.render()}" if self.others else ""
+            during = f" during {self.phase}" if self.phase else ""
+            return f"{self._named} ended unexpectedly{during}: {(self.end or ProcessEnd()).render()}{others}{more}"
         if self.cause is Cause.NOTHING_MOVES:
             return (
-                f"hang: {self.phase}: all {self.members} ranks answer, and none is behind the others{_iteration(self.iteration)}: "
-                f"the path between them carries nothing, or {self.timeout_s:g} s is too short a --timeout"
+                f"hang: {self.phase}: all {self.members} ranks answer, and no rank is behind the others{_iteration(self.iteration)}: "
+                f"the path between them carries nothing, or --timeout {self.timeout_s:g} is too short"
             )
-        if self.cause is Cause.PATH:
-            return f"hang: {self.phase}: {self.path} (--timeout {self.timeout_s:g})"
-        seen = f"; as {self.reporter} sees it" if self.reporter else f"; {self._waiting}"
-        return f"hang: {self.phase}: {self._finding}{seen}{f'; it is in {self.doing}' if self.doing else ''}"
+        if self.cause is Cause.PATH and self.path:
+            return f"hang: {self.phase}: {self.path.render()} (--timeout {self.timeout_s:g})"
+        evidence = f"; reported by {self.reporter}" if self.reporter else f"; {self._waiting}"
+        return f"hang: {self.phase}: {self._cause}{evidence}{f'; it is in {self.doing}' if self.doing else ''}"
 
     @property
-    def _finding(self) -> str:
+    def _cause(self) -> str:
         one = len(self.ranks) == 1
         is_, does, its = ("is", "does", "its") if one else ("are", "do", "their")
         they = "it is" if one else "they are"
         if self.cause is Cause.NO_ANSWER:
-            return f"no answer received from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
+            return f"no answer from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
         return f"{self._named} " + {
-            Cause.STOPPED: f"{is_} stopped (SIGSTOP, or a debugger holds it)",
+            Cause.STOPPED: f"{is_} stopped (by SIGSTOP or a debugger)",
             Cause.CONTROL_LOST: f"lost {its} control connection: the host answers at {self.detail}, "
             "but does not acknowledge what rank 0 sends",
-            Cause.HOST_SILENT: f"{is_} on a host that does not answer: it is dead, or its link is cut",
-            Cause.PROCESS_SILENT: f"{does} not answer, though the host does: stopped, or inside a call that holds its Python",
+            Cause.HOST_SILENT: f"{is_} on a host that does not answer: it is down, or its link is cut",
+            Cause.PROCESS_SILENT: f"{does} not answer, but the host does: stopped, or inside a call that holds the Python lock (GIL)",
             Cause.RELAYED: f"{does} not answer; the answers come through the first rank of this node",
-            Cause.UNREACHABLE: f"cannot be reached: the host is dead, or the path between {self.source} and {self.target} is cut",
+            Cause.UNREACHABLE: f"cannot be reached: the host is down, or the path between {self.source} and {self.target} is cut",
             Cause.BEHIND: f"never entered iteration {self.iteration}"
             if self.iteration >= 0 and not self.detail
-            else f"never came: {they} still at {self.detail}{_iteration(self.iteration)}",
-            Cause.ELSEWHERE: f"{is_} elsewhere: at {self.detail}",
+            else f"{is_} behind: still at {self.detail}{_iteration(self.iteration)}",
+            Cause.ELSEWHERE: f"{is_} in another phase: {self.detail}",
         }[self.cause]  # fmt: skip
 
     @property
     def _named(self) -> str:
-        return named(self.names)
+        return listed(self.names, _MOST_NAMED)
 
     @property
     def _waiting(self) -> str:
         return f"{self.waiting} of {self.members} ranks {'wait' if self.waiting != 1 else 'waits'} (--timeout {self.timeout_s:g})"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values, for events.jsonl."""
-        path = {"path": self.path.as_json()} if self.path else {}
-        return {"cause": self.cause.value, "phase": self.phase, "ranks": list(self.ranks), **path}
+
+class RankPaused(Fact, frozen=True):
+    """Rank 0 itself was stopped for longer than the other ranks wait."""
+
+    name: str
+    phase: str
+    paused_s: float
+    timeout_s: float
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return (
+            f"hang: {self.phase or _BETWEEN}: {self.name} was paused for {self.paused_s:.1f} s (by SIGSTOP, a debugger or its machine), "
+            f"longer than the others wait (--timeout {self.timeout_s:g}): they have ended"
+        )
 
 
-def named(names: Sequence[str]) -> str:
-    """Return some names, and how many more there are."""
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+class RankStalled(Fact, frozen=True):
+    """A rank made no progress within the deadline, and no rank with a view of all of them could be asked.
+
+    stopped  the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each
+    """
+
+    phase: str
+    name: str
+    timeout_s: float
+    iteration: int = -1
+    stopped: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """Return the sentence: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41; …"."""
+        is_ = "is" if len(self.stopped) == 1 else "are"
+        cause = f"{listed(self.stopped, _MOST_NAMED)} {is_} stopped" if self.stopped else "look at the ranks that print no such line"
+        return (
+            f"hang: {self.phase}: {self.name} has not moved for {self.timeout_s:g} s{_iteration(self.iteration)}; "
+            f"{cause}; raise --timeout if this is expected"
+        )
+
+
+Hang = HangDiagnosis | RankPaused | RankStalled
 
 
 def _iteration(number: int) -> str:
@@ -162,7 +233,7 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 def stack(pid: int) -> str:
     """The stack as py-spy or gdb tells it; where neither can, why. Never raises, and takes 2.5 seconds at most."""
     tool = tool_here()
-    return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "neither py-spy nor gdb is there to look into it"
+    return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
 
 
 def tool_here() -> str | None:
@@ -193,15 +264,14 @@ def _asked(line: Sequence[str]) -> str:
     try:
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env)
     except subprocess.TimeoutExpired as late:
-        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not look into it within {_DEADLINE_S:g} s"
+        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
     except OSError as error:
-        return f"{tool} could not look into it ({type(error).__name__})"
-    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} could not look into it"
+        return f"{tool} failed ({type(error).__name__})"
+    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
 # The ranks of this node as processes: who has ended, who is stopped, what one of them is doing.
 
-KILLED = "killed"
 _EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
 
 
@@ -240,12 +310,12 @@ class Node:
         """Whether that rank's process is watched here."""
         return rank in self._pids
 
-    def ended(self, descriptor: int) -> tuple[int, str]:
-        """The rank whose process has ended, and how, as far as the kernel still knows; it is watched no longer."""
+    def ended(self, descriptor: int) -> tuple[int, ProcessEnd]:
+        """Return the rank whose process has ended, and how, as far as the kernel still knows. Stop watching it."""
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
-        return rank, f"{how or KILLED}, out of memory as its host's kernel says" if self._short else how
+        return rank, structs.replace(how, killed=how.killed or not how.known, out_of_memory=True) if self._short else how
 
     def _forget(self, descriptor: int) -> None:
         self._pids.pop(self._ranks.pop(descriptor), None)
@@ -262,7 +332,7 @@ class Node:
 
     def stack_of(self, rank: int) -> str:
         """What the rank's process is doing: its native stack, or why that cannot be told."""
-        return stack(self._pids[rank]) if rank in self._pids else "its process is not known here"
+        return stack(self._pids[rank]) if rank in self._pids else "its process is not on this host"
 
     def kill(self, ranks: Collection[int] | None = None) -> None:
         """Ends every process that is still there, even a stopped one; or those of some ranks."""
@@ -292,21 +362,14 @@ def began_of(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else -1
 
 
-def how_ended(pid: int) -> str:
-    """ "killed by signal 9 (SIGKILL)", "it exited with code 0"; "" where the process is not there to be asked, or still runs.
-
-    Its parent may already have collected it.
-    """
+def how_ended(pid: int) -> ProcessEnd:
+    """Return how a process ended; nothing is known where it still runs, or where its parent has already collected it."""
     fields = _stat(pid)
     if len(fields) <= _EXIT or fields[0] != "Z" or not fields[_EXIT].isdigit():
-        return ""
+        return ProcessEnd()
     status = int(fields[_EXIT])
     number = status & 0x7F
-    if not number:
-        return f"it exited with code {status >> 8}"
-    with suppress(ValueError):
-        return f"{KILLED} by signal {number} ({signal.Signals(number).name})"
-    return f"{KILLED} by signal {number}"
+    return ProcessEnd(killed=True, signal=number) if number else ProcessEnd(exit_code=status >> 8)
 
 
 def is_stopped(pid: int) -> bool:
@@ -365,17 +428,17 @@ _TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float)
 def standings(body: Any, ranks: set[int]) -> list[Standing]:
     """What was told of these ranks. Raises Malformed for anything else."""
     if not isinstance(body, list):
-        raise Malformed("no list of standings")
+        raise Malformed("not a valid list of states")
     return [_standing(one, ranks) for one in body]
 
 
 def _standing(one: Any, ranks: set[int]) -> Standing:
     if not (isinstance(one, list) and len(one) == len(_TYPES)):
-        raise Malformed("no standing")
+        raise Malformed("not a valid state of a rank")
     if not all(_is(value, wanted) for value, wanted in zip(one, _TYPES, strict=True)):
-        raise Malformed("no standing")
+        raise Malformed("not a valid state of a rank")
     if one[0] not in ranks:
-        raise Malformed("a standing of somebody else")
+        raise Malformed("the state of a rank of another connection")
     return Standing(one[0], one[1][:_LONGEST], *one[2:])
 
 
@@ -397,8 +460,6 @@ def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
 #     a rank that is elsewhere            it answers, and is in another phase, or iterations behind
 #     none of these                       no rank is behind: the measured path carries nothing
 
-_BETWEEN = "work between two phases"
-
 
 @dataclass(frozen=True)
 class HangEvidence:
@@ -409,8 +470,8 @@ class HangEvidence:
     answers      where those that answered are
     heard        where each rank was when it was last heard
     gone         ranks whose process has ended, in the order of their ends
-    how          by rank how its process ended, where that is known: "killed by signal 9 (SIGKILL)"
-    beside       by rank which others may have died instead, where a launcher kills all of a host for one
+    how          by rank how its process ended
+    beside       by rank which others may have ended before it, where a launcher kills all ranks of a host for one
     held         ranks whose process is held by SIGSTOP or a debugger, as their node reports
     unreachable  ranks whose host's kernel does not acknowledge rank 0's messages
     elsewhere    by rank an address at which its host answers nevertheless
@@ -426,8 +487,8 @@ class HangEvidence:
     answers: Mapping[int, Standing]
     heard: Mapping[int, Standing] = field(default_factory=dict)
     gone: Sequence[int] = ()
-    how: Mapping[int, str] = field(default_factory=dict)
-    beside: Mapping[int, str] = field(default_factory=dict)
+    how: Mapping[int, ProcessEnd] = field(default_factory=dict)
+    beside: Mapping[int, HostKilled] = field(default_factory=dict)
     held: Collection[int] = ()
     unreachable: Collection[int] = ()
     elsewhere: Mapping[int, str] = field(default_factory=dict)
@@ -457,9 +518,10 @@ def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
 
 def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
     first = ended[0]
-    why = seen.how.get(first) or f"killed, crashed or out of memory{seen.beside.get(first, '')}"
+    end = seen.how.get(first, ProcessEnd())
     return HangDiagnosis(
-        Cause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), detail=why, more=len(ended) - 1, members=len(seen.members),
+        Cause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
+        others=None if end.known else seen.beside.get(first), more=len(ended) - 1, members=len(seen.members),
         timeout_s=seen.timeout_s,
     )  # fmt: skip
 
@@ -528,7 +590,7 @@ def _hang(seen: HangEvidence, cause: Cause, ranks: tuple[int, ...], where: str =
         cause, where or _where(seen, ranks), ranks, _names(seen, ranks), others, len(seen.members), seen.timeout_s,
         doing=next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), ""),
     )  # fmt: skip
-    return replace(found, **more)
+    return structs.replace(found, **more)
 
 
 def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -627,7 +689,7 @@ class Inquiry:
     @property
     def _is_certain(self) -> bool:
         """Whether a process was killed: there is nothing to wait for, and no time."""
-        return any(self._hub.how.get(rank, "").startswith(KILLED) for rank in self._hub.gone.keys() - self.held.keys())
+        return any(self._hub.how.get(rank, ProcessEnd()).killed for rank in self._hub.gone.keys() - self.held.keys())
 
     def _missing(self) -> set[int]:
         return set(self._hub.expected) - self.answers.keys() - self.held.keys() - self._hub.gone.keys() - self._hub.left
@@ -755,17 +817,16 @@ class Inquiry:
             return Outcome(self.echo.sentence, self.echo.code, {}, self.echo)
         self.heard(self._hub.stand())
         if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
-            return Outcome(self._slept(), FAILED, self._facts())
-        found = diagnose(self._seen())
-        return Outcome("; ".join([str(found), *self._said]), FAILED, {"diagnosis": found.as_json(), **self._facts()})
+            return self._hang_outcome(self._paused())
+        return self._hang_outcome(diagnose(self._seen()))
 
-    def _slept(self) -> str:
-        """Rank 0 stood still itself; the others have waited for it as long as they may."""
-        own, name = self._own, self._hub.expected.get(self._own.rank, "rank 0")
-        return (
-            f"hang: {own.phase or 'work between two phases'}: {name} stood still for {self._hub.woke_after_s:.1f} s (SIGSTOP, a debugger, "
-            f"or its machine did), longer than the others wait (--timeout {self._hub.timeout_s:g}): they have ended"
-        )
+    def _hang_outcome(self, hang: HangDiagnosis | RankPaused) -> Outcome:
+        return Outcome("; ".join([hang.render(), *self._said]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
+
+    def _paused(self) -> RankPaused:
+        """Rank 0 itself was stopped; the others have waited for it as long as they may."""
+        own, hub = self._own, self._hub
+        return RankPaused(hub.expected.get(own.rank, "rank 0"), own.phase, hub.woke_after_s, hub.timeout_s)
 
     @property
     def _all_work(self) -> bool:

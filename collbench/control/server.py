@@ -15,21 +15,23 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
+from msgspec import ValidationError
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
-from collbench.control.addresses import candidate_ports, host_of, node_place, note_on
+from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
 from collbench.control.builds import BuildServer, Call, Place, addresses_of
-from collbench.control.diagnosis import KILLED, Cleared, Inquiries, Node, Standing, standings
+from collbench.control.diagnosis import Cleared, Inquiries, Node, ProcessEnd, Standing, standings
 from collbench.control.io_thread import Keeper
-from collbench.control.members import Member
+from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor, PathReport, path_report
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, allow_connections, size_of, started_again
+from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, RankRestarted, allow_connections, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import Build, mismatch, own, read_build
+from collbench.reason import Fact, decode
 
 _ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
 _MOST_LATE = 16  # ranks that come again, of which is told
@@ -85,7 +87,7 @@ class Coordinator:
         self.connections = ConnectionMonitor()
         self.names: dict[int, str] = {}
         self.addresses: Mapping[int, Sequence[str]] = {}
-        self.beside: Mapping[int, str] = {}
+        self.beside: Mapping[int, HostKilled] = {}
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
         self.unreadable = ""
@@ -95,8 +97,8 @@ class Coordinator:
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.parted = threading.Event()
-        self.late: list[str] = []
-        self.how: dict[int, str] = {}
+        self.late: list[RankRestarted] = []
+        self.how: dict[int, ProcessEnd] = {}
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
         self._ended: dict[int, float] = {}  # ranks whose process has ended, and when
         self.inquiries = Inquiries(self)
@@ -121,7 +123,7 @@ class Coordinator:
                 self._from_below(*came)
         except Malformed as error:
             if self.expected:
-                self.inbox.put(RunFailed(f"a rank sent a message that cannot be read ({error}): install the same build on all nodes"))
+                self.inbox.put(RunFailed(unreadable(str(error))))
             self.unreadable = str(error)  # before all have joined the builds are compared, which gives the better sentence
 
     def _from_below(self, child: Child, message: Message) -> None:
@@ -147,7 +149,7 @@ class Coordinator:
 
     def _of_an_end(self, child: Child, message: Message) -> None:
         if message.kind is Kind.GONE:
-            self._end_of(_one_of(message.body[0], self._about), message.body[1])
+            self._end_of(_one_of(message.body[0], self._about), _process_end(message.body[1]))
         elif message.kind is Kind.BYE:
             self._bye(child, _one_of(message.body, child.ranks))
         elif message.kind is Kind.MOVED:
@@ -180,10 +182,11 @@ class Coordinator:
 
     def _again(self, child: Child, rank: int, about: Any) -> None:
         """Another process says it is a rank that has joined: it alone ends, unless the first rank of its node has told it already."""
+        restarted = RankRestarted.of(rank, about)
         if len(self.late) < _MOST_LATE:
-            self.late.append(started_again(rank, about))
+            self.late.append(restarted)
         if not child.ranks:
-            self.down.refuse(child, started_again(rank, about), FAILED)
+            self.down.refuse(child, restarted.render(), FAILED)
 
     def _said(self, child: Child, message: Message) -> None:
         size = size_of(message.raw)
@@ -217,12 +220,12 @@ class Coordinator:
             if message.kind is Kind.HERE:
                 self.inquiries.heard(one)
 
-    def _end_of(self, rank: int, how: str) -> None:
+    def _end_of(self, rank: int, how: ProcessEnd) -> None:
         """A process has ended; its last word may still be on the way, unless it was killed."""
         if rank in self.left:
             return
         self.how[rank] = how
-        if how.startswith(KILLED):
+        if how.killed:
             self._gone(rank)
         else:
             self._ended.setdefault(rank, time.monotonic())
@@ -287,7 +290,7 @@ class Coordinator:
         self._see_who_is_there()
         self.down.tell(Message(Kind.BYE))
 
-    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+    def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
         """All ranks have joined; by rank which others may have died instead."""
         self.members, self.beside, self.down.complete = members, beside, True
         self.expected = {one.rank: str(one) for one in members}
@@ -335,9 +338,21 @@ class Coordinator:
         self.node.close()
 
 
+def unreadable(why: str) -> str:
+    """Return the sentence about a message of this launch that cannot be read."""
+    return f"a rank sent a message that cannot be read ({why}): install the same build on all nodes"
+
+
+def _process_end(value: Any) -> ProcessEnd:
+    try:
+        return decode(value, ProcessEnd)
+    except ValidationError as error:
+        raise Malformed(str(error)) from None
+
+
 def _one_of(rank: Any, ranks: Container[int]) -> int:
     if rank not in ranks:
-        raise Malformed("somebody else's rank")
+        raise Malformed("the rank of another connection")
     return int(rank)
 
 
@@ -407,27 +422,27 @@ class HubEnd:
         return said
 
     def _why_missing(self) -> str:
-        why = ["see whether they started, whether they can reach this host, or raise --timeout"]
+        why = ["check that they started and can reach this host, or raise --timeout"]
         if self._listens and self._listens.loopback_only:
             why.append(
-                f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach: if ranks run on "
+                f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        strangers, unreadable = self.part.down.strangers.sentence(), self.part.unreadable
-        other = f"a rank sent a message that cannot be read ({unreadable}): install the same build on all nodes" if unreadable else None
-        return "; ".join([*why, *(one for one in (strangers, other) if one)])
+        rejected = self.part.down.rejected.fact()
+        why += [rejected.render()] if rejected else []
+        return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
 
     def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
         if self._build and one.build != self._build:
             raise self._other_build(rank, str(about.get("host")), one.build)
         if not 0 < rank < self._size:
-            raise RunFailed(f"a rank {rank} of another launch of {self._size} ranks tried to join; start one launch at a time")
+            raise RunFailed(f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time")
         if rank in said and said[rank] != about:
-            raise RunFailed(f"two processes say they are rank {rank}: {said[rank]} and {about}; the launcher started it twice")
+            raise RunFailed(f"the launcher started rank {rank} twice: {said[rank]} and {about}")
         said[rank] = about
 
-    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+    def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
         """From now on these ranks are asked when nothing moves; by rank which others may have died instead."""
         self._keeper.do(lambda: self.part.expect(members, beside))
 
@@ -448,7 +463,7 @@ class HubEnd:
             if not isinstance(came, Came):
                 continue
             if came.step < step:
-                raise RunFailed(_other_step(what, came.step, step))
+                raise other_step(what, came.step, step)
             if came.step > step:  # a quick node is ahead of a slow one
                 self._early.setdefault(came.step, []).append(came)
             else:
@@ -459,9 +474,9 @@ class HubEnd:
     def _taken(self, came: Came, what: str, missing: set[int], take: Take) -> None:
         for rank, said, raw in came.said:
             if rank not in missing or not isinstance(said, list) or len(said) != 2:
-                raise RunFailed(f"{what}: rank {rank} answered twice, or nonsense: the ranks run different versions of collbench")
+                raise RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
             if said[0] != what:
-                raise RunFailed(_elsewhere(what, self.part.expected.get(rank, f"rank {rank}"), said[0]))
+                raise _other_phase(what, self.part.expected.get(rank, f"rank {rank}"), said[0])
             missing.discard(rank)
             take(rank, said[1], raw)
 
@@ -478,7 +493,7 @@ class HubEnd:
         try:
             return self._next(time.monotonic() + _INQUIRY_S)
         except Empty:
-            raise WaitExpired(f"{what}: not all ranks answered") from None
+            raise WaitExpired(f"{what}: some ranks did not answer") from None
 
     def _next(self, end: float) -> Any:
         one = self.part.inbox.get(timeout=max(0.0, end - time.monotonic()))
@@ -524,9 +539,9 @@ class HubEnd:
             except RunFailed:  # a message that nobody understands any longer
                 continue
 
-    def remarks(self) -> list[str]:
-        """What the user should know of who came, or could have come: sentences."""
-        return [one for one in (self._listens and note_on(self._listens), self.part.down.strangers.sentence(), *self.part.late) if one]
+    def remarks(self) -> list[Fact]:
+        """Return what the user should know of connections that were refused or could have come from outside the launch."""
+        return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
 
     def close(self) -> None:
         """Leave in order: everything said is on its way."""
@@ -542,20 +557,17 @@ def _bind_here(down: Down, place: str) -> None:
         down.bind(place)
     except zmq.ZMQError as error:
         raise UsageError(
-            f"rank 0 cannot listen for the ranks of its own host ({error}): another launch that looks the same runs here; "
-            "let that one end, or give this one a MASTER_PORT of its own"
+            f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
+            "wait for its end, or give this launch its own MASTER_PORT"
         ) from None
 
 
-def _elsewhere(what: str, who: str, theirs: Any) -> str:
-    return (
-        f"{what}: {who} answers to something else, '{str(theirs)[:_LONGEST]}': it went another way than rank 0, "
-        "because it met an error alone or was started with different arguments"
+def _other_phase(what: str, name: str, phase: Any) -> RunFailed:
+    return RunFailed(
+        f"{what}: {name} is in another phase, '{str(phase)[:_LONGEST]}': an error occurred on that rank alone, or it was started with "
+        "other arguments",
+        phase=what,
     )
-
-
-def _other_step(what: str, theirs: int, ours: int) -> str:
-    return f"{what}: the ranks are not in the same step ({theirs} and {ours}); they were started with different arguments"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -578,8 +590,8 @@ def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
         if wrong is None:
             down.port = port
             return found
-    where = f"port {info.port} is taken" if info.port else f"ports {ports} are all taken"
-    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free one")
+    where = f"port {info.port} is in use" if info.port else f"ports {ports} are all in use"
+    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free port")
 
 
 def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:

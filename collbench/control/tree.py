@@ -21,11 +21,12 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
-from collbench.control.security import DOMAIN, Keys, PendingConnections, Strangers, is_remote, peer_of
+from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of
 from collbench.control.wire import MOST_RAW_PARTS, Kind, Message, parsed
 from collbench.errors import RunFailed, UsageError
+from collbench.reason import Fact
 
-# What the ranks of a node say in a step, put together to messages of a bounded size; and what a rank is told that comes twice.
+# Entries of a node's ranks, bundled to messages of a bounded size; errors of ranks that do not belong together.
 
 LARGE_BYTES = 64 << 10  # of arrays: more is offered before it is sent
 BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has more
@@ -49,13 +50,31 @@ def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
     yield bundle
 
 
-def started_again(rank: int, about: Any) -> str:
-    """What a process is told that says it is a rank which has joined already; `about`: what it says of itself."""
-    who = f"{about.get('host')}, pid {about.get('pid')}" if isinstance(about, dict) else "another process"
-    return (
-        f"rank {rank} was started again ({who}), by a launcher that restarts ranks or by a second launch that looks the same: "
-        "a run cannot go on with another process; start all ranks again, a second launch with a MASTER_PORT of its own"
-    )
+class RankRestarted(Fact, frozen=True):
+    """A second process joined as a rank that had joined already: by a launcher that restarts ranks, or in a second launch."""
+
+    rank: int
+    host: str
+    pid: int
+
+    @classmethod
+    def of(cls, rank: int, about: Any) -> RankRestarted:
+        """Return the fact; `about`: how the process describes itself."""
+        pid = about.get("pid") if isinstance(about, dict) else 0
+        return cls(rank, str(about.get("host")) if isinstance(about, dict) else "?", pid if isinstance(pid, int) else 0)
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return (
+            f"rank {self.rank} was started again ({self.host}, pid {self.pid}), by a launcher that restarts ranks or by a second launch "
+            "with the same settings: a run cannot continue with another process; start all ranks again, and give a second launch its own "
+            "MASTER_PORT"
+        )
+
+
+def other_step(what: str, theirs: int, own: int) -> RunFailed:
+    """Return the error of ranks that are in different steps of the control plane."""
+    return RunFailed(f"{what}: the ranks are in different steps ({theirs} and {own}): start all ranks with the same arguments", phase=what)
 
 
 # The number of files and connections that this process may have open: rank 0 has a connection to each node, and strangers try.
@@ -80,7 +99,7 @@ def allow_connections(count: int) -> int:
         return _WANTED
     if soft < count + _RESERVE:
         raise UsageError(
-            f"rank 0 has a connection to each of {count} nodes, and this host allows a process {hard} open files: "
+            f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
             "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
         )
     return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: as many again may wait in the kernel's queue
@@ -92,11 +111,11 @@ def out_of_files(error: BaseException) -> RunFailed | None:
     if number not in _FULL:
         return None
     if number == errno.ENFILE:
-        return RunFailed("this host has no free file descriptors (ENFILE): end what holds them, or raise fs.file-max")
+        return RunFailed("this host has no free file descriptors (ENFILE): end the processes that hold them, or raise fs.file-max")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return RunFailed(
-        f"this process has reached its limit of {limit} open files, {_open_sockets()} of them connections: raise it (ulimit -n; "
-        "LimitNOFILE= of the service that starts the ranks); if the connections are not of this launch, see what connects to this host"
+        f"this process has reached its limit of {limit} open files ({_open_sockets()} are connections): raise it (ulimit -n, or "
+        "LimitNOFILE= of the service that starts the ranks); if other programs made the connections, find out which connect to this host"
     )
 
 
@@ -146,7 +165,7 @@ class Down:
 
     children    those who have presented themselves, by the socket's name for them
     cut         those whose connection is gone
-    strangers   those who were refused
+    rejected    the connections that were refused
     port        where it listens for other hosts, None where it does not
     complete    everybody is in: whoever knocks now is nobody who must be heard
     """
@@ -161,11 +180,11 @@ class Down:
         self._monitor = self.router.get_monitor_socket(_WATCHED)
         self.children: dict[bytes, Child] = {}
         self.cut: list[Child] = []
-        self.strangers = Strangers()
+        self.rejected = RejectedPeers()
         self.port: int | None = None
         self.complete = False
         self.pending = PendingConnections()
-        self.strangers.held_back = self.pending.held_back
+        self.rejected.held_back = self.pending.held_back
         self._since: dict[int, float] = {}  # when a pending connection was accepted
         self._handshake_s = _HANDSHAKE_S
         self._at: dict[int, Child] = {}
@@ -281,24 +300,24 @@ class Down:
         self._since[descriptor] = time.monotonic()
         self.pending.add(descriptor, peer_of(descriptor))
         if self.complete and self.pending.listening:
-            self.strangers.flooded(len(self.pending), self.pending.listening)
-            if self.strangers.deaf:  # for good: no limit opens it again
+            self.rejected.flooded(len(self.pending), self.pending.listening)
+            if self.rejected.deaf:  # for good: no limit opens it again
                 self.pending.listening.clear()
 
     def _known(self, descriptor: int) -> None:
         """Its key has opened a message: it belongs to the launch."""
         if descriptor in self.pending:
             address = self.pending.remove(descriptor)
-            self.strangers.members |= {address} if address else set()
+            self.rejected.members |= {address} if address else set()
 
     def _closed(self, descriptor: int) -> None:
         lasted_s = time.monotonic() - self._since.pop(descriptor, 0.0)
         if descriptor in self.pending:
             address = self.pending.remove(descriptor)
             if address and is_remote(address) and lasted_s >= _SLOW_SHARE * self._handshake_s:
-                self.strangers.note_slow(address)
+                self.rejected.note_slow(address)
             else:
-                self.strangers.note(address, self.port)
+                self.rejected.note(address, self.port)
         child = self._at.pop(descriptor, None)
         if child:
             child.descriptor, child.cut = _NOBODY, time.monotonic()

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collbench.control.diagnosis import Node
+from collbench.control.diagnosis import Node, RankStalled
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
+from collbench.reason import Fact
 
 # A timer of the kernel's that kills this process unless it is wound up again: the only thing that ends a process that is stopped.
 #
@@ -147,9 +148,9 @@ class Watchdog:
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
         self.progress = ctypes.c_int64(-1)
         self._timeout, self._whoami, self._end = timeout_s, whoami, end or end_process
-        self.witness: Callable[[str], None] | None = None
+        self.witness: Callable[[Fact], None] | None = None
         self.suspects: Callable[[], list[str]] | None = None
-        self.consult: Callable[[str], str | None] | None = None
+        self.consult: Callable[[str], Fact | None] | None = None
         self._phase: str | None = None
         self._waiting: str | None = None
         self._failed = ""
@@ -238,22 +239,22 @@ class Watchdog:
             self._paused_s, self._looked, self._queued = self._paused_s + self._overdue_s(now), now, self._queued_s()
             self._dead_man.wind(self._timeout + AFTER_S)
             if self.still_s > self._timeout and self._phase is not None:
-                self._give_up(self.sentence())
+                self._give_up(self.stalled())
                 return
 
-    def _give_up(self, sentence: str) -> None:
+    def _give_up(self, hang: Fact) -> None:
         if self.consult:
             self._dead_man.wind(_CONSULT_S + _LAST_S)
             better = self._consulted(self.consult)
             if better is None and self._stop.is_set():
                 return
-            sentence = better or sentence
+            hang = better or hang
         if self.witness:
             with suppress(CollbenchError):
-                self.witness(sentence)
-        self._end(sentence)
+                self.witness(hang)
+        self._end(hang.render())
 
-    def _consulted(self, consult: Callable[[str], str | None]) -> str | None:
+    def _consulted(self, consult: Callable[[str], Fact | None]) -> Fact | None:
         """Asks twice: whoever knows all ranks may fall silent before it has ended this process."""
         for _ in range(2):
             better = consult(self.at)
@@ -261,14 +262,10 @@ class Watchdog:
                 return better
         return None
 
-    def sentence(self) -> str:
-        """Where this rank stands: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41"."""
-        where = f" in iteration {self.iteration}" if self.iteration >= 0 else ""
-        named = ", ".join(self.suspects()) if self.suspects else ""
-        return (
-            f"hang: {self._phase}: {self._whoami} has not moved for {self._timeout:g} s{where}; "
-            f"{named or 'look at the ranks that print no such line'}, or raise --timeout"
-        )
+    def stalled(self) -> RankStalled:
+        """Return what this rank alone knows of a hang."""
+        stopped = tuple(self.suspects()) if self.suspects else ()
+        return RankStalled(self._phase or "", self._whoami, self._timeout, self.iteration, stopped)
 
     def close(self) -> None:
         """Ends the watching thread."""

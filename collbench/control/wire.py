@@ -53,8 +53,8 @@ def _ended(value: Any) -> bool:
 
 
 def _gone(value: Any) -> bool:
-    """[rank, how it ended]."""
-    return _stacked(value)
+    """[rank, how it ended]; server.py reads the latter."""
+    return isinstance(value, list) and len(value) == 2 and _rank(value[0]) and isinstance(value[1], dict)
 
 
 def _is_port(value: Any) -> bool:
@@ -173,7 +173,7 @@ class Message:
         parts = [memoryview(part).cast("B") for part in (_packed(self.body), *self.raw)]
         sizes = [part.nbytes for part in parts]
         if sum(sizes) > MOST_BYTES:
-            raise ValueError(f"{sum(sizes)} bytes in one message, and {MOST_BYTES} are the most")
+            raise ValueError(f"a message of {sum(sizes)} bytes exceeds the limit of {MOST_BYTES}")
         return [self.kind.value, str(self.step).encode(), _text(sizes), *(piece for part in parts for piece in _pieces(part))]
 
 
@@ -193,7 +193,7 @@ def _pieces(part: memoryview) -> Iterator[memoryview]:
 def parsed(frames: Sequence[bytes | memoryview]) -> Message:
     """The message in these frames. Raises Malformed for anything else, whatever it is."""
     if not 3 <= len(frames) <= _MOST_FRAMES or any(len(frame) > PIECE_BYTES for frame in frames):
-        raise Malformed(f"{len(frames)} frames")
+        raise Malformed(f"not a valid message of {len(frames)} frames")
     kind, step, sizes = map(bytes, frames[:3])
     try:
         body, *raw = _parts(frames[3:], _sizes(sizes))
@@ -201,33 +201,33 @@ def parsed(frames: Sequence[bytes | memoryview]) -> Message:
     except (ValueError, RecursionError, zlib.error) as error:
         raise Malformed(str(error)) from None
     if not SHAPES[message.kind.value](message.body):
-        raise Malformed(f"no {message.kind.value.decode()}")
+        raise Malformed(f"not a valid {message.kind.value.decode()} message")
     return message
 
 
 def _step(text: bytes) -> int:
     if not (text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise Malformed("a step that is no number")
+        raise Malformed("not a valid step")
     return int(text)
 
 
 def _sizes(text: bytes) -> list[int]:
     sizes = json.loads(text)
     if not (isinstance(sizes, list) and 1 <= len(sizes) <= 1 + MOST_RAW_PARTS and all(whole(size) and size >= 0 for size in sizes)):
-        raise Malformed("no list of sizes")
+        raise Malformed("not a valid list of sizes")
     return sizes
 
 
 def _parts(pieces: Sequence[bytes | memoryview], sizes: Sequence[int]) -> list[bytes | memoryview]:
     """The pieces put together to parts of these sizes; a part of one piece is that piece."""
     if sum(sizes) != sum(map(len, pieces)):
-        raise Malformed(f"{sum(map(len, pieces))} bytes where {sum(sizes)} were announced")
+        raise Malformed(f"{sum(map(len, pieces))} bytes instead of {sum(sizes)}")
     found, at = list[bytes | memoryview](), 0
     for size in sizes:
         count = -(-size // PIECE_BYTES)
         mine = pieces[at : at + count]
         if sum(map(len, mine)) != size:
-            raise Malformed("a part of another size")
+            raise Malformed("a part of the wrong size")
         found.append(mine[0] if count == 1 else b"".join(mine))
         at += count
     return found
@@ -239,9 +239,9 @@ def _unpacked(packed: bytes) -> Any:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(text, MOST_JSON_BYTES)
         if not unpacker.eof:
-            raise Malformed("JSON that is cut off, or too long")
+            raise Malformed("JSON that is incomplete or too long")
     elif packed[:1] != _PLAIN:
-        raise Malformed("no JSON")
+        raise Malformed("not JSON")
     return json.loads(text)
 
 
@@ -250,9 +250,9 @@ def entries(message: Message, ranks: frozenset[int] | set[int]) -> list[tuple[in
     found, at = [], 0
     for rank, value, parts in message.body:
         if rank not in ranks:
-            raise Malformed("somebody else's rank")
+            raise Malformed("a rank of another connection")
         found.append((rank, value, list(message.raw[at : at + parts])))
         at += parts
     if at != len(message.raw):
-        raise Malformed(f"{len(message.raw)} parts where {at} were announced")
+        raise Malformed(f"{len(message.raw)} parts instead of {at}")
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
 from collbench.control.diagnosis import Standing, began_of, is_stopped
-from collbench.control.members import Crew, Member, addressed, beside
+from collbench.control.members import Crew, HostKilled, Member, addressed, beside
 from collbench.control.security import secret_of
 from collbench.control.watchdog import Ending, Watchdog, end_process
 from collbench.errors import (
@@ -36,6 +36,7 @@ from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.software import mismatch, own, read_build
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
+from collbench.reason import Fact, Text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +106,10 @@ class Talk(Crew):
             try:
                 one = np.frombuffer(raw[0], np.float64).reshape(shape)
             except (ValueError, TypeError, IndexError) as error:
-                raise RunFailed(f"{what}: {self.members[rank]} sent no array of {shape} ({error}): the ranks' versions differ") from None
+                raise RunFailed(
+                    f"{what}: {self.members[rank]} did not send an array of {shape} ({error}): install the same version on all nodes",
+                    phase=what,
+                ) from None
             take(rank, one)
 
         self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy: the caller may go on with its own
@@ -144,8 +148,8 @@ class Talk(Crew):
         """
         raise PeerFailed(sentence, USAGE) if self.rank else UsageError(sentence)
 
-    def remarks(self) -> list[str]:
-        """At rank 0: who knocked without being of this launch, who came twice, where everybody could have knocked; one sentence each."""
+    def remarks(self) -> list[Fact]:
+        """Return at rank 0 what the user should know of connections: those refused, ranks started twice, an open listener."""
         return self._hub.remarks() if self._hub else []
 
 
@@ -239,7 +243,7 @@ class World(Talk):
                     "headless Service with publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"
                 )
 
-    def _beside(self) -> dict[int, str]:
+    def _beside(self) -> dict[int, HostKilled]:
         """MPICH's mpiexec kills all of a host within a millisecond of a death there."""
         return beside(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
@@ -264,7 +268,7 @@ class World(Talk):
         if not self._spoken.locked():
             self.speak(sentence, code)  # first: it takes no time, and a launcher may kill this process at any moment
             with suppress(CollbenchError):
-                (self.watchdog.witness or str)(sentence)
+                (self.watchdog.witness or str)(Text(sentence))
 
     def _end_alone(self, sentence: str) -> None:
         """The watchdog's end: nobody else could tell more."""
@@ -312,7 +316,7 @@ class World(Talk):
         """
         if isinstance(error, MemoryError):
             at = self.watchdog.at or "work between two phases"
-            error = RunFailed(f"no memory is left for {self.me} during {at}: choose smaller sizes, or fewer ranks per host")
+            error = RunFailed(f"{self.me} ran out of memory during {at}: use smaller sizes or fewer ranks per host", rank=self.rank)
         code = getattr(error, "exit_code", FAILED)
         if not self._hub or isinstance(error, PeerFailed | WaitExpired) or error is self._asked or code not in _ECHOES:
             return error
@@ -338,17 +342,16 @@ class World(Talk):
 
     def _told(self, error: CollbenchError | Interrupted) -> str:
         """The sentence as the other ranks get it."""
-        by_name = isinstance(error, PeerFailed) or str(self.me) in str(error)
-        if self.size == 1 or by_name or (self.rank == 0 and isinstance(error, Interrupted)):
-            return str(error)
         if isinstance(error, Interrupted):
-            return f"{self.me} was {error}"
+            return str(error) if self.rank == 0 else f"{self.me} was {error}"
+        if self.size == 1 or isinstance(error, PeerFailed) or error.rank == self.rank:
+            return str(error)
         at = self.watchdog.at if error.exit_code == FAILED and not isinstance(error, WaitExpired) else ""
-        return f"{self.me}{f', during {at}' if at and at not in str(error) else ''}: {error}"
+        return f"{self.me}{f', during {at}' if at and at != error.phase else ''}: {error}"
 
     def _stopped(self) -> list[str]:
-        """The other ranks of this host that are not allowed to run: "rank 1 (node1, pid 7) is stopped"."""
-        return [f"{member} is stopped" for member in self.on_host() if member != self.me and is_stopped(member.pid)]
+        """Return the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each."""
+        return [str(member) for member in self.on_host() if member != self.me and is_stopped(member.pid)]
 
     def _meet_over_mpi(self) -> LaunchInfo:
         """mpirun over several hosts passes no address of rank 0: the ranks exchange it through MPI itself."""

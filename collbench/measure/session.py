@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from collbench import __version__
 from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
+from collbench.control.diagnosis import Hang
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import FAILED, CollbenchError, RunFailed, UsageError
@@ -28,6 +29,7 @@ from collbench.measure.request import Request
 from collbench.measure.sync import HostSync
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
+from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import RunFolder
 from collbench.results.row import Row
@@ -289,13 +291,13 @@ class Launch:
         if self.sync:
             self.sync.close()
 
-    def hang(self, sentence: str) -> None:
-        """Keeps a hang in the folder, and shows the rows that still wait for those before them; the last thing that this process does.
+    def hang(self, reason: Fact) -> None:
+        """Keep the reason of the end in the folder, and show the rows that wait for earlier ones; the last thing that this process does.
 
         Both in threads of their own, for a second at most: a disk or a terminal that does not answer may be what hangs.
         """
         ending = time.monotonic() + _PATIENCE_S
-        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, sentence, self.world.ending_code), self._show)]
+        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]
         for thread in last:
             thread.start()
         for thread in last:
@@ -310,17 +312,18 @@ class Launch:
         """Keeps why the run ends before its time, who knocked at the control plane meanwhile, and how far it came."""
         with suppress(CollbenchError):
             self.remark()
-        self._end_early(str(error) or type(error).__name__, code_of(error))
+        self._end_early(Text(str(error) or type(error).__name__), code_of(error))
 
-    def _end_early(self, why: str, code: int) -> None:
+    def _end_early(self, reason: Fact, code: int) -> None:
         if self.folder:
             facts = self.world.facts
-            self.folder.end_early("hang" if facts or why.startswith("hang:") else "abort", why, code, **facts)
+            known = {"diagnosis": as_json(reason)} if isinstance(reason, Hang) else {}
+            self.folder.end_early("hang" if facts or known else "abort", reason.render(), code, **(known | facts))
 
     def remark(self) -> None:
-        """Tells who knocked at the control plane without being of this launch."""
-        for sentence in self.world.remarks():
-            self.note(sentence)
+        """Note the connections that the control plane refused."""
+        for fact in self.world.remarks():
+            self.note(fact)
 
     def keeps(self, folder: RunFolder, planned: int) -> None:
         """From now on results go there, watched; of so many cells (of pairs: rounds), for the sentence of a run that is interrupted."""
@@ -342,18 +345,18 @@ class Launch:
         except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which anybody may have altered
             return None
 
-    def note_once(self, about: str, sentence: str) -> None:
-        """Says something of this kind about a subject only the first time; the rows tell the others."""
+    def note_once(self, about: str, fact: Fact) -> None:
+        """Note a fact of this kind about a subject the first time only; the rows have the others."""
         if about not in self._noted:
             self._noted.add(about)
-            self.note(sentence)
+            self.note(fact)
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact | str) -> None:
+        """Show a fact, or a sentence of a plug-in or library, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
+            self.listener.note(str(fact))
         if self.folder:
-            self.folder.event("note", text=sentence)
+            self.folder.event("note", text=str(fact), **({"reason": as_json(fact)} if isinstance(fact, Fact) else {}))
 
 
 def code_of(error: BaseException) -> int:

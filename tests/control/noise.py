@@ -27,7 +27,7 @@ _REAL = (
     Message(Kind.HERE, 0, [Standing(1).as_json()]),
     Message(Kind.STACK, 0, 1),
     Message(Kind.STACKED, 0, [1, "poll\nMPI_Allreduce"]),
-    Message(Kind.GONE, 0, [1, "killed by signal 9 (SIGKILL)"]),
+    Message(Kind.GONE, 0, [1, {"kind": "process_end", "killed": True, "signal": 9}]),
     Message(Kind.BYE, 0, 1),
     Message(Kind.ABORT, 0, ["rank 1 (node1, pid 4242): the folder is gone", 4]),
 )

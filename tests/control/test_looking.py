@@ -12,7 +12,7 @@ import pytest
 
 from collbench.addresses import own_addresses
 from collbench.control.addresses import answering
-from collbench.control.diagnosis import Node, Standing, began_of, how_ended, innermost, is_stopped, own_stack, standings
+from collbench.control.diagnosis import Node, ProcessEnd, Standing, began_of, how_ended, innermost, is_stopped, own_stack, standings
 from collbench.control.wire import Malformed
 
 GDB = """\
@@ -91,22 +91,22 @@ def test_a_node_sees_who_is_stopped_and_how_one_ended(child):
     until(lambda: is_stopped(child.pid))
     assert node.stopped() == [3]
     node.kill([4])
-    assert how_ended(child.pid) == ""
+    assert not how_ended(child.pid).known
     node.kill([3])
-    until(lambda: how_ended(child.pid))
+    until(lambda: how_ended(child.pid).known)
     (descriptor,) = node.descriptors
-    assert node.ended(descriptor) == (3, "killed by signal 9 (SIGKILL)")
+    assert node.ended(descriptor) == (3, ProcessEnd(killed=True, signal=signal.SIGKILL))
     assert node.descriptors == [] and not node.has(3)
 
 
 def test_an_early_exit_is_none_of_a_signal():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     try:
-        until(lambda: how_ended(process.pid))
-        assert how_ended(process.pid) == "it exited with code 3"
+        until(lambda: how_ended(process.pid).known)
+        assert how_ended(process.pid) == ProcessEnd(exit_code=3)
     finally:
         process.wait()
-    assert how_ended(process.pid) == ""
+    assert not how_ended(process.pid).known
 
 
 def test_the_kernel_ends_a_stopped_process_whose_dead_man_is_not_wound_up():

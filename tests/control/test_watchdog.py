@@ -83,7 +83,7 @@ def test_after_an_inner_phase_the_outer_one_is_watched_again():
 def test_the_witness_hears_it_before_the_end():
     heard = []
     dog = Watchdog(0.1, "rank 0", lambda sentence: heard.append(("end", sentence)))
-    dog.witness = lambda sentence: heard.append(("witness", sentence))
+    dog.witness = lambda reason: heard.append(("witness", reason.render()))
     with dog.phase("measuring"):
         dog._thread.join(10)
     dog.close()
