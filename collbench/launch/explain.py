@@ -24,7 +24,7 @@ from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import managers, mpi_mismatch, mpi_name
-from collbench.launch.software import differing, sentence
+from collbench.launch.software import SoftwareDiffers, differing
 
 # The launchers that this shell finds, and what each says of itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
 
@@ -544,7 +544,10 @@ class Explanation:
 
 def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
     """The same with the software of the launch's hosts, of which `silent` did not answer."""
-    problems = [Problem(_SEVERITY[name], sentence(name, versions) + _REMEDY.get(name, "")) for name, versions in differing(hosts).items()]
+    problems = [
+        Problem(_SEVERITY[name], SoftwareDiffers(name, versions).render() + _REMEDY.get(name, ""))
+        for name, versions in differing(hosts).items()
+    ]
     if silent:
         those = "1 host of this launch" if silent == 1 else f"{silent} hosts of this launch"
         problems.append(

@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from collbench.measure import counters
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Place
 from collbench.operations.traffic import Traffic, is_rough
-from collbench.units import format_bytes
+from collbench.reason import Fact, as_json, decode
+from collbench.units import format_bytes, plural
 
 Groups = tuple[tuple[int, ...], ...]
 _REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is in proportion
@@ -116,7 +117,6 @@ def _ranks(key: Hashable) -> Sequence[int]:
 
 _FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
 _MOST_HOSTS = 16
-_NVLINK = "over NVLink"
 _WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
@@ -146,22 +146,54 @@ def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
     path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not tell it
-    other_path   a sentence, when bytes that must have crossed between hosts did not show; else None
+    other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
     bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
     hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
     first = sorted(hosts, key=lambda host: _ratio(hosts[host]))[:_MOST_HOSTS]
+    other = _other_path(ran, hosts)
     return {
         "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
         "hosts": {host: told for host, told in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
-        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": _other_path(ran, hosts),
+        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": other.render() if other else None,
+        **({"other_path_fact": as_json(other)} if other else {}),
     }  # fmt: skip
 
 
-def bypassed(evidence: Mapping[str, Any]) -> str | None:
-    """Of a row's evidence: how its bytes went past the network that they should have crossed, one sentence; None when they did not."""
-    sentence: str | None = (evidence.get("moved") or {}).get("other_path")
-    return sentence
+class OtherPath(Fact, frozen=True):
+    """Bytes that had to cross between hosts are not in the counters of any NIC: they took another path.
+
+    direction     "out" of the host or "in"
+    moved_bytes, least_bytes   what the counters show, and what had to cross; packets, iterations: where packets show it
+    others        how many more hosts show it
+    nvlink        whether NVLink carried the bytes
+    """
+
+    backend: str
+    host: str
+    direction: Literal["out", "in"]
+    moved_bytes: int | None = None
+    least_bytes: int | None = None
+    packets: int | None = None
+    iterations: int = 0
+    others: int = 0
+    nvlink: bool = False
+
+    def render(self) -> str:
+        """Return the sentence."""
+        bytes_known = self.moved_bytes is not None and self.least_bytes is not None
+        of_bytes = f"{format_bytes(self.moved_bytes or 0)} of at least {format_bytes(self.least_bytes or 0)}"
+        what = of_bytes if bytes_known else f"{self.packets} packets in {self.iterations} iterations"
+        more = f" and {plural(self.others, 'more host')}" if self.others else ""
+        path = "NVLink" if self.nvlink else "such as shared memory"
+        way = "out of" if self.direction == "out" else "into"
+        return f"{self.backend} moved {what} {way} {self.host}{more}: the bytes took another path, {path}"
+
+
+def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
+    """Return from a row's evidence the path that its bytes took instead of the network; None where they took the network."""
+    fact = (evidence.get("moved") or {}).get("other_path_fact")
+    return decode(fact, OtherPath) if fact else None
 
 
 def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[str, Any]:
@@ -243,30 +275,27 @@ def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, d
         return None
     if _other_path(ran, hosts) is None:
         return "network"
-    return "NVLink" if any(_guess(told) == _NVLINK for told in must) else "shared memory"
+    return "NVLink" if any(map(_by_nvlink, must)) else "shared memory"
 
 
-def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> str | None:
-    """The host that shows it most clearly, in words; None when nothing shows it."""
+def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
+    """Return the host that shows it most clearly; None where nothing shows it."""
     shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
     if not shown:
         return None
     host = min(shown, key=lambda name: _ratio(hosts[name]))
     told, others = hosts[host], len(shown) - 1
-    more = f" and {others} more host{'s' if others > 1 else ''}" if others else ""
-    if _too_few_bytes(told):
-        way = "out" if _falls_short(told["out"]) else "in"
-        what = f"{format_bytes(told[way]['bytes'])} of at least {format_bytes(told[way]['at_least_bytes'])}"
-        side = "out of" if way == "out" else "into"
-    else:
-        what, side = f"{told['packets_out']} packets in {ran.iterations} iterations", "out of"
-    return f"{ran.cell.backend} moved {what} {side} {host}{more}: the bytes took another path, {_guess(told)}"
+    nvlink = _by_nvlink(told)
+    if not _too_few_bytes(told):
+        packets, iterations = told["packets_out"], ran.iterations
+        return OtherPath(ran.cell.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
+    way: Literal["out", "in"] = "out" if _falls_short(told["out"]) else "in"
+    return OtherPath(ran.cell.backend, host, way, told[way]["bytes"], told[way]["at_least_bytes"], others=others, nvlink=nvlink)
 
 
-def _guess(told: Mapping[str, Any]) -> str:
+def _by_nvlink(told: Mapping[str, Any]) -> bool:
     least_bytes = max((told[way]["at_least_bytes"] for way, _ in _WAYS if way in told), default=1)
-    nvlink = sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values())
-    return _NVLINK if nvlink >= least_bytes else "such as memory that the ranks share"
+    return sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values()) >= least_bytes
 
 
 def _too_few_bytes(told: Mapping[str, Any]) -> bool:

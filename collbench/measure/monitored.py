@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from collbench.control.world import World
 from collbench.measure import disturbances
-from collbench.measure.crossing import bypassed
-from collbench.measure.disturbances import HostNetwork, Stall, of_host, stalls
+from collbench.measure.crossing import OtherPath, bypassed
+from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
 from collbench.measure.instruments import Instruments, between, noticeable, now, told
 from collbench.measure.prepared_cell import Ready, time_cell
 from collbench.measure.request import Budget
@@ -131,14 +131,14 @@ class Watched:
         }
         return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
 
-    def disturbance(self, title: str, hosts: Sequence[str]) -> str | None:
-        """Return one sentence about stalls and links that went down; None without. `hosts`: the host of each rank."""
+    def disturbance(self, title: str, hosts: Sequence[str]) -> CaseDisturbed | None:
+        """Return what stalls and links that went down show; None without. `hosts`: the host of each rank."""
         paused = {hosts[int(rank)]: seconds for rank, seconds in self.paused_s.items() if int(rank) < len(hosts)}
-        return disturbances.sentence(title, self.stalls, self.networks, paused)
+        return disturbances.case_disturbed(title, self.stalls, self.networks, paused)
 
     @property
-    def other_path(self) -> str | None:
-        """How the bytes went past the network, one sentence: no percentage of the network's ceiling then. None when they did not."""
+    def other_path(self) -> OtherPath | None:
+        """The path that the bytes took instead of the network: then the row has no percentage. None where they took the network."""
         return bypassed(self.evidence)
 
 

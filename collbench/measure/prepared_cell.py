@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning
 from collbench.backends.host import AnyBuffers
@@ -22,7 +22,8 @@ from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
-from collbench.units import format_time
+from collbench.reason import Fact
+from collbench.units import format_time, plural
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
 T = TypeVar("T")
@@ -411,24 +412,55 @@ def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:
         return measure(ready.loop, world, plan, cell.title())
 
 
-# Sentences on data that arrived wrong between places, for launches that measure rounds of them.
+# Wrong data between places, for launches that measure rounds of them.
 
-_TOLD = 4  # groups that are told one by one, and places that are named of each
+_MOST_LISTED = 4  # groups, and places of each
 
 
-def wrong_data(names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: str) -> list[str]:
-    """A sentence for each group with wrong data, of many the first, and how many more of `what` ("pairs") there are.
+class WrongDataFound(Fact, frozen=True):
+    """Wrong data arrived within a group of places.
+
+    places    the first of them; count: how many there are
+    elements  that differ from what was sent; detail: what the first rank found
+    """
+
+    places: tuple[str, ...]
+    count: int
+    elements: int
+    detail: str = ""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        if self.count > len(self.places):
+            where = f"among {', '.join(self.places)} and {self.count - len(self.places)} more"
+        else:
+            where = f"between {' and '.join(self.places)}" if self.count > 1 else f"inside {self.places[0]}"
+        differ = "differs" if self.elements == 1 else "differ"
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"wrong data {where}: {plural(self.elements, 'element')} {differ} from what was sent{detail}"
+
+
+class MoreWrongData(Fact, frozen=True):
+    """Further pairs or groups with wrong data, which are not listed."""
+
+    count: int
+    what: Literal["pair", "group"]
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"wrong data in {plural(self.count, f'more {self.what}')}"
+
+
+def wrong_data(
+    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
+) -> list[WrongDataFound | MoreWrongData]:
+    """Return a fact for each group with wrong data, of many the first ones, and how many more there are.
 
     met: (places, how many elements were not what was sent, what the first rank found), as measured; None: not compared, nothing found.
     """
-    bad = [(_who(names, places), wrong, f" ({detail})" if detail else "") for places, wrong, detail in met if wrong]
-    said = [f"wrong data {who}: {wrong} elements are not what was sent{detail}" for who, wrong, detail in bad[:_TOLD]]
-    return [*said, *([f"wrong data in {len(bad) - _TOLD} more {what}"] if len(bad) > _TOLD else [])]
-
-
-def _who(names: Sequence[str], places: Sequence[int]) -> str:
-    """ "between a and b", "inside a", or of many places "among a, b, c, d and 60 more"."""
-    known = [names[place] for place in places[:_TOLD]]
-    if len(places) > _TOLD:
-        return f"among {', '.join(known)} and {len(places) - _TOLD} more"
-    return f"between {' and '.join(known)}" if len(places) > 1 else f"inside {known[0]}"
+    bad = [
+        WrongDataFound(tuple(names[place] for place in places[:_MOST_LISTED]), len(places), wrong, detail or "")
+        for places, wrong, detail in met if wrong
+    ]  # fmt: skip
+    left = len(bad) - _MOST_LISTED
+    return [*bad[:_MOST_LISTED], *([MoreWrongData(left, what)] if left > 0 else [])]

@@ -17,11 +17,13 @@ from collbench.measure.session import Work, ranks_of
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
+from collbench.reason import Fact
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row
 from collbench.results.store import parse_object, read_object, to_line
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
@@ -201,6 +203,42 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+class RunResumed(Fact, frozen=True):
+    """A run continues in the folder of an earlier one: so many of its cases are stored already."""
+
+    path: str
+    stored: int
+    cases: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        left = self.cases - self.stored
+        known = f"{self.path} has {self.stored} of {plural(self.cases, 'case')}"
+        return f"{known}: {left} {'is' if left == 1 else 'are'} measured now" if left else f"{known}: the run is complete"
+
+
+class LockTakenOver(Fact, frozen=True):
+    """The process that wrote into a run folder ended without removing its lock."""
+
+    path: str
+    owner: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.path} was locked by {self.owner}, which has ended: the lock is replaced"
+
+
+class LineCut(Fact, frozen=True):
+    """The last line of a file of a resumed run was incomplete, and was removed."""
+
+    name: str
+    cut_bytes: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.name} ended with an incomplete line: {plural(self.cut_bytes, 'byte')} removed"
+
+
 @dataclass
 class Stored:
     """What a run has already: nothing, but for one that is resumed. All but `done` and `resumed` at rank 0 alone.
@@ -217,16 +255,15 @@ class Stored:
     done: frozenset[int] = frozenset()
     resumed: bool = False
 
-    def notes(self, total: int) -> list[str]:
-        """Sentences for the user about a run that is resumed, of so many cells."""
+    def notes(self, total: int) -> list[Fact]:
+        """Return what the user should know of a run that is resumed, of so many cases."""
         if not (self.resumed and self.folder):
             return []
-        path, left = self.folder.path, total - len(self.rows)
-        known = f"{path} has {len(self.rows)} of {total} cells"
-        said = [f"{known}, {left} are measured now" if left else f"{known}: it is complete, nothing is measured"]
+        path = str(self.folder.path)
+        found: list[Fact] = [RunResumed(path, len(self.rows), total)]
         if self.folder.taken_over:
-            said.append(f"{path} was held by {self.folder.taken_over}, which has ended without giving it up")
-        return said + [f"{name} ended in the middle of a line: {count} bytes were cut off" for name, count in self.cut.items()]
+            found.append(LockTakenOver(path, self.folder.taken_over))
+        return found + [LineCut(name, count) for name, count in self.cut.items()]
 
     def go_on(self, topology: dict[str, Any]) -> None:
         """Stores the topology; of a resumed run notes that it goes on. Raises UsageError where its machines were others."""

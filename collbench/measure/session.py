@@ -33,12 +33,57 @@ from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import RunFolder
 from collbench.results.row import Row
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.measure.nccl_paths import NcclPaths
 
 
-# Opens the backends on all ranks, before the first cell, and says what is not there.
+NO_BACKEND = (
+    "no backend is installed: run pip install 'collbench[mpich]' or 'collbench[torch]' (`collbench backends` lists what is missing)"
+)
+
+# Opening the backends on all ranks.
+
+
+class BackendSkipped(Fact, frozen=True):
+    """A backend is left out, because it is not installed and was not requested by name."""
+
+    backend: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.backend} is skipped: {self.reason}"
+
+
+class BackendNotMeasured(Fact, frozen=True):
+    """A backend is installed, but cannot run in this launch: its cases are not available."""
+
+    backend: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.backend} is not measured: {self.reason}"
+
+
+class WrongDataStop(Fact, frozen=True):
+    """The launch ended early at the first wrong data, as --stop-on-wrong demands.
+
+    where   the case or round; left: how many are not measured, None where that is not known
+    detail  what arrived
+    """
+
+    where: str = ""
+    left: int | None = None
+    detail: str = ""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        where = f" in {self.where}" if self.where else ""
+        left = f", {plural(self.left, 'case')} not measured" if self.left else ""
+        return f"stopped after wrong data{where}{left} (--stop-on-wrong){f': {self.detail}' if self.detail else ''}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +96,7 @@ class Opened:
     paths: NcclPaths | None = None
 
 
-def open_backends(request: Request, world: World, note: Callable[[str], None]) -> list[Opened]:
+def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[Opened]:
     """Every backend of the request. One that was only defaulted to may be missing; a missing one that was asked for ends the run.
 
     Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this launch.
@@ -59,11 +104,11 @@ def open_backends(request: Request, world: World, note: Callable[[str], None]) -
     found = [_open_one(name, request, world, note) for name in request.backends]
     opened = [one for one in found if one]
     if not opened:
-        raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")
+        raise UsageError(NO_BACKEND)
     return opened
 
 
-def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> Opened | None:
+def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> Opened | None:
     kind, asked = backend_class(name), name in request.asked
     if not _is_there(name, kind, asked, world, note):
         return None
@@ -81,13 +126,13 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
     return Opened(name, None, reason)
 
 
-def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[str], None]) -> bool:
+def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[Fact], None]) -> bool:
     """Whether the backend is installed at all ranks. Raises UsageError where it is not, but was asked for."""
     missing = missing_anywhere(name, kind, world)
     if missing and asked:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
-        note(f"without {name}: {missing}")
+        note(BackendSkipped(name, missing))
     return not missing
 
 
@@ -458,32 +503,32 @@ def create_folder(launch: Launch, opened: list[Opened], facts: Mapping[str, Any]
     folder = at_rank_0(world, create, "creating the run folder")
     if folder:
         launch.keeps(folder, planned)
-    for sentence in different_software(of_hosts):
-        launch.note(sentence)
+    for fact in different_software(of_hosts):
+        launch.note(fact)
     return folder
 
 
-def different_software(of_hosts: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each piece of software whose version is not the same on all hosts."""
-    return [software.sentence(name, versions) for name, versions in software.differing(of_hosts).items()]
+def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
+    """Return a fact for each piece of software whose version is not the same on all hosts."""
+    return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 
 # Launches that measure on one backend: which one that is.
 
 
-def first_at_hand(request: Request, world: World, note: Callable[[str], None]) -> Opened:
+def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> Opened:
     """The first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is none."""
     why: list[str] = []
     for name in request.backends:
         missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)
         if missing:
-            note(f"without {name}: {missing}")
+            note(BackendSkipped(name, missing))
             continue
         (one,) = open_backends(replace(request, backends=(name,)), world, note)
         if one.backend:
             return one
         why.append(f"{one.reason}")
-        note(f"{name} is not measured: {one.reason}")
+        note(BackendNotMeasured(name, str(one.reason)))
     if why:
         raise RunFailed(why[0])
-    raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")
+    raise UsageError(NO_BACKEND)

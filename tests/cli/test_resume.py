@@ -55,7 +55,7 @@ def test_a_requeued_command_starts_its_run_and_then_goes_on_with_it(tmp_path: Pa
     cells.write_text(before[0] + "\n")
     again = run(tmp_path, *QUICK, "--format", "json", env={"COLLBENCH_RESUME_IF_EXISTS": "1"})
     assert (first.returncode, again.returncode, len(first.stdout.splitlines()), len(again.stdout.splitlines())) == (0, 0, 2, 2)
-    assert "run has 1 of 2 cells, 1 are measured now" in again.stderr
+    assert "run has 1 of 2 cases" in again.stderr
     assert cells.read_text().splitlines()[0] == before[0] and len(cells.read_text().splitlines()) == 2
 
 
@@ -82,5 +82,5 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     done = run(tmp_path, *SWEEP, "--resume", "run", "--format", "json", env=UNBRIEF)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
     assert sorted(json.loads(line)["size_bytes"] for line in cells.read_text().splitlines()) == [8 << step for step in range(10)]
-    assert f"run has {kept} of 10 cells, {10 - kept} are measured now" in done.stderr
-    assert "which has ended without giving it up" in done.stderr
+    assert f"run has {kept} of 10 cases: {10 - kept} " in done.stderr
+    assert "which has ended" in done.stderr

@@ -33,7 +33,7 @@ def test_a_phase_that_does_not_move_is_ended_and_told_where_it_stood():
     assert ended.at - began >= 0.2
     assert ended.sentence == (
         "hang: allreduce 64 MiB on mpi: measuring: rank 1 (node2, pid 7) has not moved for 0.2 s in iteration 41; "
-        "look at the ranks that print no such line, or raise --timeout"
+        "look at the ranks that print no such line; raise --timeout if this is expected"
     )
 
 

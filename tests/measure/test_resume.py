@@ -20,7 +20,7 @@ from collbench.launch.info import LaunchInfo
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import difference, topology_difference
+from collbench.measure.resume import LineCut, RunResumed, difference, topology_difference
 from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -102,7 +102,7 @@ def test_what_is_missing_is_measured_and_the_rest_is_kept(tmp_path):
     stored = read_run(tmp_path / "run")
     assert stored.rows[:3] == kept
     assert sorted(map(str, stored.rows)) == sorted(map(str, found.rows))
-    assert found.told.notes[0] == f"{tmp_path / 'run'} has 3 of 8 cells, 5 are measured now"
+    assert found.told.notes[0] == RunResumed(str(tmp_path / "run"), 3, 8).render()
 
 
 def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
@@ -120,7 +120,7 @@ def test_a_complete_run_is_told_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
     assert (found.code, found.told.measured) == (0, 0)
-    assert found.told.notes[0] == f"{whole} has {len(found.rows)} of {len(found.rows)} cells: it is complete, nothing is measured"
+    assert found.told.notes[0] == RunResumed(str(whole), len(found.rows), len(found.rows)).render()
     assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
     assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
 
@@ -255,7 +255,7 @@ def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, w
     stored = read_run(tmp_path / "run")
     assert (found.told.measured, stored.warnings, stored.info["exit_code"]) == (0, [], 0)
     assert stored.info["resumed"][0]["cut_bytes"] == {"cells.jsonl": 8, "events.jsonl": 8}
-    assert "cells.jsonl ended in the middle of a line: 8 bytes were cut off" in found.told.notes
+    assert LineCut("cells.jsonl", 8).render() in found.told.notes
 
 
 @pytest.mark.parametrize(

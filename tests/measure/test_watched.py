@@ -9,9 +9,11 @@ from collbench.control.watchdog import Watchdog
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure import monitored as watched_module
+from collbench.measure.crossing import OtherPath
 from collbench.measure.monitored import Watched, watch
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measured
+from collbench.reason import as_json
 
 READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 
@@ -113,9 +115,10 @@ def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
 
 
 def test_counters_that_show_another_path_withhold_the_percentage():
-    sentence = "mpi moved 1 B of at least 2 GiB out of h1"
-    found = Watched(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": {"other_path": sentence}})
-    assert (found.flags, found.other_path) == (["other_path"], sentence)
+    other = OtherPath("mpi", "h1", "out", 1, 2 << 30)
+    moved = {"other_path": other.render(), "other_path_fact": as_json(other)}
+    found = Watched(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": moved})
+    assert (found.flags, found.other_path) == (["other_path"], other)
 
 
 def test_what_is_unknown_raises_no_flag():

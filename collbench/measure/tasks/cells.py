@@ -20,11 +20,13 @@ from collbench.measure.request import Request
 from collbench.measure.resume import Stored, open_folder, placed, planned
 from collbench.measure.row import Circumstances, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import (
+    BackendNotMeasured,
     Launch,
     Listener,
     Opened,
     Playing,
     Work,
+    WrongDataStop,
     at_rank_0,
     describe_conditions,
     describe_run,
@@ -44,8 +46,9 @@ from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
+from collbench.reason import Fact, Text
 from collbench.results.row import Row
-from collbench.units import format_bytes, format_size
+from collbench.units import format_bytes, format_size, plural
 
 
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
@@ -75,9 +78,8 @@ def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
     """Whether a cell's data was wrong, the same at all ranks; says that the launch ends there, with so many cells `left`."""
     wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
     if wrong and row:
-        rest = f", {left} {'cell is' if left == 1 else 'cells are'} not measured" if left else ""
         where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
-        launch.note(f"stopped after wrong data in {where}{rest} (--stop-on-wrong): {row.wrong_detail}")
+        launch.note(WrongDataStop(where, left, row.wrong_detail or ""))
     return wrong
 
 
@@ -276,24 +278,47 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
     return min(free, max(0, limit - used))
 
 
-def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
-    """What a user should know before the first row."""
+class CoresShared(Fact, frozen=True):
+    """A host has more ranks than cores, so that times include the wait for a core."""
+
+    host: str
+    ranks: int
+    cores: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return (
+            f"{self.ranks} ranks share {plural(self.cores, 'core')} on {self.host}: times include the wait for a core, so no percentage is "
+            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI, whose ranks yield; MPICH spins, and 8 bytes take 10 ms)"
+        )
+
+
+class IdleRank(Fact, frozen=True):
+    """Point-to-point operations use pairs, and the number of ranks is odd."""
+
+    ranks: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"point-to-point operations use pairs: the last of {self.ranks} ranks is idle"
+
+
+def notes(launch: Launch, opened: list[Opened]) -> Iterator[Fact]:
+    """Yield what a user should know before the first row."""
     request, world = launch.request, launch.world
     for one in opened:
         if one.reason:
-            yield f"{one.name} is not measured: {one.reason}"
+            yield BackendNotMeasured(one.name, one.reason)
     if world.info.advice:
-        yield world.info.advice
+        yield Text(world.info.advice)
     crowded = world.oversubscribed
     if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in opened):
-        ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
-        yield (
-            f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "
-            f"so no percentage is given; start at most {cores} there (or use Open MPI, which yields: MPICH spins, and 8 bytes take 10 ms)"
-        )
-    yield from filter(None, (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])))
+        yield CoresShared(crowded, len(world.on_host(crowded)), world.cores_on(crowded))
+    for note in (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])):
+        if note:
+            yield note if isinstance(note, Fact) else Text(note)
     if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
-        yield f"point-to-point uses pairs: of {world.size} ranks the last one rests"
+        yield IdleRank(world.size)
 
 
 # One launch: opens the backends, measures every cell on all ranks in step, writes each row as soon as it is there.
@@ -304,7 +329,7 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
 
     `ended` is told the code before the libraries are left: one that crashes there changes nothing of what was measured.
     """
-    launch, waiting = Launch.begun(request, world, listener), list[str]()
+    launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
     opened = open_backends(request, world, waiting.append)
     for one in opened:
@@ -320,8 +345,8 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     return guarded(playing, lambda: _run_all(launch, opened, work, stored, waiting))
 
 
-def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[str]) -> int:
-    """Measures what is not stored yet. `waiting`: sentences for the listener."""
+def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[Fact]) -> int:
+    """Measure what is not stored yet. `waiting`: facts for the listener."""
     world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
     ceilings = Ceilings(launch.request, world)
@@ -331,8 +356,8 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Sto
         launch.folder = stored.complete(exit_code(list(stored.rows.values())))
     if launch.listener:
         _begin(launch.listener, launch.world, opened, work, stored)
-    for sentence in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
-        launch.note(sentence)
+    for fact in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
+        launch.note(fact)
     rows = [*stored.rows.values(), *(_measured(launch, work, ceilings, left) if left else ())]
     code = world.decide(exit_code(rows), "ending")
     _end(launch, opened, rows, code)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback, listen_at
@@ -30,7 +31,17 @@ from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.monitored import Canary, canary, watched
-from collbench.measure.prepared_cell import Ready, Stage, prepare_over, release, time_shortly, verify_cell, wrong_data
+from collbench.measure.prepared_cell import (
+    MoreWrongData,
+    Ready,
+    Stage,
+    WrongDataFound,
+    prepare_over,
+    release,
+    time_shortly,
+    verify_cell,
+    wrong_data,
+)
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
 from collbench.measure.sampling import Measured, slowest
@@ -39,9 +50,10 @@ from collbench.measure.session import (
     Opened,
     Playing,
     Work,
+    WrongDataStop,
     at_rank_0,
     create_folder,
-    first_at_hand,
+    first_available,
     guarded,
     members_of,
     ranks_by_host,
@@ -57,11 +69,12 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Round, Schedule, schedule
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
+from collbench.reason import Fact, as_json
 from collbench.results.folder import HUNT, TOOLS, RunFolder
 from collbench.results.rounds import HuntRound, PairRound
 from collbench.results.row import Row, Times
 from collbench.stats.median import median
-from collbench.units import format_duration
+from collbench.units import format_duration, listed, plural
 
 # What is asked of a pairs run, which places are paired, and how many pairs the time allows.
 
@@ -93,6 +106,92 @@ class PairsRequest:
     tools: tuple[str, ...] = ()
 
 
+class IdleRanks(Fact, frozen=True):
+    """Ranks take no part, because another node has fewer ranks."""
+
+    per_node: int
+    idle: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"each node takes part with {plural(self.per_node, 'rank')}, the most that all have: {plural(self.idle, 'rank')} idle"
+
+
+class PairsSampled(Fact, frozen=True):
+    """Only some of the pairs are measured.
+
+    sample    the value of --sample, where that is the reason; else --budget is: needed_s, None where the time was used up otherwise
+    budget_s  the value of --budget
+    """
+
+    pairs: int
+    possible: int
+    budget_s: float
+    sample: int | None = None
+    needed_s: float | None = None
+
+    def render(self) -> str:
+        """Return the sentence: "8 of 28 pairs are sampled (--sample 2)"."""
+        budget = _duration(self.budget_s)
+        if self.sample is not None:
+            why = f"--sample {self.sample}"
+        elif self.needed_s is None:
+            why = f"--budget {budget} is used up: increase it to measure more"
+        else:
+            why = f"all of them may take {_duration(self.needed_s)}, but --budget allows {budget}: increase it to measure more"
+        return f"{self.pairs} of {self.possible} pairs are sampled ({why})"
+
+
+class NoRecommendation(Fact, frozen=True):
+    """A hunt found wrong data, so its verdict is not acted on."""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return "no recommendation is written and no node is drained: data was wrong"
+
+
+class SuspectsAgain(Fact, frozen=True):
+    """Suspects of a pairs run are measured again, next to control pairs."""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return "suspects are measured again next to control pairs before a node or pair is reported"
+
+
+class ToolsRun(Fact, frozen=True):
+    """External tools run between the same pairs, in both directions; `tools`: name and version of each."""
+
+    tools: tuple[str, ...]
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"external tools run between the same pairs, in both directions: {listed(self.tools)}"
+
+
+class ToolsCutShort(Fact, frozen=True):
+    """The external tools ran only between some pairs, because --budget was used up."""
+
+    done: int
+    pairs: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"the external tools ran between {self.done} of {self.pairs} pairs: --budget is used up; increase it for more"
+
+
+class ToolFailed(Fact, frozen=True):
+    """An external tool gave no result between two places."""
+
+    tool: str
+    source: str
+    target: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.tool} from {self.source} to {self.target}: {self.reason}"
+
+
 @dataclass(frozen=True)
 class Places:
     """What is paired.
@@ -119,11 +218,9 @@ class Places:
         return len(self.ranks[0])
 
     @property
-    def resting(self) -> str | None:
-        """A sentence where ranks take no part; None: all do."""
-        if not self.rests:
-            return None
-        return f"each node takes part with as many ranks as the smallest has, {self.width}: of all nodes' ranks {self.rests} rest"
+    def idle(self) -> IdleRanks | None:
+        """The ranks that take no part; None where all do."""
+        return IdleRanks(self.width, self.rests) if self.rests else None
 
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
         """The pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
@@ -167,21 +264,17 @@ def _up_to(most: int) -> str:
     return "1" if most == 1 else f"1 to {most}"
 
 
-def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> str | None:
-    """A sentence where only some of the pairs were measured: how many of how many, and why; else None."""
+def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> PairsSampled | None:
+    """Return how many of the pairs were measured, and why not all of them; None where all were."""
     if visited >= plan.possible:
         return None
     whole = plan.whole_rounds
     wanted = whole if asked.sample is None else min(asked.sample + plan.least - 1, whole)
-    why = f"--sample {asked.sample}" if visited * whole >= wanted * plan.possible else _too_long(asked, plan)
-    return f"{visited} of {plan.possible} pairs are sampled ({why})"
-
-
-def _too_long(asked: PairsRequest, plan: Schedule) -> str:
-    longest_s, budget = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s, _duration(asked.budget_s)
-    if longest_s <= asked.budget_s:  # what lies between the measurements took the rest
-        return f"--budget {budget} is used up: raise it to measure more"
-    return f"all of them may take {_duration(longest_s)}, and --budget allows {budget}: raise it to measure more"
+    found = PairsSampled(visited, plan.possible, asked.budget_s)
+    if visited * whole >= wanted * plan.possible:
+        return structs.replace(found, sample=asked.sample)
+    needed_s = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s
+    return found if needed_s <= asked.budget_s else structs.replace(found, needed_s=needed_s)  # what lies between took the rest
 
 
 def _duration(seconds: float) -> str:
@@ -825,11 +918,11 @@ class Hunting:
     rounds: list[HuntRound] = field(default_factory=list)
     stopped: bool = False
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact) -> None:
+        """Show a fact, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
-        self.launch.note(sentence)
+            self.listener.note(fact.render())
+        self.launch.note(fact)
 
 
 def play_all(hunting: Hunting, field: Field) -> None:
@@ -845,7 +938,7 @@ def play_all(hunting: Hunting, field: Field) -> None:
         if last:
             _take(hunting, last)
         if hunting.asked.pairs.launch.stop_on_wrong and world.decide(bool(last and any(last.wrong)), "deciding whether to go on"):
-            hunting.note(f"stopped after wrong data in round {number + 1} (--stop-on-wrong)")
+            hunting.note(WrongDataStop(f"round {number + 1}"))
             hunting.stopped = True
             return
 
@@ -861,8 +954,8 @@ def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
     """The verdict, run.json and the exit code. Raises CollbenchError where a rank is no longer there."""
     launch, world = hunting.launch, hunting.launch.world
     hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
-    for sentence in (*_wrong(hunting), *world.remarks()):
-        hunting.note(sentence)
+    for fact in (*_wrong(hunting), *world.remarks()):
+        hunting.note(fact)
     verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
     code = world.decide(_code(hunting, verdict), "ending")
     world.agree(None, "ending")  # all are still there: nobody is drained for a node that died
@@ -878,7 +971,7 @@ def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
 def _follow(hunting: Hunting, folder: RunFolder, code: int) -> None:
     """What a verdict is followed by: nothing where data was wrong, or nothing could be measured."""
     if code == FAILED:
-        hunting.note("no recommendation is written, and nobody drained: data was wrong")
+        hunting.note(NoRecommendation())
     elif code != USAGE and hunting.listener:
         with hunting.launch.world.watchdog.phase("acting on the verdict"):
             hunting.listener.act(folder.path, folder.event)
@@ -893,11 +986,11 @@ def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
     return _CODES[verdict["result"]] if verdict else FAILED
 
 
-def _wrong(hunting: Hunting) -> list[str]:
+def _wrong(hunting: Hunting) -> list[WrongDataFound | MoreWrongData]:
     met = (
         each for one in hunting.rounds for each in zip(one.groups, one.wrong, one.wrong_detail or (None,) * len(one.groups), strict=True)
     )
-    return wrong_data(hunting.about["places"], met, "groups")
+    return wrong_data(hunting.about["places"], met, "group")
 
 
 # Where pairs are played: the stage of a launch whose rounds of pairs run on one backend, and what does not fit it.
@@ -940,9 +1033,9 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
 
     `ended` is told the code before the libraries are left, as in `runner.run`.
     """
-    request, waiting = asked.pairs.launch, list[str]()
+    request, waiting = asked.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
-    opened = first_at_hand(request, world, waiting.append)
+    opened = first_available(request, world, waiting.append)
     assert opened.backend is not None
     places = places_of(asked.pairs, world.hosts, ranks_by_host(opened.backend, world))
     lacking = no_groups(asked.pairs, opened.backend, world)
@@ -982,7 +1075,7 @@ def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
     return sorted({(host, node) for host, node in told if node})
 
 
-def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, str | None], waiting: Sequence[str]) -> int:
+def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
     launch, (rails, lacking) = hunting.launch, known
     ceilings = Ceilings(launch.request, launch.world)
     ceilings.prepare([], [])  # probes the machines, for their links; memory is no ceiling of messages, far below which nobody is ill
@@ -990,8 +1083,8 @@ def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, 
         launch.folder.write_topology(ceilings.topology())
     if hunting.listener:
         hunting.listener.begin_hunt(hunting.about, str(launch.folder.path) if launch.folder else "")
-    for sentence in filter(None, (*waiting, *notes(launch, [opened]), places.resting)):
-        hunting.note(sentence)
+    for fact in filter(None, (*waiting, *notes(launch, [opened]), places.idle)):
+        hunting.note(fact)
     court = court_of(hunting.asked.pairs, launch, opened, places)
     streaming = Streaming(launch.world, places, rails, launch.request.budget.max_time_s)
     play_all(hunting, Field(court, streaming, lacking))
@@ -1074,11 +1167,11 @@ class Match:
     theirs: list[Row] = field(default_factory=list)
     visited: int = 0
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact) -> None:
+        """Show a fact, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
-        self.launch.note(sentence)
+            self.listener.note(fact.render())
+        self.launch.note(fact)
 
     def stops(self) -> bool:
         """Whether wrong data has ended the launch, the same at all ranks, which all call."""
@@ -1096,12 +1189,13 @@ class Match:
     def about(self, measured: int | None) -> dict[str, Any]:
         """run.json's "pairs"; `measured` None: still under way."""
         asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
-        pairs = self.plan.pairs if measured is None else self.visited
+        sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
             "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
             "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
-            "possible": self.plan.possible, "measured": measured, "sampled": sampled(asked, self.plan, pairs),
+            "possible": self.plan.possible, "measured": measured, "sampled": sample.render() if sample else None,
+            **({"sampled_fact": as_json(sample)} if sample else {}),
             **({"tools": list(asked.tools)} if asked.tools else {}),
             "concurrent": asked.concurrent, "max_time_s": asked.launch.budget.max_time_s, "budget_s": asked.budget_s,
         }  # fmt: skip
@@ -1110,9 +1204,9 @@ class Match:
         return len({one.round for one in self.rounds if not one.again})
 
 
-def limits(match: Match) -> Iterator[str]:
-    """What this matrix leaves out."""
-    yield from filter(None, [match.places.resting, sampled(match.asked, match.plan, match.plan.pairs)])
+def limits(match: Match) -> Iterator[Fact]:
+    """Yield what this matrix leaves out."""
+    yield from filter(None, [match.places.idle, sampled(match.asked, match.plan, match.plan.pairs)])
 
 
 def tournament(match: Match, court: Court) -> bool:
@@ -1132,7 +1226,7 @@ def tournament(match: Match, court: Court) -> bool:
             spent_s = time.monotonic() - match.began
             match.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
         if match.stops():
-            match.note(f"stopped after wrong data in round {number + 1} of {total} (--stop-on-wrong)")
+            match.note(WrongDataStop(f"round {number + 1} of {total}"))
             return False
     return True
 
@@ -1155,7 +1249,7 @@ def measure_again(match: Match, court: Court) -> None:
         if not told:
             return
         if number == match.plan.number:
-            match.note("suspects are measured again next to control pairs before a node or pair is reported")
+            match.note(SuspectsAgain())
         begun, pairs = len(match.rounds), [(int(a), int(b)) for a, b in told["pairs"]]
         for at in range(0, len(pairs), most := match.asked.concurrent or len(pairs)):
             _take_pair_match(match, play(court, number, tuple(pairs[at : at + most]), again=True))
@@ -1172,11 +1266,11 @@ def conclude_pair_match(match: Match) -> int:
     first = [one for one in match.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
     about = match.about(measured)
-    wrong = _wrong_pair_match(match)
-    if about["sampled"] and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
-        match.note(about["sampled"])
-    for sentence in (*wrong, *launch.world.remarks()):
-        match.note(sentence)
+    wrong, sample = _wrong_pair_match(match), sampled(match.asked, match.plan, match.visited)
+    if sample and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
+        match.note(sample)
+    for fact in (*wrong, *launch.world.remarks()):
+        match.note(fact)
     if match.listener and match.theirs:
         match.listener.theirs(match.theirs)
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
@@ -1188,9 +1282,9 @@ def conclude_pair_match(match: Match) -> int:
     return code
 
 
-def _wrong_pair_match(match: Match) -> list[str]:
+def _wrong_pair_match(match: Match) -> list[WrongDataFound | MoreWrongData]:
     met = (each for one in match.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
-    return wrong_data(match.places.names, met, "pairs")
+    return wrong_data(match.places.names, met, "pair")
 
 
 def _code_pair_match(rounds: Sequence[PairRound], measured: int, result: str) -> int:
@@ -1222,7 +1316,7 @@ def beside(match: Match, tools: Tools) -> None:
     if not tools.tools:
         return
     world, began = match.launch.world, time.monotonic()
-    match.note(f"beside ours, each way between the same pairs: {', '.join(_named(tools, tool) for tool in tools.tools)}")
+    match.note(ToolsRun(tuple(_named(tools, tool) for tool in tools.tools)))
     done, rounds = 0, list(match.plan.rounds())[: world.decide(_rounds(match), "choosing the tools' rounds")]
     for number, pairs in enumerate(rounds):
         spent_s = world.decide(time.monotonic() - began, "running the next tools")
@@ -1236,7 +1330,7 @@ def beside(match: Match, tools: Tools) -> None:
             match.listener.round(number + 1, len(rounds), len(pairs), each_s * (len(rounds) - number - 1))
     left = sum(map(len, rounds)) - done
     if left:
-        match.note(f"the tools ran between {done} of {done + left} pairs: --budget is used up, raise it to run them between more")
+        match.note(ToolsCutShort(done, done + left))
 
 
 def _named(tools: Tools, tool: WireTool) -> str:
@@ -1286,7 +1380,7 @@ def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
 
 def _keep(match: Match, row: Row) -> None:
     if row.na and all(row.na != other.na for other in match.theirs):
-        match.note(f"{row.backend} from {row.evidence['from']} to {row.evidence['to']}: {row.na}")
+        match.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
     if match.launch.folder:
         match.launch.folder.append_round(row.as_json(), TOOLS)
     match.theirs.append(row)
@@ -1300,9 +1394,9 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
 
     `ended` is told the code before the libraries are left, as in `runner.run`.
     """
-    request, waiting = asked.launch, list[str]()
+    request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
-    opened = first_at_hand(request, world, waiting.append)
+    opened = first_available(request, world, waiting.append)
     match = _match(asked, launch, listener, opened)
     tools = tools_of(match)
     launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
@@ -1320,7 +1414,7 @@ def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, 
     return match
 
 
-def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
+def _play_all(match: Match, tools: Tools, waiting: Sequence[Fact]) -> int:
     launch, world = match.launch, match.launch.world
     ceilings = Ceilings(launch.request, world)
     ceilings.prepare([], [])  # probes the machines, for topology.json
@@ -1328,8 +1422,8 @@ def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
         launch.folder.write_topology(ceilings.topology())
     if match.listener:
         match.listener.begin_pairs(match.about(measured=None), str(launch.folder.path) if launch.folder else "")
-    for sentence in (*waiting, *notes(launch, [match.opened]), *limits(match)):
-        match.note(sentence)
+    for fact in (*waiting, *notes(launch, [match.opened]), *limits(match)):
+        match.note(fact)
     court = court_of(match.asked, launch, match.opened, match.places)
     match.began = time.monotonic()
     if tournament(match, court):

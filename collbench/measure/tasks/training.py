@@ -20,6 +20,7 @@ from collbench.measure.session import (
     Launch,
     Opened,
     Playing,
+    WrongDataStop,
     create_folder,
     describe_conditions,
     guarded,
@@ -53,6 +54,7 @@ from collbench.measure.tasks.step import (
     verify_step,
     with_figures,
 )
+from collbench.reason import Fact
 from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
 
@@ -160,6 +162,18 @@ def _hosts(backend: Backend, world: World) -> Iterator[int]:
     return (number[rank] for rank in range(backend.ranks))
 
 
+class WrongStepData(Fact, frozen=True):
+    """A training step received wrong data."""
+
+    regime: str
+    backend: str
+    detail: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
+
+
 _FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
 _OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is
 
@@ -180,11 +194,11 @@ class Session:
         """All ranks."""
         return self.launch.world
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact) -> None:
+        """Show a fact, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
-        self.launch.note(sentence)
+            self.listener.note(fact.render())
+        self.launch.note(fact)
 
     def about(self) -> dict[str, Any]:
         """run.json's "workload"."""
@@ -206,7 +220,7 @@ def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListene
 
     `ended` is told the code before the libraries are left, as in `runner.run`. Raises CollbenchError.
     """
-    request, waiting = asked.launch, list[str]()
+    request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
     opened = open_backends(request, world, waiting.append)
     turns = turns_of(asked, opened, world)
@@ -216,13 +230,13 @@ def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListene
     return guarded(Playing(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
 
 
-def _measure_all(session: Session, waiting: Sequence[str]) -> int:
+def _measure_all(session: Session, waiting: Sequence[Fact]) -> int:
     launch = session.launch
     _look_around(session)
     if session.listener:
         session.listener.begin_workload(session.about(), str(launch.folder.path) if launch.folder else "")
-    for sentence in (*waiting, *notes(launch, list(session.opened))):
-        session.note(sentence)
+    for fact in (*waiting, *notes(launch, list(session.opened))):
+        session.note(fact)
     try:
         return _conclude(session, _rows(session))
     finally:
@@ -343,15 +357,15 @@ def _stops(session: Session, rows: Sequence[StepRow]) -> bool:
         return False
     wrong: bool = session.world.decide(any(row.wrong for row in rows), "deciding whether to go on")
     if wrong and len(rows) < len(session.turns):
-        session.note("stopped after wrong data (--stop-on-wrong)")
+        session.note(WrongDataStop())
     return wrong
 
 
 def _conclude(session: Session, rows: Sequence[StepRow]) -> int:
     """run.json and the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
-    wrong = [f"wrong data in {row.regime} on {row.backend}: {row.wrong_detail}" for row in rows if row.wrong]
-    for sentence in (*wrong, *session.world.remarks()):
-        session.note(sentence)
+    wrong = [WrongStepData(row.regime, row.backend, row.wrong_detail or "") for row in rows if row.wrong]
+    for fact in (*wrong, *session.world.remarks()):
+        session.note(fact)
     measured = any(row.na is None for row in rows)
     code: int = session.world.decide(FAILED if wrong else FINE if measured else USAGE, "ending")
     if session.launch.folder:
