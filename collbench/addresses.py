@@ -110,7 +110,7 @@ class Scope(Enum):
 
     GIVEN = "at the addresses of the given host"
     NAME_IS_LOOPBACK = "the name is this host's, but resolves to loopback here"
-    NOT_OWN = "the given host has no address of this host"
+    NOT_OWN = "the given name is not an address of this host"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def open_file(path: Path) -> BinaryIO:
         _check_kind(path, os.stat(path).st_mode)  # noqa: PTH116 - before it is opened: some devices act on that
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
-        raise OSError(errno.EINVAL, "no file can have that name", str(path)) from error
+        raise OSError(errno.EINVAL, "not a valid file name", str(path)) from error
     try:
         _check_kind(path, os.fstat(descriptor).st_mode)
         return os.fdopen(descriptor, "rb")
@@ -66,7 +66,7 @@ def _check_kind(path: Path, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, and no file", str(path))
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'a special file')}, not a regular file", str(path))
 
 
 @contextmanager

@@ -41,14 +41,14 @@ def plan(request: Request, ranks: int) -> Planned:
     missing = {name: why for name in request.backends if (why := _missing(name))}
     labelled = [each for name in request.backends if name not in missing for each in _cells(request, name, ranks)]
     if not labelled:
-        raise UsageError("no backend of this suite is at hand: `collbench backends` tells how to get one")
+        raise UsageError("no backend of this suite is installed: `collbench backends` shows how to install one")
     run, title = _earlier(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
     left = [(label, cell) for label, cell in labelled if not stored.has(cell, ranks_of(request, cell.backend, ranks))]
     return Planned(
         title=title, ranks=ranks, cells=left, max_time_s=request.budget.max_time_s, launches=request.launches,
         done=len(labelled) - len(left), known_s=_seconds_per_cell(run) if run else None, known_from=str(request.earlier or ""),
-        notes=[f"without {name}: {why}" for name, why in missing.items()],
+        notes=[f"{name} is skipped: {why}" for name, why in missing.items()],
     )  # fmt: skip
 
 

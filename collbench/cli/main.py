@@ -31,7 +31,7 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
     if first in parsers or first in ("-h", "--help", "--version"):
         return
     if first.startswith("-"):
-        raise UsageError(f"'{first}' stands where the command belongs: write that first, like `collbench allreduce {first}` …")
+        raise UsageError(f"'{first}' comes before the command: write the command first, e.g. `collbench allreduce {first}` …")
     from collbench.operations.suite import nearest  # here: no start that is right needs it
 
     raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
@@ -42,7 +42,7 @@ def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
     if not left:
         return
     option = next((_option(word) for word in left if word.startswith("-")), None)
-    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is one word too many"
+    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is an unexpected argument"
     raise UsageError(f"{what} (see `collbench {command} --help`)")
 
 
@@ -57,7 +57,7 @@ def _remedy(option: str, command: str, parsers: Parsers) -> str:
     if alike:
         return f": did you mean {alike}?"
     if _moves_nothing(command) and option in _of_what_moves(parsers):
-        return ": it moves nothing, so there are no sizes, types and buffers to choose"
+        return ": it moves no data, so it has no sizes, types and buffers"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
     named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
     return f": {' and '.join(filter(None, (', '.join(named[:-1]), named[-1])))} {'have' if others[1:] else 'has'} it" if others else ""
@@ -88,8 +88,8 @@ def _of_what_moves(parsers: Parsers) -> set[str]:
 
 
 _EPILOG = """\
-exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
-4 wrong data, hang, crash, launcher and communicator disagree · 130/143 signals"""
+exit codes: 0 success · 1 negative verdict · 2 bad input, a missing backend, every case n/a · 3 no verdict ·
+4 wrong data, hang, crash, launcher and communicator differ · 130/143 signals"""
 COMMANDS = frozenset(
     {
         "backends",
@@ -135,7 +135,9 @@ def run(argv: list[str]) -> int:
         print(f"collbench {__version__}")
         return 0
     if arguments.command is None:
-        raise UsageError("no command: type `collbench allreduce` to measure, `collbench backends` to see with what, or `collbench --help`")
+        raise UsageError(
+            "no command: use `collbench allreduce` to measure, `collbench backends` to list the backends, or `collbench --help`"
+        )
     code: int = arguments.call(arguments, argv)
     return code
 
@@ -213,7 +215,7 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return FAILED
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
-        start.say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+        start.say(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
         return FAILED
     error = _known(error)
     if not isinstance(error, CollbenchError | Interrupted):

@@ -95,7 +95,7 @@ def hertz(text: str) -> float:
     """How often NVML is read: up to 5 times a second, since reading disturbs what is measured; 0: never."""
     value = 0.0 if text.strip() == "0" else amount(text)
     if value > 5:
-        raise argparse.ArgumentTypeError(f"'{text}' would disturb what is measured: write 1 to 5 (times a second), or 0 for never")
+        raise argparse.ArgumentTypeError(f"'{text}' would disturb the measurement: use 1 to 5 (times a second), or 0 for never")
     return value
 
 
@@ -103,7 +103,7 @@ def factor(text: str) -> float:
     """A fabric's oversubscription, 1 to 1000."""
     value = amount(text)
     if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError(f"'{text}' is no such factor: write 2 for a fabric with half the hosts' rate (1 to 1000)")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid factor: use 2 for a fabric with half the rate of the hosts (1 to 1000)")
     return value
 
 
@@ -111,7 +111,7 @@ def skew(text: str) -> float:
     """How many times the average the busiest rank receives, from 1 on."""
     value = amount(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is below 1, which is even traffic: write how many times the average one rank receives")
+        raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
     return value
 
 
@@ -119,7 +119,7 @@ def streams(text: str) -> int:
     """How many connections the socket backend makes between two ranks."""
     value = positive(text)
     if value > MOST_STREAMS:
-        raise argparse.ArgumentTypeError(f"'{text}' is too many: write 1 to {MOST_STREAMS}")
+        raise argparse.ArgumentTypeError(f"'{text}' is too large: use 1 to {MOST_STREAMS}")
     return value
 
 
@@ -127,7 +127,7 @@ def words(text: str) -> list[str]:
     """Names separated by commas."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
-        raise argparse.ArgumentTypeError("an empty list; name at least one")
+        raise argparse.ArgumentTypeError("an empty list: name at least one")
     return found
 
 
@@ -182,8 +182,8 @@ def _is(word: str, option: str) -> bool:
 
 SHELLS = ("bash", "zsh")
 _DESCRIPTION = """\
-prints a script that completes commands, options, and values such as operations, backends and files:
-  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file once, and source that
+Print a script that completes commands, options and values such as operations, backends and files:
+  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file and source the file
   zsh:   eval "$(collbench completion zsh)"        in ~/.zshrc, after compinit; or write it to a file _collbench in $fpath"""
 
 # What follows emit's -- is a command line of ours: it is completed as one.
@@ -215,9 +215,7 @@ def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
 def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the script; 0. Raises UsageError for another shell."""
     if arguments.shell not in SHELLS:
-        raise UsageError(
-            f"'{arguments.shell}' is no shell that collbench completes in: write bash or zsh, like `collbench completion bash`"
-        )
+        raise UsageError(f"'{arguments.shell}' is not a supported shell: use bash or zsh, e.g. `collbench completion bash`")
     print(script(arguments.shell))
     return 0
 

@@ -54,7 +54,7 @@ def tell(error: BaseException) -> None:
     if getattr(error, "said", False):
         return
     say("".join(traceback.format_exception(error)))
-    say("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
+    say("collbench: this is a bug of collbench, not of your network: please report the lines above\n")
     error.said = True  # type: ignore[attr-defined]
 
 
@@ -79,8 +79,8 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
     if other is not None:
         first, second = world.members[0].host, world.members[other].host
         raise UsageError(
-            f"suite {views[0][2]} is not the same text for all ranks: rank 0 on {first} and rank {other} on {second} have read different "
-            f"ones: copy one of them to all hosts"
+            f"suite {views[0][2]} is not the same for all ranks: rank 0 on {first} and rank {other} on {second} read "
+            "different files: copy one file to all hosts"
         )
 
 

@@ -45,7 +45,7 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
 
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
-        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host, so that the ranks can meet without MPI")
+        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI")
     mpi.initialise(MPI)
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:

@@ -184,7 +184,7 @@ class _Keys:
 def _sealed(value: Mapping[str, Any], key: bytes) -> bytes:
     text = json.dumps(value, separators=(",", ":")).encode()
     if len(text) > _MOST_BYTES:
-        raise ValueError(f"{len(text)} bytes in one datagram, and {_MOST_BYTES} are the most")
+        raise ValueError(f"a datagram of {len(text)} bytes exceeds the limit of {_MOST_BYTES}")
     return _MAGIC + hmac.digest(key, text, "sha256") + text
 
 

@@ -29,7 +29,7 @@ from collbench.control.diagnosis import Cause, HangDiagnosis, Node, ProcessEnd, 
 from collbench.control.io_thread import Keeper
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
-from collbench.control.security import Keys, Secret
+from collbench.control.security import SECRET_REMEDY, Keys, Secret
 from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, RankRestarted, bundles, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries, parsed
@@ -454,7 +454,7 @@ class Relay:
             during = f" during {where}" if where else ""
             if self._connections.lossy:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
-                self.lose(f"the connection to {self.above} closed without a farewell{during}: {reason}")
+                self.lose(f"the connection to {self.above} closed unexpectedly{during}: {reason}")
             else:
                 others = f"; {self.or_else.render()}" if self.or_else else ""
                 self.lose(f"{self.above} ended unexpectedly{during}: {ProcessEnd().render()}{others}")
@@ -571,17 +571,17 @@ class SpokeEnd:
         info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
         if self._part.up.refused:
             return (
-                f"rank {info.rank} was refused where rank 0 should be ({self._part.up.refused[0]}): the secret of {self._secret.source} is "
-                "not the same there, something else listens there, or strangers hold all connections of rank 0; export COLLBENCH_SECRET "
-                "with the same 16 characters or more for all ranks, and give a second launch a MASTER_PORT of its own"
+                f"rank {info.rank} was refused at the place of rank 0 ({self._part.up.refused[0]}): rank 0 has another secret than that of "
+                f"{self._secret.source}, another program listens there, or rank 0 has no free connection; "
+                f"{SECRET_REMEDY}, and give a second launch its own MASTER_PORT"
             )
-        missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
-        why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"
+        missing = f"rank {info.rank} on {socket.gethostname()} cannot connect to rank 0 at {where} within {deadline_s:g} s"
+        why = f"{missing}: check that rank 0 started and its host can be reached, or raise --timeout"
         host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
         if not all(map(is_loopback, resolve(host) or ("",))):
             return why
         return (
-            f"{why}; '{host}' is a loopback address here, which leads to this host alone: if rank 0 runs on another host, set MASTER_ADDR "
+            f"{why}; '{host}' is a loopback address on this host: if rank 0 runs on another host, set MASTER_ADDR "
             "to an address of that host in the network between the hosts"
         )
 

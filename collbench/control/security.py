@@ -39,7 +39,7 @@ from collbench.launch.info import LaunchInfo
 from collbench.reason import Fact
 
 _FEWEST, _MOST_BYTES = 16, 4096
-_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all ranks (openssl rand -hex 16)"
+SECRET_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all ranks (openssl rand -hex 16)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +88,7 @@ def _of_host(path: Path) -> tuple[bytes, str]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): {_REMEDY}") from error
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): {SECRET_REMEDY}") from error
     try:
         _check_folder(path.parent, os.fstat(folder))
         return _read(path, folder), str(path)
@@ -99,13 +99,13 @@ def _of_host(path: Path) -> tuple[bytes, str]:
 def _check_folder(path: Path, found: os.stat_result) -> None:
     """Raise UsageError unless `path` is a folder of this user that no other user can write."""
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise UsageError(f"{path} is not a folder that only its owner can write, so it cannot hold the secret: {_REMEDY}")
+        raise UsageError(f"{path} is not a folder that only its owner can write, so it cannot hold the secret: {SECRET_REMEDY}")
 
 
 def _users_own(env: Mapping[str, str]) -> Path:
     folder = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
     if not folder.startswith("/"):
-        raise UsageError(f"HOME is not set, so there is no place for the secret with which ranks join: {_REMEDY}")
+        raise UsageError(f"HOME is not set, so there is no place for the secret with which ranks join: {SECRET_REMEDY}")
     return Path(folder) / "collbench" / "secret"
 
 
@@ -120,7 +120,7 @@ def _read(path: Path, folder: int | None = None) -> bytes:
         finally:
             os.close(handle)
     except OSError as error:
-        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {_REMEDY}") from error
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {SECRET_REMEDY}") from error
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise UsageError(f"the secret in {path} is in a file that others can read or own: chown it to yourself and chmod 600 it")
     return _long_enough(text.strip(), str(path))
@@ -151,7 +151,7 @@ def _made(path: Path) -> bytes:
         finally:
             draft.unlink()
     except OSError as error:
-        raise UsageError(f"the secret with which ranks join cannot be written to {path} ({error.strerror}): {_REMEDY}") from error
+        raise UsageError(f"the secret with which ranks join cannot be written to {path} ({error.strerror}): {SECRET_REMEDY}") from error
     return _read(path)
 
 

@@ -22,7 +22,7 @@ LAUNCHER = "kubernetes"
 _INDEX, _PODS, _MASTER = "JOB_COMPLETION_INDEX", "COLLBENCH_PODS", "MASTER_ADDR"
 _NODE, _NODES, _FIRST, _PORT = "PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"
 _SECRETS = ("COLLBENCH_SECRET", "COLLBENCH_SECRET_FILE")
-_REMEDY = "let `collbench emit kubernetes` write the Job, or give --ranks N to measure inside this pod alone"
+_REMEDY = "use `collbench emit kubernetes` to write the Job, or use --ranks N to measure inside this pod only"
 
 
 def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
@@ -43,18 +43,18 @@ def refusal(env: Mapping[str, str]) -> str | None:
     As many pods as there are would measure alone otherwise, each as if it were the whole job.
     """
     if env.get(_PODS) and not env.get(_INDEX):
-        return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: write completionMode: Indexed into the Job, or unset {_PODS}"
+        return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: set completionMode: Indexed in the Job, or unset {_PODS}"
     if not env.get(_INDEX):
         return None
     missing = [name for name in (_PODS, _MASTER) if not env.get(name)]
     which = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
-    return f"this is pod {env[_INDEX]} of an indexed Job, but {which} not set, and each pod would measure alone: {_REMEDY}"
+    return f"this is pod {env[_INDEX]} of an indexed Job, but {which} not set, so each pod would measure alone: {_REMEDY}"
 
 
 def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None], what: str) -> LaunchInfo:
     (rank, pods), (host, port) = of, at
     if pods > 1 and not any(env.get(name) for name in _SECRETS):
-        raise UsageError(f"{_SECRETS[0]} is not set, and pods have no home directory in common to keep one for them: {_REMEDY}")
+        raise UsageError(f"{_SECRETS[0]} is not set, and pods share no home directory that could hold a secret: {_REMEDY}")
     return LaunchInfo(
         launcher=LAUNCHER,
         rank=rank,
@@ -100,7 +100,9 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
     folder = env["COLLBENCH_LOCAL"]
     name = next((n for n in _RANK_ORDER if n in env), None)
     if name is None or not folder:
-        raise UsageError(f"COLLBENCH_LOCAL={folder!r} is set but no rank is: it belongs to collbench's own start, unset it")
+        raise UsageError(
+            f"COLLBENCH_LOCAL={folder!r} is set, but the rank is not: unset it (collbench sets it when it starts ranks itself)"
+        )
     rank, ranks = place(env, name, "COLLBENCH_RANKS")
     mpi = _RANK_VARIABLES[name]
     return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=mpi, secret=f"{folder}/secret")
@@ -130,7 +132,7 @@ def _sound(info: LaunchInfo) -> bool:
 
 
 def _broken() -> UsageError:
-    return UsageError("COLLBENCH_WORKER does not hold a rank of collbench's own start: unset it")
+    return UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, Intel MPI, PALS) PMI_*.
@@ -248,7 +250,7 @@ def is_elastic(info: LaunchInfo) -> bool:
 def refusal_torchrun(restarts: str) -> str:
     """Why ranks that torchrun has started again measure nothing: samples of two starts are not those of one run."""
     return (
-        f"torchrun has started the ranks again (restart {restarts}) after an earlier start failed: why it did is above and in its run "
+        f"torchrun restarted the ranks (restart {restarts}) after an earlier start failed: why it did is above and in its run "
         "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
     )
 

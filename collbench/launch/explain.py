@@ -185,7 +185,7 @@ def library(env: Mapping[str, str]) -> Library:
         done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=without_manager(env))
         said, path = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Library(mpi4py=version, problem=f"mpi4py {version} cannot be asked for its MPI library: {error}")
+        return Library(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Library(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
@@ -240,11 +240,11 @@ _RENDERED: Mapping[Kind, tuple[Severity, str]] = {
     ),
     Kind.OWN_HOST_HAS_NO_ADDRESS: (
         "severe",
-        "this host, '{name}', has no address except loopback, so other hosts cannot reach it: bring up its network interface",
+        "this host, '{name}', has only loopback addresses, so other hosts cannot reach it: bring up its network interface",
     ),
     Kind.MEETING_IS_LOOPBACK: (
         "warning",
-        "rank 0's host '{name}' is a loopback address ({at}), which leads each host to itself; if ranks run on other hosts, set "
+        "rank 0's host '{name}' is a loopback address ({at}), by which each host reaches only itself; if ranks run on other hosts, set "
         "MASTER_ADDR to an address of rank 0's host in the network between the hosts",
     ),
     Kind.MEETING_DOES_NOT_RESOLVE: (
@@ -253,7 +253,7 @@ _RENDERED: Mapping[Kind, tuple[Severity, str]] = {
     ),
     Kind.NO_ROUTE_TO_MEETING: (
         "severe",
-        "there is no route from this host to rank 0's host '{name}' ({at}): set MASTER_ADDR to an address that has one",
+        "rank 0's host '{name}' ({at}) cannot be reached from this host: no route; set MASTER_ADDR to an address that has one",
     ),
     Kind.IPV6_ONLY: (
         "note",
@@ -404,7 +404,7 @@ def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
     if in_pod(env):
         index = env.get("JOB_COMPLETION_INDEX", "")
         found.append(f"pod {env.get('HOSTNAME', 'without a name')} of Kubernetes{f', index {index} of its job' if index else ''}")
-    return found or ["started by no launcher, and in no scheduler's job"]
+    return found or ["not started by a launcher, and not in a scheduler's job"]
 
 
 def _launch(info: LaunchInfo) -> str:
@@ -482,7 +482,7 @@ def _by_torchrun(program: list[str], found: Sequence[Found]) -> Iterator[Typed]:
     for one in [each for each in found if each.name == "torchrun"][:1]:
         name = one.name if one.first else str(one.path)
         words = [name, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED]
-        yield Typed("2 ranks on this host, as training starts", shlex.join([*words, "--backend", "gloo"]))
+        yield Typed("2 ranks on this host, started like a training", shlex.join([*words, "--backend", "gloo"]))
 
 
 def _by_slurm(
@@ -553,7 +553,7 @@ def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: in
         problems.append(
             Problem(
                 "warning",
-                f"{those} did not answer rank 0: their software is not known; see whether they reach rank 0's host by UDP, and whether "
+                f"{those} did not answer rank 0: their software is unknown; check that they reach rank 0's host by UDP, and whether "
                 "COLLBENCH_SECRET, or the secret in the home directory, is the same there",
             )
         )

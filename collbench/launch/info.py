@@ -35,7 +35,7 @@ def place(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, 
     """Rank and number of ranks from two variables. Raises UsageError unless 0 ≤ rank < size."""
     rank, size = number(env, rank_name), number(env, size_name)
     if rank >= size:
-        raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0, mend or unset both variables")
+        raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0; correct or unset both variables")
     return rank, size
 
 
@@ -47,7 +47,7 @@ def local_place(env: Mapping[str, str], rank_name: str, size_name: str, ranks: i
     local_ranks = number(env, size_name, local_rank + 1)
     if not local_rank < local_ranks <= ranks:
         raise UsageError(
-            f"{rank_name}={local_rank} and {size_name}={local_ranks} cannot be with {ranks} ranks: mend or unset these variables"
+            f"{rank_name}={local_rank} and {size_name}={local_ranks} contradict {ranks} ranks: correct or unset these variables"
         )
     return local_rank, local_ranks
 

@@ -102,8 +102,8 @@ def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
     if communicator_size == info.ranks:
         return None
     return (
-        f"MPI_COMM_WORLD has {_count(communicator_size)}, but {info.launcher} started {info.ranks}: the launcher does not serve "
-        f"this MPI library; use that library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
+        f"MPI_COMM_WORLD has {_count(communicator_size)}, but {info.launcher} started {info.ranks}: the launcher cannot "
+        f"start this MPI library; use the library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
     )
 
 
@@ -119,7 +119,7 @@ def _size_mismatch(info: LaunchInfo, env: Mapping[str, str]) -> str | None:
     told = env.get(name, str(info.ranks)).strip()
     if told == str(info.ranks):
         return None
-    return f"{name}={told}, but {info.launcher} started {info.ranks} ranks: start collbench by one launcher only, or unset {name}"
+    return f"{name}={told}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
 
 
 def _srun_remedy(library: str, flag: str, info: LaunchInfo) -> str:

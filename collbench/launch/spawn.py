@@ -107,7 +107,7 @@ def start_local(
     COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError if there is no mpiexec.
     """
     if ranks < 1:
-        raise UsageError(f"--ranks {ranks} starts nobody: give 1 or more")
+        raise UsageError(f"--ranks {ranks}: must be 1 or more")
     folder = _private_folder()
     try:
         shared = {**env, **_terminal_variables(env), "COLLBENCH_LOCAL": str(folder), "COLLBENCH_RANKS": str(ranks)}
@@ -138,11 +138,11 @@ def node_workers(
 ) -> int:
     """Under one task per node: runs this node's `k` ranks and returns their exit code. Raises UsageError where that cannot be."""
     if k < 1:
-        raise UsageError(f"--ranks-per-node {k} starts nobody: give 1 or more")
+        raise UsageError(f"--ranks-per-node {k}: must be 1 or more")
     if info.local_ranks != 1:
         raise UsageError(f"--ranks-per-node needs one task per node, but {info.launcher} started {info.local_ranks} here: drop it")
     if info.meeting == "mpi":
-        raise UsageError("--ranks-per-node under mpirun on several hosts needs to know where rank 0 is: export MASTER_ADDR")
+        raise UsageError("--ranks-per-node under mpirun on several hosts needs the host of rank 0: export MASTER_ADDR")
     shared = {**without_manager(env), **_terminal_variables(env)}
     children = [
         Child(f"rank {one.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(one)})
@@ -166,10 +166,10 @@ def default_ranks(gpus: int, per_process: int | None = None) -> int:
         return max(2, gpus)
     if gpus < per_process:
         raise UsageError(
-            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: choose a smaller one"
+            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: use a smaller number"
         )
     if gpus % per_process:
-        raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: choose a divisor of {gpus}, or say --ranks N")
+        raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: use a divisor of {gpus}, or --ranks N")
     return gpus // per_process
 
 
@@ -268,7 +268,7 @@ def _private_folder() -> Path:
 
 def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
     if mpiexec is None:
-        raise UsageError("no mpiexec is there to start MPI ranks: `pip install collbench[mpich]` brings one, or load the site's MPI module")
+        raise UsageError("mpiexec is not installed, and MPI ranks need it: pip install 'collbench[mpich]', or load the site's MPI module")
     return command(mpiexec, ranks, line)
 
 
@@ -300,7 +300,7 @@ def _speak_for_rank_0(number: int | None, folder: Path) -> None:
     run = folder / "run-0"
     where = run.read_text(encoding="utf-8", errors="surrogateescape") if run.exists() else ""
     what = f"what was measured is in {where}" if where else "nothing was measured"
-    say(f"interrupted by {name_of(number)}, and rank 0 was killed before it could say more: {what}")
+    say(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report: {what}")
 
 
 def _recorded(folder: Path) -> list[int]:

@@ -67,7 +67,7 @@ class Child:
                 preexec_fn=before_exec,  # noqa: PLW1509 (the parent has no threads)
             )
         except OSError as error:
-            raise UsageError(f"{self.name} cannot be started ({error}): is {self.command[0]} there?") from error
+            raise UsageError(f"{self.name} cannot be started ({error}): check that {self.command[0]} is installed") from error
         return os.pidfd_open(self.process.pid)
 
     @property

@@ -219,14 +219,14 @@ def _meets_others(host: str, ran: Ran) -> bool:
 def _unknown(moved: dict[str, Any]) -> str | None:
     """Why what left a host cannot be told, or None. Ranks of several hosts talk over TCP; some drivers count once a second."""
     if moved["came_or_went"]:
-        return f"{', '.join(moved['came_or_went'])} came or went meanwhile"
+        return f"{', '.join(moved['came_or_went'])} appeared or disappeared meanwhile"
     if moved["silent"]:
-        return f"{', '.join(moved['silent'])} has no counter of what it moves"
+        return f"{', '.join(moved['silent'])} has no byte counter"
     lost = [name for kind in ("interfaces", "ports") for name, counts in moved[kind].items() if _lost(counts)]
     if lost:
-        return f"the counters of {', '.join(lost)} went back: they wrapped, or were reset"
+        return f"the counters of {', '.join(lost)} decreased: they wrapped or were reset"
     if not any(moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]):
-        return "no interface counted the packets in which the ranks talked meanwhile: its counters are not kept up, or not shown here"
+        return "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
     return None
 
 

@@ -73,7 +73,7 @@ def _middle(elapsed: NDArray[np.int64]) -> float:
 
 def canary(world: World) -> Canary | None:
     """A canary, or None where the native loop was not built at some rank."""
-    lacking = world.first(None if library() else "no native loop", "looking for a canary")
+    lacking = world.first(None if library() else "no native loop", "preparing the state probe")
     return None if lacking else Canary(world)
 
 
@@ -147,7 +147,7 @@ def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, ins
 
     Without `instruments` no counter is read.
     """
-    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: looking at the machine"
+    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: reading the machine state"
     loop_s = 0.0
     while True:
         before = canary.sing() if canary else None  # the ranks come to it together; later the one that reads counters would be missed

@@ -51,9 +51,9 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
         return _not_used(facts, machines, net)
     if not (facts["gdr"]["send"] and facts["gdr"]["receive"]):
         way = "[send]" if facts["gdr"]["send"] else "[receive]"
-        return Capability("unknown", f"NCCL's log shows it for {way} alone: the lines of the other direction are missing")
+        return Capability("unknown", f"NCCL's log shows it only for {way}: the lines of the other direction are missing")
     if rdma_bytes == 0:
-        return Capability("capable, not used", f"{told}, but no RDMA port moved a byte: nothing went that way")
+        return Capability("capable, not used", f"{told}, but no RDMA port moved any bytes: that path was not used")
     return Capability("proven used", told)
 
 
@@ -63,12 +63,12 @@ def _but(facts: Mapping[str, Any]) -> str:
     if not hosts:
         return ""
     more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    return f"; not all of {', '.join(hosts[:_MOST_HOSTS])}{more}"
+    return f"; not all on {', '.join(hosts[:_MOST_HOSTS])}{more}"
 
 
 def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) -> Capability:
     could = _could(machines)
-    why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log names no connection"
+    why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log lists no connections"
     if could.state == "not capable":
         return could
     told = f"{why}; {could.why}"
@@ -149,7 +149,7 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "gdr": _gdr(told), "hosts_without_gdr": sorted({each["host"] for each in told if _undirect(each["transports"])}),
         "stated": {kind: max(each["stated"].get(kind, 0) for each in told) for kind in _kinds(told)}, "choices": _merged(told),
         "warnings": list(dict.fromkeys(text for each in told for text in each["warnings"]))[:_MOST_WARNINGS],
-        "sentence": sentence(channels) if channels else why or "NCCL's log names no connection",
+        "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
     }  # fmt: skip
 
 
@@ -368,13 +368,13 @@ def _of_user(env: Mapping[str, str], name: str) -> str | None:
 
 def _not_ours(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
     if not level:
-        return DebugLog(env, why=f"{_FILE} is set without {_LEVEL}, so that NCCL writes nothing: unset it, or set {_LEVEL}=INFO")
+        return DebugLog(env, why=f"{_FILE} is set without {_LEVEL}, so NCCL writes no log: unset it, or set {_LEVEL}=INFO")
     if level.strip().upper() not in _ENOUGH:
-        return DebugLog(env, why=f"{_LEVEL}={printable(level)} is set, which tells no paths: unset it, or set INFO")
+        return DebugLog(env, why=f"{_LEVEL}={printable(level)} is set, which logs no paths: unset it, or set INFO")
     if not file or file.startswith("/dev/"):
-        return DebugLog(env, why=f"{_LEVEL} is set and goes to the output: unset it, or set {_FILE}=/tmp/nccl.%h.%p.log, too")
+        return DebugLog(env, why=f"{_LEVEL} is set and is written to the output: unset it, or set {_FILE}=/tmp/nccl.%h.%p.log, too")
     if "%p" not in file.replace("%%", ""):
-        return DebugLog(env, why=f"{_FILE}={printable(file)} has no %p, so that ranks of a host overwrite one another: add it")
+        return DebugLog(env, why=f"{_FILE}={printable(file)} has no %p, so the ranks of a host overwrite each other's log: add %p")
     return DebugLog(env, file=Path(_expanded(file)))
 
 
@@ -436,7 +436,7 @@ def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
         return Answer(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
     place = _place(env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}")
     if place is None:
-        return Answer(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is no HOST:PORT")
+        return Answer(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is not a valid HOST:PORT")
     where = f"{printable(place[0], 80)}:{place[1]}"
     try:
         with _Client(place, deadline_s) as client:
@@ -445,7 +445,7 @@ def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
         return Answer(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return Answer(None, f"NCCL's RAS at {where} could not be asked ({printable(why, 120)}); NCCL has it since 2.24")
+        return Answer(None, f"NCCL's RAS at {where} cannot be reached ({printable(why, 120)}); NCCL has RAS since 2.24")
 
 
 class _Client:
@@ -512,15 +512,15 @@ def _place(address: str) -> tuple[str, int] | None:
 def _sentence(answer: str) -> str:
     """Of JSON or of text."""
     if not answer.strip():
-        raise ValueError("says nothing")
+        raise ValueError("sends an empty answer")
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):
         if answer.lstrip().startswith("{"):
-            raise ValueError("its answer ends early") from None
+            raise ValueError("sends an incomplete answer") from None
         return _of_text(answer)
     if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
-        raise ValueError("says something unknown")
+        raise ValueError("sends an answer of an unknown form")
     return _of_json(document["communicators"])
 
 
@@ -540,7 +540,7 @@ def _of_json(communicators: list[Any]) -> str:
         more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
         return f"NCCL's RAS: {_short('; '.join(parts[:_MOST_NAMED]))}{more}"
     ranks = max((len(_ranks(each, "ranks")) for each in known), default=0)
-    return f"NCCL's RAS hears all {ranks} ranks, and none lags behind" if ranks else "NCCL's RAS knows no communicator"
+    return f"NCCL's RAS reaches all {ranks} ranks, and none is behind" if ranks else "NCCL's RAS lists no communicators"
 
 
 def _missing(communicator: dict[str, Any]) -> Iterator[str]:
@@ -656,4 +656,4 @@ def rdma_bytes(moved: dict[str, Any]) -> int | None:
 def ask_ras() -> str:
     """What NCCL's RAS says about ranks that lag or are gone, or why it does not."""
     answer = ask(os.environ)
-    return answer.sentence or answer.why or "NCCL's RAS says nothing"
+    return answer.sentence or answer.why or "NCCL's RAS reports nothing"

@@ -27,7 +27,7 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
     with _joined(info, timeout_s) as world:
         machines = probed(world)
         code = tell(machines) if machines is not None else FINE
-        return world.decide(code, "telling what was probed")
+        return world.decide(code, "reporting the probed hosts")
 
 
 def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:

@@ -118,11 +118,11 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _texts("", steering(_object(info.get("environment"))))
     suite, wanted = _object(info.get("suite")), _object(info.get("asked"))
     yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
-    yield "what was asked for", "recorded" if wanted else "not recorded"
+    yield "what was requested", "recorded" if wanted else "not recorded"
     yield from _texts("", wanted.get("options"))
-    yield from _texts("the cells' ", wanted.get("values"))
-    yield "the number of cells", str(wanted.get("cells"))
-    yield "how the cells are put together (SHA-256)", str(wanted.get("digest"))
+    yield from _texts("the cases' ", wanted.get("values"))
+    yield "the number of cases", str(wanted.get("cells"))
+    yield "how the cases are arranged (SHA-256)", str(wanted.get("digest"))
 
 
 def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:

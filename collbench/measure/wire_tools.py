@@ -138,11 +138,11 @@ def number(word: str) -> float | None:
 
 
 def last_words(printed: str) -> str:
-    """The last line that says something, printable and short; "it said nothing" where there is none."""
+    """The last line that says something, printable and short; "no message" where there is none."""
     lines = (line.strip(" -+|*\t\r") for line in reversed(printed.splitlines()))
     found = next((line for line in lines if line), "")
     said = "".join(letter if letter.isprintable() else "?" for letter in found[:_LONGEST_QUOTE])
-    return said or "it said nothing"
+    return said or "no message"
 
 
 # fi_pingpong of libfabric (https://ofiwg.github.io/libfabric/main/man/fi_pingpong.1.html): half the round trip of a message.
@@ -255,7 +255,7 @@ def rate_in(output: str) -> float | None:
 def complaint(output: str) -> str:
     """The last line in which perftest says why it failed."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" -*\t")]
-    return f"perftest: {lines[-1]}" if lines else "perftest failed and did not say why"
+    return f"perftest: {lines[-1]}" if lines else "perftest failed without a message"
 
 
 def free_port() -> int:
@@ -538,7 +538,7 @@ class Tool:
             waiting.unregister(fd)
         parts[fd] += chunk
         if len(parts[fd]) > _MOST_BYTES:
-            raise RunFailed(f"{self._command[0]} prints more than {_MOST_BYTES >> 20} MiB: that is no result")
+            raise RunFailed(f"{self._command[0]} printed more than {_MOST_BYTES >> 20} MiB, which is not a valid result")
 
 
 def once(command: Sequence[str], limit_s: float) -> Done:
@@ -567,7 +567,9 @@ def _listens(port: int) -> bool:
 def _ending_with_us(limit_s: float) -> list[str]:
     """What ends a tool whose parent was killed (util-linux), and one whose parent was stopped (coreutils); each ends the one behind it."""
     if shutil.which("setpriv") is None or shutil.which("timeout") is None:
-        raise RunFailed("setpriv (util-linux) or timeout (coreutils) is not installed here, and without them a tool could outlive us")
+        raise RunFailed(
+            "setpriv (util-linux) or timeout (coreutils) is not installed here: without them a tool could run on after collbench"
+        )
     with_parent = ["setpriv", "--pdeathsig", "KILL"]
     return [*with_parent, "timeout", "-s", "KILL", str(math.ceil(limit_s) + _SPARE_S), *with_parent]
 
@@ -809,7 +811,7 @@ def _came(tool: WireTool, ask: Ask, course: Course, port: int | None, told: Told
     client = shlex.join(tool.client(ask, course.address, port)) if port else ""
     said = told.get("value")
     if not said:
-        return Ran(None, str(told.get("why", f"{tool.name} said nothing")), server, client)
+        return Ran(None, str(told.get("why", f"{tool.name} printed nothing")), server, client)
     figure, left = Figure(**said["figure"]), said["left"]
     strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
     return Ran(figure, None, server, client, other_path=strayed, left_bytes=left)

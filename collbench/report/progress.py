@@ -220,7 +220,7 @@ class PairsListening(Listening):
         """Moves the live line, or writes one for the log."""
         what = f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
         if total is None:
-            self._reporter.note(f"round {done} of suspects again: {what}")
+            self._reporter.note(f"suspects again, round {done}: {what}")
         elif self._live:
             self._reporter.progress(f"round of {what}", done, total, eta_s)
         else:

@@ -89,7 +89,7 @@ def test_without_rank_0_the_others_say_whom_they_looked_for(meeting):
     (found,) = ends([start(TALK, 1, 2, meeting, timeout_s=0.5)])
     assert found.code == 4
     assert found.said[0] == "WaitExpired"
-    assert f"found no rank 0 at {meeting.place}" in found.said[1]
+    assert f"cannot connect to rank 0 at {meeting.place}" in found.said[1]
     assert "within 0.5 s" in found.said[1]
 
 
@@ -177,7 +177,7 @@ def test_a_rank_of_a_launch_of_another_size_has_other_keys(tmp_path):
     assert [one.code for one in found] == [0, 0, 4]
     assert found[2].said[0] == "WaitExpired"
     assert (
-        "rank 5 was refused where rank 0 should be" in found[2].said[1] or "found no rank 0" in found[2].said[1]
+        "rank 5 was refused at the place of rank 0 should be" in found[2].said[1] or "cannot connect to rank 0" in found[2].said[1]
     )  # which may have left already
 
 
@@ -204,7 +204,7 @@ def test_a_master_port_that_is_taken(tmp_path):
     assert found.code == 2
     assert found.said == [
         "UsageError",
-        f"rank 0 cannot listen for the other ranks: port {port} is taken (Address already in use); set MASTER_PORT to a free one",
+        f"rank 0 cannot listen for the other ranks: port {port} is taken (Address already in use); set MASTER_PORT to a free port",
     ]
 
 

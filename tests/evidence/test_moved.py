@@ -14,7 +14,7 @@ from tests.helpers import make_cell
 
 MIB = 1 << 20
 TWO = {0: "h1", 1: "h2"}
-STOOD = "no interface counted the packets in which the ranks talked meanwhile: its counters are not kept up, or not shown here"
+STOOD = "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
 
 
 def ran(size=MIB, iterations=100, host_of=TWO, operation="allreduce", **changes):
@@ -80,10 +80,10 @@ def test_rdma_ports_count_too():
 
 
 @pytest.mark.parametrize(("changes", "why"), [
-    ({"silent": ["cxi0"]}, "cxi0 has no counter of what it moves"),
-    ({"came_or_went": ["eth1"]}, "eth1 came or went meanwhile"),
-    ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 went back: they wrapped, or were reset"),
-    ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 went back: they wrapped, or were reset"),
+    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"),
+    ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
+    ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 decreased: they wrapped or were reset"),
+    ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 decreased: they wrapped or were reset"),
     ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),
 ])  # fmt: skip
 def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):

@@ -288,11 +288,11 @@ def test_nodes_meet_with_as_many_ranks_as_the_smallest_has():
 @pytest.mark.parametrize(
     ("asked", "by_host", "sentence"),
     [
-        ({}, [[0]], "pairs needs two ranks, and this launch has one: start more, without a launcher by --ranks 2"),
-        ({"by": "node"}, [[0, 1]], "--by node needs two nodes, and all ranks are on h0: start ranks on others, too, or choose --by rank"),
-        ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 asks for more partners than each of 4 ranks has: choose 1 to 3"),
-        ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 asks for more partners than each of 2 nodes has: choose 1"),
-        ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: there is no rank 4 among 4: choose one from 0 to 3"),
+        ({}, [[0]], "pairs needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)"),
+        ({"by": "node"}, [[0, 1]], "--by node needs two nodes, but all ranks are on h0: start ranks on more nodes, or use --by rank"),
+        ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 exceeds the partners of each of 4 ranks: use 1 to 3"),
+        ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 exceeds the partners of each of 2 nodes: use 1"),
+        ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: not a valid rank of 4: use 0 to 3"),
     ],
 )
 def test_what_does_not_fit_the_launch_is_refused(asked, by_host, sentence):

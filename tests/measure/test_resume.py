@@ -263,9 +263,9 @@ def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, w
     [
         ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
         ({"check": 2}, "--check was 1 and is 2"),
-        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cells' size_bytes was 8, 64, 512, 4096 and is 8, 64 "),
-        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cells' operation was allreduce and is broadcast "),
-        ({"ranks": 3}, "the number of ranks was 1 and|the cells' ranks was 4 and is 3"),
+        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64 "),
+        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast "),
+        ({"ranks": 3}, "the number of ranks was 1 and|the cases' ranks was 4 and is 3"),
         ({"seed": 3}, "--seed was 0 and is 3"),
     ],
 )
@@ -310,8 +310,8 @@ def changed(path, value):
         (["host", "kernel"], "5.4", "the host's kernel was 5.4 and is 6.1"),
         (["suite", "digest"], "e", "the suite's text (SHA-256) was e and is d"),
         (["suite"], None, "the suite was not set and is quick (the suite's text (SHA-256) differs, too)"),
-        (["asked", "digest"], "b", "how the cells are put together (SHA-256) was b and is a"),
-        (["asked"], None, "what was asked for was not recorded and is recorded (and 2 more differences)"),
+        (["asked", "digest"], "b", "how the cases are arranged (SHA-256) was b and is a"),
+        (["asked"], None, "what was requested was not recorded and is recorded (and 2 more differences)"),
     ],
 )
 def test_what_differs_is_named(path, value, told):

@@ -227,7 +227,7 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
     other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
     if other is not None:
         theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
-        world.refuse(f"{world.members[other]} has read another traffic ({theirs}) than rank 0 ({ours}): give every node the same file")
+        world.refuse(f"{world.members[other]} has other traffic ({theirs}) than rank 0 ({ours}): copy the same file to every node")
 
 
 def check_memory(work: list[Work], world: World) -> None:
@@ -255,14 +255,14 @@ def _too_large(work: list[Work], world: World) -> str | None:
         if need <= free:
             fitting.add(cell.size_bytes)
         else:
-            whose = f"for its {here} ranks there" if device is None else "on each GPU"
-            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free"))
+            whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free"))
     if not missing:
         return None
     _, cell, why = max(missing, key=lambda one: one[0])
     smallest = min(misfit.size_bytes for _, misfit, _ in missing)
     fits = max((size for size in fitting if size < smallest), default=0)  # for every operation and type that was requested
-    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
+    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
     return f"{cell.title()} needs {why}: {remedy}"
 
 
@@ -289,7 +289,8 @@ class CoresShared(Fact, frozen=True):
         """Return the sentence."""
         return (
             f"{self.ranks} ranks share {plural(self.cores, 'core')} on {self.host}: times include the wait for a core, so no percentage is "
-            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI, whose ranks yield; MPICH spins, and 8 bytes take 10 ms)"
+            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI, whose ranks yield; MPICH spins: 8 bytes take "
+            "10 ms)"
         )
 
 

@@ -117,7 +117,7 @@ def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Cha
 def _without(channel: Channel, wrong: str | None) -> Channel:
     if wrong:
         return _wrong(channel, wrong)
-    return replace(channel, na="too little arrived within the time given to tell a rate: raise --max-time")
+    return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
 
 
 def _wrong(channel: Channel, wrong: str) -> Channel:
@@ -168,14 +168,14 @@ def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, pa
 def _not_ours(channel: Channel) -> Channel:
     from dataclasses import replace
 
-    return replace(channel, na="the launcher gave the ranks of this host no CPU of this NUMA node: ask it for all of them")
+    return replace(channel, na="the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher")
 
 
 def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Job:
     from dataclasses import replace
 
     about = (
-        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; no source tells the DIMMs' rate"
+        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
     told = replace(channel, limited_by=about)
     return Job(told, lambda: _copied(told, cpus, seconds, patience_s))
@@ -360,7 +360,7 @@ def _slot(machine: Machine, gpu: Gpu) -> Link:
     from collbench.machine.peak.links import PcieTree, unknown
 
     known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
-    return PcieTree(machine).of_gpu(known) if known else unknown(f"no source tells of {gpu.name} at {gpu.bus_id}")
+    return PcieTree(machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}")
 
 
 # The channels from one host's memory to another's through MPI. Which link its library took, the counters tell.
@@ -397,12 +397,12 @@ def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, second
 
 def _misfit(world: World) -> str | None:
     if len(world.hosts) == 1:
-        return "one host: MPI passes bytes through its memory and over no NIC; a launch on two hosts measures it"
+        return "one host: MPI uses shared memory and not the NIC; start on two hosts to measure it"
     if len(world.hosts) != 2:
-        return f"measured between two hosts, and these are {len(world.hosts)}: launch on two of them"
+        return f"measured between two hosts, but this launch has {len(world.hosts)}: start on two of them"
     hosts = [[world.members[rank].host for rank in group] for group in ((i, i + world.size // 2) for i in range(world.size // 2))]
     if world.size % 2 or any(pair != list(world.hosts) for pair in hosts):
-        return "the ranks are not laid out in two equal blocks, one a host: launch as many on each"
+        return "the hosts have different numbers of ranks: start the same number on each"
     return None
 
 
@@ -434,7 +434,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     if measured is None:
         return row
     told = _told(row, way, links, backend)
-    told = replace(told, limited_by=f"{told.limited_by}; MPI does not tell whether by GPUDirect RDMA") if device == "cuda" else told
+    told = replace(told, limited_by=f"{told.limited_by}; MPI does not report whether it uses GPUDirect RDMA") if device == "cuda" else told
     return _figures(told, ready, measured, wrong[0].sentence() if wrong else None)
 
 
@@ -457,7 +457,7 @@ def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backen
         row = against(row, tcp)
         row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
     else:
-        row = replace(row, limited_by=f"no counter of {row.source} shows the way that {library} took", flags=("path_unproven",))
+        row = replace(row, limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
     return row
 
 
@@ -488,10 +488,7 @@ def _rdma(machine: Machine | None) -> Link | None:
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
 _UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare what arrived
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
-_NO_OFF = (
-    "perftest reads GPU memory by GPUDirect RDMA or not at all: `collbench p2p --backend nccl --gdr-check` on two hosts sets both "
-    "ways against each other"
-)
+_NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --backend nccl --gdr-check` on two hosts compares both paths"
 
 
 @dataclass(frozen=True)
@@ -570,7 +567,7 @@ def _row(name: str, pair: Pair, rail: tuple[Device, Device], why: str | None, gp
     if why:
         return replace(row, flags=())
     row = against(row, min((source.link, target.link), key=lambda link: link.known))
-    return replace(row, limited_by=f"{row.limited_by}; back into the same device, not over a cable") if pair.inside else row
+    return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
 def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
@@ -583,7 +580,7 @@ def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
     said = _with_server(Server(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
     if "value" not in said:
-        return replace(row, na=said.get("why", "perftest said nothing"), flags=())
+        return replace(row, na=said.get("why", "perftest printed nothing"), flags=())
     rates, sent = said["value"]
     if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
         row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
@@ -623,7 +620,7 @@ def _software(nic: Nic) -> bool:
 # The channels over TCP: one stream and several, from each host to the next; on one host over loopback.
 
 STREAMS = (1, 8)
-_INSIDE = "loopback: no link in it, the CPUs limit it"
+_INSIDE = "loopback: uses no link; the CPUs limit it"
 
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
@@ -790,7 +787,7 @@ def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, t
         rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
         if world.rank == 0:
             tell(rows)
-        return world.decide(exit_code(rows), "telling what was measured")
+        return world.decide(exit_code(rows), "sending the results")
 
 
 def exit_code(rows: Sequence[Channel]) -> int:

@@ -231,10 +231,10 @@ class Places:
 def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
     """The places of a launch, from its hosts and the ranks on each. Raises UsageError where there are no two of them."""
     if sum(map(len, by_host)) < 2:
-        raise UsageError(f"{asked.launch.command} needs two ranks, and this launch has one: start more, without a launcher by --ranks 2")
+        raise UsageError(f"{asked.launch.command} needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)")
     by = asked.by or ("node" if len(hosts) > 1 else "rank")
     if by == "node" and len(hosts) < 2:
-        raise UsageError(f"--by node needs two nodes, and all ranks are on {hosts[0]}: start ranks on others, too, or choose --by rank")
+        raise UsageError(f"--by node needs two nodes, but all ranks are on {hosts[0]}: start ranks on more nodes, or use --by rank")
     if by == "node":
         width = min(map(len, by_host))
         return Places(by, tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), sum(len(ranks) - width for ranks in by_host))
@@ -245,9 +245,7 @@ def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Seque
 def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
     """What is measured. Raises UsageError for a sample or a rank that the places do not have."""
     if asked.sample is not None and asked.sample >= places.n:
-        raise UsageError(
-            f"--sample {asked.sample} asks for more partners than each of {places.n} {places.by}s has: choose {_up_to(places.n - 1)}"
-        )
+        raise UsageError(f"--sample {asked.sample} exceeds the partners of each of {places.n} {places.by}s: use {_up_to(places.n - 1)}")
     center = None if asked.one_to_all is None else _place_of(asked.one_to_all, places, by_host)
     most = int(asked.budget_s / (MEASUREMENTS * asked.launch.budget.max_time_s))
     return schedule(places.n, at_once=asked.concurrent, center=center, partners=asked.sample, most=most, seed=seed)
@@ -256,7 +254,7 @@ def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[
 def _place_of(rank: int, places: Places, by_host: Sequence[Sequence[int]]) -> int:
     ranks = sum(map(len, by_host))
     if rank >= ranks:
-        raise UsageError(f"--one-to-all {rank}: there is no rank {rank} among {ranks}: choose one from 0 to {ranks - 1}")
+        raise UsageError(f"--one-to-all {rank}: not a valid rank of {ranks}: use 0 to {ranks - 1}")
     return next(place for place, those in enumerate(by_host) if rank in those) if places.by == "node" else rank
 
 
@@ -475,9 +473,15 @@ def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) ->
         return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
     least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
     if left is not None and left < least:
-        return _Carried(na=f"the stream left {way.source.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+        return _Carried(
+            na=f"the stream left {way.source.host} over another interface than {way.nic}, although it has the address of {way.nic}",
+            wrong=wrong,
+        )
     if came is not None and came < least:
-        return _Carried(na=f"the stream came to {way.target.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+        return _Carried(
+            na=f"the stream reached {way.target.host} over another interface than {way.nic}, although it has the address of {way.nic}",
+            wrong=wrong,
+        )
     known = median(np.array(rates))
     return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
 
@@ -815,7 +819,7 @@ class Field:
 
     def _over_nic(self, number: int, ask: Asked) -> HuntRound | None:
         if ask.nic not in self.streaming.rails:
-            return _nothing(number, ask, f"not all nodes have the interface {ask.nic}") if self.court.world.rank == 0 else None
+            return _nothing(number, ask, f"some nodes do not have the interface {ask.nic}") if self.court.world.rank == 0 else None
         return self.streaming.play(number, ask)
 
     def _in_groups(self, number: int, ask: Asked) -> HuntRound | None:
@@ -1307,7 +1311,7 @@ def tools_of(match: Match) -> Tools:
     """The tools that were asked for. All ranks call. Raises UsageError where one is missing, or the places are made up."""
     asked = match.asked.tools
     if asked and match.backend.virtual:
-        raise UsageError(f"--tools {','.join(asked)} needs real hosts, and {match.backend.name} makes them up: choose another --backend")
+        raise UsageError(f"--tools {','.join(asked)} needs real hosts, but {match.backend.name} simulates them: use another --backend")
     return tools_at_hand(match.launch.world, asked)
 
 

@@ -214,9 +214,9 @@ class Roles:
     def refusal(self, backend: Backend) -> str | None:
         """Why a backend cannot carry this, or None."""
         if backend.virtual:
-            return f"{backend.name} makes its ranks up in one process, where none can be ahead of another: choose {' or '.join(CAPABLE)}"
+            return f"{backend.name} simulates its ranks in one process, where no rank can be ahead: use {' or '.join(CAPABLE)}"
         if backend.name not in CAPABLE:
-            return f"a server cannot wait for whichever worker comes first on {backend.name}: choose {' or '.join(CAPABLE)}"
+            return f"on {backend.name} a server cannot wait for the next worker: use {' or '.join(CAPABLE)}"
         return None
 
     def bytes_at(self, rank: int) -> int:
@@ -231,19 +231,21 @@ def roles_of(step: Step, ranks: int) -> Roles:
     """From what the first worker exchanges in a round. Raises UsageError where that says no such thing, or has too many messages."""
     check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
-        raise UsageError("asynchronous training is messages between a worker and its servers, and this step has others")
+        raise UsageError("asynchronous training consists of messages between workers and servers, but this step has others")
     worker, dtype = step.exchanges[0].groups[0][0], dtype_named(step.exchanges[0].dtype)
     pushes, pulls = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for exchange in step.exchanges:
         for first, second in exchange.groups:
             if worker not in (first, second):
-                raise UsageError(f"{exchange.what}: a round is told of rank {worker} alone, and this is between {first} and {second}")
+                raise UsageError(
+                    f"{exchange.what}: a round has exchanges of rank {worker} only, but this one is between {first} and {second}"
+                )
             to, server = (pushes, second) if first == worker else (pulls, first)
             to[server] += [exchange.size_bytes // dtype.size] * exchange.times
     servers = tuple(sorted(pushes))
     workers = tuple(rank for rank in range(ranks) if rank not in servers)
     if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
-        raise UsageError(f"asynchronous training needs a worker beside {len(servers)} servers, and {ranks} ranks are there: start more")
+        raise UsageError(f"asynchronous training needs a worker besides {len(servers)} servers, but there are {ranks} ranks: start more")
     return Roles(servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype)
 
 
@@ -268,7 +270,7 @@ def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
         return None
     return (
         f"the buffers of {title} need {format_bytes(need)} on {world.me.host} for its {len(here)} ranks there, and {format_bytes(free)} is "
-        "free: choose a smaller model, or more servers"
+        "free: use a smaller model, or more servers"
     )
 
 
@@ -319,7 +321,7 @@ class Shard:
                 return
             if number[0] != turn:
                 here = self.roles.servers[self.server]
-                raise RunFailed(f"the server on rank {here} got update {number[0]} of rank {worker} when update {turn} was due")
+                raise RunFailed(f"the server on rank {here} received update {number[0]} of rank {worker} instead of update {turn}")
             for at, many in pieces[0]:
                 yield received(inbox[:many])
                 self.add(at, inbox[:many])
@@ -440,7 +442,7 @@ def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mis
 _WARMUPS = 3
 _MOST = 3000  # samples
 _WORKLOAD_SERVED_LARGEST = 2**31  # bytes of a message of gRPC
-_NO_REFERENCE = "no reference is of a library's own parameter servers"
+_NO_REFERENCE = "there is no reference for a library's own parameter servers"
 
 
 @runtime_checkable
@@ -486,11 +488,11 @@ def serves(backend: Backend, regime: Regime) -> bool:
 def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
     """The roles of a synchronous step, or why these servers are not for it. Raises UsageError for a shape that the regime refuses."""
     if regime.asynchronous(shape):
-        return "tensorflow's parameter servers know --update synchronous or sharded: for asynchronous choose mpi or gloo"
+        return "tensorflow's parameter servers support --update synchronous and sharded: for asynchronous use mpi or gloo"
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
     served = Served(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
-        return "tensorflow sends a bucket as one message, and gRPC carries none of 2 GiB: choose a smaller --bucket"
+        return "tensorflow sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket"
     return served
 
 
@@ -574,8 +576,8 @@ def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, wo
     return replace(figured, **check_fields(int(checked), mismatches))
 
 
-_NO_CEILING = "a worker shares a host with its server, and no reference is of workers that come when they like"
-_ON_HOSTS = "asynchronous training is measured on host memory: choose --device cpu"
+_NO_CEILING = "a worker shares a host with its server, and there is no reference for asynchronous workers"
+_ON_HOSTS = "asynchronous training is measured in host memory: use --device cpu"
 
 
 @dataclass
@@ -594,7 +596,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     assert roles is not None
     if launch.request.sweep.each[0].device == "cuda":
         return turn.row(na=_ON_HOSTS) if world.rank == 0 else None
-    carrier, budget, what = messenger(turn.backend), launch.request.budget, f"{turn.title}: workers at their own pace"
+    carrier, budget, what = messenger(turn.backend), launch.request.budget, "asynchronous workers"
     done = Done()
     with _watched(turn, world, "making its buffers"):
         done = _ready(roles, world.rank)
@@ -602,7 +604,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     with world.patient(budget.max_time_s):
         with _watched(turn, world, what):
             _go_on(done, carrier, budget, world)
-        updates = world.agree(len(done.round_s), what)
+        updates = world.agree(len(done.round_s), f"{turn.title}: {what}")
     pushed = {rank: updates[rank] for rank in roles.workers}
     checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
     wrong = _verified(done, carrier, pushed, turn, world) if checked else []
@@ -612,7 +614,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
 
 
 def _watched(turn: Turn, world: World, what: str) -> Any:
-    return world.watchdog.phase(what if what.startswith(turn.title) else f"{turn.title}: {what}")
+    return world.watchdog.phase(f"{turn.title}: {what}")
 
 
 def _ready(roles: Roles, rank: int) -> Done:

@@ -41,7 +41,7 @@ from collbench.operations.sweep import Sweep
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
-from collbench.units import format_bytes
+from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
 # What a parameter server does with the gradients that it gets: it adds up what every rank has sent to it, on the host's memory.
@@ -210,7 +210,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
         of_part[turn].append(exchange)
     parts = tuple(_part(each, turn, request, backend) for turn, each in enumerate(of_part))
     if not parts:
-        raise UsageError("this step exchanges nothing: nothing can be measured; start more ranks, or choose another way of training")
+        raise UsageError("this step has no exchanges to measure: start more ranks, or use another regime")
     order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
     return Plan(step, parts, tuple(order))
 
@@ -220,7 +220,7 @@ def check_number(step: Step) -> None:
     number = sum(exchange.times for exchange in step.exchanges)
     if number > MOST_EXCHANGES:
         raise UsageError(
-            f"this step makes {number:,} exchanges, and {MOST_EXCHANGES:,} are the most that can be held ready: choose a larger --bucket, "
+            f"this step makes {number:,} exchanges, but at most {MOST_EXCHANGES:,} can be prepared: use a larger --bucket, "
             "fewer --layers or --microbatches, or a smaller model"
         )
 
@@ -292,10 +292,10 @@ def too_large(title: str, plan: Plan, backend: Backend, world: World) -> str | N
     free = device if device is not None else free_memory()
     if need <= free:
         return None
-    whose = f"for its {here} ranks there" if device is None else "on each GPU"
+    whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
     return (
-        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free: choose a smaller "
-        "model, or smaller exchanges of it (--bucket, --microbatch; of fsdp more --layers)"
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free: "
+        "use a smaller model, or smaller exchanges (--bucket, --microbatch; of fsdp more --layers)"
     )
 
 
@@ -318,7 +318,7 @@ def _on_host(plan: Plan, here: int) -> Iterator[int]:
 
 # A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
 
-_ON_GPUS = "a server adds up on host memory: choose a backend on the CPU (--device cpu)"
+_ON_GPUS = "a server adds in host memory: use a backend on the CPU (--device cpu)"
 
 
 @dataclass(frozen=True)

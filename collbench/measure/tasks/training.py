@@ -325,8 +325,8 @@ def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measured | N
     seconds = world.decide(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
         raise UsageError(
-            f"a step of {turn.title} takes about {format_duration(seconds)}, and --timeout {world.timeout_s:g} ends what shows no progress "
-            f"for so long: raise it to {int(2 * seconds) + 1}, or choose a smaller model"
+            f"a step of {turn.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
+            f"for so long: use --timeout {int(2 * seconds) + 1}, or a smaller model"
         )
 
 
