@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
 from collbench.launch.info import number
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
@@ -86,7 +86,7 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
     except Interrupted as error:  # while no ranks' supervisor was there to take it
         code = error.exit_code
     if code:
-        say(_why_it_ended(code, one.title, left))
+        report_error(_why_it_ended(code, one.title, left))
     return code
 
 

@@ -16,12 +16,12 @@ from collbench.cli.options import (
     add_check,
     add_messages,
     add_options,
-    add_options_workload,
     add_samples,
     add_slowed,
     add_stop_on_wrong,
     add_tools,
     add_where,
+    add_workload_options,
     default_backends,
     local_ranks,
     make_request,
@@ -263,7 +263,7 @@ _DESCRIPTION = (
 def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("workload", help=_SUMMARY, description=_DESCRIPTION)
-    parser.later(partial(add_options_workload, parser))
+    parser.later(partial(add_workload_options, parser))
     parser.set_defaults(call=call_workload, gdr_check=False)
     return {"workload": parser}
 

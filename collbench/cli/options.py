@@ -534,11 +534,11 @@ _WORKLOAD_MAX_TIME_S = 10.0
 _METAVARS = {"model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X"}
 
 
-def add_options_workload(parser: Parser) -> None:
+def add_workload_options(parser: Parser) -> None:
     """Adds all of them."""
-    _add_what_workload(parser.add_argument_group("what to train"))
-    _add_how_workload(parser.add_argument_group("how to measure"))
-    _add_where_workload(parser.add_argument_group("launch and output"))
+    _add_training_options(parser.add_argument_group("what to train"))
+    _add_step_options(parser.add_argument_group("how to measure"))
+    _add_workload_output_options(parser.add_argument_group("launch and output"))
 
 
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
@@ -557,7 +557,7 @@ def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
     return tuple(found)
 
 
-def _add_what_workload(group: argparse._ArgumentGroup) -> None:
+def _add_training_options(group: argparse._ArgumentGroup) -> None:
     from collbench.workloads.registry import regimes
     from collbench.workloads.shape import USUAL, help_of
 
@@ -585,7 +585,7 @@ def _usual(name: str, knowing: Sequence[Regime]) -> str:
     return ", ".join(f"{value} for {' and '.join(names)}" for value, names in values.items())
 
 
-def _add_how_workload(group: argparse._ArgumentGroup) -> None:
+def _add_step_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend", metavar="NAMES", type=words,
                        help="nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU "
                             "backend)")  # fmt: skip
@@ -613,7 +613,7 @@ def _add_how_workload(group: argparse._ArgumentGroup) -> None:
     add_slowed(group)
 
 
-def _add_where_workload(group: argparse._ArgumentGroup) -> None:
+def _add_workload_output_options(group: argparse._ArgumentGroup) -> None:
     add_ranks(group)
     group.add_argument("--dry-run", action="store_true", help="print the exchanges of a step and their bytes, and exit")
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,

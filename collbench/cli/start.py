@@ -231,10 +231,10 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
     """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
-    from collbench.control.watchdog import AFTER_S, DeadMan
+    from collbench.control.watchdog import AFTER_S, StartupWatchdog
 
-    early = DeadMan()  # whoever is stopped before the others know of it is ended by nobody else
-    early.wind(timeout_s + AFTER_S)
+    early = StartupWatchdog()  # whoever is stopped before the others know of it is ended by nobody else
+    early.arm(timeout_s + AFTER_S)
     from collbench.control.tree import out_of_files
     from collbench.control.world import World
     from collbench.launch.detect import end_of_job

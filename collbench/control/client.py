@@ -25,12 +25,23 @@ from zmq.utils.monitor import parse_monitor_message
 from collbench.addresses import is_loopback, resolve
 from collbench.control.addresses import host_of, hub_places, node_place
 from collbench.control.builds import Call, Place, addresses_of, ask
-from collbench.control.diagnosis import Cause, HangDiagnosis, Node, ProcessEnd, Standing, is_stopped, own_stack, stack, standings, tool_here
-from collbench.control.io_thread import Keeper
+from collbench.control.diagnosis import (
+    Cause,
+    HangDiagnosis,
+    NodeProcesses,
+    ProcessEnd,
+    RankState,
+    is_stopped,
+    own_stack,
+    rank_states,
+    stack,
+    tool_here,
+)
+from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, RankRestarted, bundles, other_step, size_of
+from collbench.control.tree import LARGE_BYTES, Child, Downlinks, Entry, RankRestarted, bundles, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -45,7 +56,7 @@ _AFTER_REFUSAL_S = 1.0  # whoever has the wrong secret must not be a flood
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
-class Up:
+class Uplink:
     """Knocks at each place in turn until one welcomes it; from then on that one alone is spoken to. Used by one thread.
 
     places      where, and for how many seconds before the next place is tried as well
@@ -192,7 +203,7 @@ _STEP_S = 0.05
 _LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: what rank 0 said last is read before
 
 
-class Relay:
+class NodeAgent:
     """Everything here runs in the keeper's thread. `inbox` is what the rank's main thread waits at: messages, or errors to raise.
 
     stand      tells where this rank stands
@@ -205,9 +216,11 @@ class Relay:
     or_else    which others may have ended before it, where the launcher kills all ranks of a host for one
     """
 
-    def __init__(self, rank: int, up: Up, down: Down | None, stand: Callable[[], Standing], *, beat_s: float, ending: Ending) -> None:
+    def __init__(
+        self, rank: int, up: Uplink, down: Downlinks | None, stand: Callable[[], RankState], *, beat_s: float, ending: Ending
+    ) -> None:
         self.rank, self.up, self.down, self._stand, self._beat_s, self.ending = rank, up, down, stand, beat_s, ending
-        self.node = Node()
+        self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
         self.above = "rank 0"
@@ -217,7 +230,7 @@ class Relay:
         self._sent = 0
         self._offered: dict[int, deque[Message]] = {}
         self._partings: list[Message] = []
-        self._told: dict[int, Standing] = {}
+        self._told: dict[int, RankState] = {}
         self._about: dict[int, Any] = {}
         self._beat_at = 0.0
         self.address = ""
@@ -340,9 +353,9 @@ class Relay:
         self.inbox.put(PeerFailed(sentence, code))
         self.ending.begin(sentence, code, self.node)
 
-    def _held(self) -> list[Standing]:
+    def _held(self) -> list[RankState]:
         """Those of this node that cannot answer themselves, where they stood when they were last heard of."""
-        return [replace(self._told.get(rank, Standing(rank)), held=True) for rank in self.node.stopped()]
+        return [replace(self._told.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
 
     def _stack(self, message: Message) -> None:
         """A tool looks into the rank's process where there is one; otherwise the rank itself tells what Python knows."""
@@ -363,7 +376,7 @@ class Relay:
         elif message.kind is Kind.SAY:
             self._take(message.step, list(entries(message, child.ranks)))
         elif message.kind is Kind.BEAT:
-            self._told |= {one.rank: one for one in standings(message.body, child.ranks)}
+            self._told |= {one.rank: one for one in rank_states(message.body, child.ranks)}
         elif message.kind is Kind.OFFER and self.down:
             self.down.send(child, Message(Kind.GRANT, message.step))  # here is room for all that the ranks of a node have
         elif message.kind in (Kind.BYE, Kind.MOVED):
@@ -502,26 +515,26 @@ _HUB_ANSWERS_S = 3.0
 _ASK_BEFORE_S = 1.2
 
 
-class SpokeEnd:
+class Client:
     """What a rank says to rank 0 and hears from it; the first rank of a node speaks for the others there."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
         self._places = _places(info, secret)
         keys = Keys.of(secret)
-        up = Up(self._context, keys, self._places)
+        up = Uplink(self._context, keys, self._places)
         beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # rank 0 reads 200 beats a second at most
-        self._part = Relay(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
-        self._keeper = Keeper(self._part)
+        self._part = NodeAgent(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
+        self._keeper = IOThread(self._part)
         self._me: Member | None = None
         self._hub: Member | None = None
 
-    def _leading(self, keys: Keys) -> Down | None:
+    def _leading(self, keys: Keys) -> Downlinks | None:
         """Where the other ranks of this node come, if this is its first rank."""
         info = self._info
         if info.local_rank or info.local_ranks == 1 or info.meeting.startswith("ipc://"):
             return None
-        down = Down(self._context, keys)
+        down = Downlinks(self._context, keys)
         try:
             down.bind(node_place(info, self._secret))
         except zmq.ZMQError:  # the launcher's two nodes are one: the others find rank 0 by themselves

@@ -275,7 +275,7 @@ def _asked(line: Sequence[str]) -> str:
 _EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
 
 
-class Node:
+class NodeProcesses:
     """Processes of this node that this one watches. Used by one thread. `descriptors`: readable as soon as one has ended."""
 
     def __init__(self) -> None:
@@ -392,7 +392,7 @@ _LARGEST = 2**53  # a number beyond it, or none at all (NaN), is no count and no
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankState:
     """rank
     phase      what it is at ("allreduce 64 MiB on mpi: warm-up"), "" between phases
     waits      whether it waits there for the others over the control plane; else it works, or is inside a library
@@ -425,21 +425,21 @@ class Standing:
 _TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float), int, (int, float), bool)
 
 
-def standings(body: Any, ranks: set[int]) -> list[Standing]:
+def rank_states(body: Any, ranks: set[int]) -> list[RankState]:
     """What was told of these ranks. Raises Malformed for anything else."""
     if not isinstance(body, list):
         raise Malformed("not a valid list of states")
     return [_standing(one, ranks) for one in body]
 
 
-def _standing(one: Any, ranks: set[int]) -> Standing:
+def _standing(one: Any, ranks: set[int]) -> RankState:
     if not (isinstance(one, list) and len(one) == len(_TYPES)):
         raise Malformed("not a valid state of a rank")
     if not all(_is(value, wanted) for value, wanted in zip(one, _TYPES, strict=True)):
         raise Malformed("not a valid state of a rank")
     if one[0] not in ranks:
         raise Malformed("the state of a rank of another connection")
-    return Standing(one[0], one[1][:_LONGEST], *one[2:])
+    return RankState(one[0], one[1][:_LONGEST], *one[2:])
 
 
 def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
@@ -484,8 +484,8 @@ class HangEvidence:
     what: str
     timeout_s: float
     members: Mapping[int, str]
-    answers: Mapping[int, Standing]
-    heard: Mapping[int, Standing] = field(default_factory=dict)
+    answers: Mapping[int, RankState]
+    heard: Mapping[int, RankState] = field(default_factory=dict)
     gone: Sequence[int] = ()
     how: Mapping[int, ProcessEnd] = field(default_factory=dict)
     beside: Mapping[int, HostKilled] = field(default_factory=dict)
@@ -572,7 +572,7 @@ def _usual(seen: HangEvidence) -> tuple[tuple[int, int], str]:
     return usual, max(phases, key=lambda phase: (phases[phase], phase))
 
 
-def _how_late(one: Standing, usual: tuple[int, int], where: str) -> dict[str, Any]:
+def _how_late(one: RankState, usual: tuple[int, int], where: str) -> dict[str, Any]:
     if one.phase == where and one.step == usual[0]:
         return {"iteration": usual[1]}
     return {"detail": one.phase or _BETWEEN, "iteration": one.place[1]}
@@ -614,7 +614,7 @@ _MAIN_S = 0.5  # for rank 0's main thread, where it waits for what it is told
 
 
 @dataclass(frozen=True)
-class Echo:
+class SecondaryError:
     """An error that a rank has met: the reason itself, unless another rank has ended or is silent. `own`: rank 0's."""
 
     sentence: str
@@ -629,10 +629,10 @@ class Outcome:
     sentence: str
     code: int
     facts: dict[str, Any]
-    echo: Echo | None = None
+    echo: SecondaryError | None = None
 
 
-class Inquiry:
+class HangInquiry:
     """One roll call, in the keeper's thread. `answers` by rank, `held` by rank, `stacks` by rank: whoever receives them puts them here.
 
     what      the phase that somebody is stuck in, "" where a process has ended or a rank has met an error
@@ -640,10 +640,10 @@ class Inquiry:
     patient   who is missing may go on with honest work
     """
 
-    def __init__(self, hub: Coordinator, what: str, echo: Echo | None = None, *, patient: bool = False) -> None:
+    def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
         self.what, self.echo, self.patient, self._hub = what, echo, patient, hub
-        self.answers: dict[int, Standing] = {}
-        self.held: dict[int, Standing] = {}
+        self.answers: dict[int, RankState] = {}
+        self.held: dict[int, RankState] = {}
         self.stacks: dict[int, str] = {}
         self._unreachable: set[int] = set()
         self._own_paths: list[PathReport] = []
@@ -656,7 +656,7 @@ class Inquiry:
         self._called_at, self._looked_at = time.monotonic(), 0.0
         self._call()
 
-    def heard(self, one: Standing) -> None:
+    def heard(self, one: RankState) -> None:
         """A rank, or the first one of its node, says where it stands."""
         (self.held if one.held else self.answers)[one.rank] = one
 
@@ -683,7 +683,7 @@ class Inquiry:
         if self._is_certain:
             return
         for rank in self._hub.node.stopped():
-            self.held[rank] = self._hub.heard.get(rank, (Standing(rank), 0.0))[0]
+            self.held[rank] = self._hub.heard.get(rank, (RankState(rank), 0.0))[0]
         self._hub.down.tell(Message(Kind.WHERE))
 
     @property
@@ -862,7 +862,7 @@ class Inquiry:
         return {"standing": standing, "stacks": {str(rank): text for rank, text in self.stacks.items()}, **met}
 
 
-class Inquiries:
+class HangInquiries:
     """Rank 0's roll calls, one at a time, and what comes of them. Everything here runs in the keeper's thread.
 
     Rank 0 speaks before the others learn that everything ends: then a launcher may kill it at any moment.
@@ -870,17 +870,17 @@ class Inquiries:
 
     def __init__(self, hub: Coordinator) -> None:
         self._hub = hub
-        self._now: Inquiry | None = None
+        self._now: HangInquiry | None = None
         self._due = math.inf
         self._reason: tuple[str, int] | None = None
         self._speak_at = math.inf
 
-    def begin(self, what: str, echo: Echo | None = None, *, patient: bool = False) -> None:
+    def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
         """Asks every rank where it stands; the sentence comes a moment later. `patient`: none, where all are there and move."""
         if self._reason or self._hub.ending.begun:
             return
         if self._now is None:
-            self._now, self._due = Inquiry(self._hub, what, echo, patient=patient), 0.0
+            self._now, self._due = HangInquiry(self._hub, what, echo, patient=patient), 0.0
         self._now.echo = self._now.echo or echo
         self._now.patient = self._now.patient and patient
 
@@ -890,13 +890,13 @@ class Inquiries:
         A launcher's signal, too, may be the echo of an end that is still to be heard of.
         """
         if own and self._hub.ending.begun:
-            self._hub.inbox.put(Cleared())
+            self._hub.inbox.put(NoOtherCause())
         elif own or code in (FAILED, INTERRUPTED, TERMINATED):
-            self.begin("", Echo(sentence, code, own))
+            self.begin("", SecondaryError(sentence, code, own))
         else:
             self.conclude(sentence, code)
 
-    def heard(self, one: Standing) -> None:
+    def heard(self, one: RankState) -> None:
         """A rank, or the first one of its node, has been asked and answers."""
         if self._now:
             self._now.heard(one)
@@ -923,7 +923,7 @@ class Inquiries:
         """Goes on; returns when it wants to be called again."""
         if self._hub.ending.begun:
             if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for what nobody looks for any longer
-                self._hub.inbox.put(Cleared())
+                self._hub.inbox.put(NoOtherCause())
             self._now = None
             return math.inf
         if self._now and now >= self._due:
@@ -943,10 +943,10 @@ class Inquiries:
         self._hub.facts = outcome.facts
         if outcome.echo and outcome.echo.own:
             self._now = None
-            self._hub.inbox.put(Cleared())
+            self._hub.inbox.put(NoOtherCause())
         else:
             self.conclude(outcome.sentence, outcome.code)
 
 
-class Cleared:
+class NoOtherCause:
     """For rank 0's main thread: the error that it has met is the reason itself."""

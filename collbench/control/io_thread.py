@@ -45,7 +45,7 @@ class Part(Protocol):
         ...
 
 
-class Keeper:
+class IOThread:
     """Runs a part until it is closed. `do` may be called from any thread."""
 
     def __init__(self, part: Part) -> None:

@@ -35,7 +35,7 @@ class Member:
         return f"rank {self.rank} ({self.host}, pid {self.pid})"
 
 
-class Crew:
+class Members:
     """Who the ranks are. members: all of them, by rank, this one alone before they have joined; me: this one."""
 
     def __init__(self, me: Member) -> None:
@@ -102,7 +102,7 @@ class HostKilled(Fact, frozen=True):
         return f"or {ranks} ended first, and mpiexec killed all ranks of {self.host}"
 
 
-def beside(members: Sequence[Member]) -> dict[int, HostKilled]:
+def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
     """Return by the first rank of each host the other ranks there, for a launcher that kills all ranks of a host for one."""
     mates: dict[str, list[Member]] = {}
     for member in members:

@@ -20,12 +20,12 @@ from msgspec import ValidationError
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
 from collbench.control.builds import BuildServer, Call, Place, addresses_of
-from collbench.control.diagnosis import Cleared, Inquiries, Node, ProcessEnd, Standing, standings
-from collbench.control.io_thread import Keeper
+from collbench.control.diagnosis import HangInquiries, NodeProcesses, NoOtherCause, ProcessEnd, RankState, rank_states
+from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor, PathReport, path_report
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, RankRestarted, allow_connections, other_step, size_of
+from collbench.control.tree import LARGE_BYTES, Child, Downlinks, Entry, RankRestarted, allow_connections, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -43,7 +43,7 @@ _LOST_S = 0.1  # how long a node's connection may be gone before its process cou
 
 
 @dataclass(frozen=True)
-class Came:
+class StepArrival:
     """What ranks said in a step, for the main thread; `room_bytes` are to be given back when it has been taken."""
 
     step: int
@@ -52,7 +52,7 @@ class Came:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinRequest:
     """A rank that presented itself, through a connection."""
 
     rank: int
@@ -79,7 +79,7 @@ class Coordinator:
     facts              for events.jsonl, where all ranks stood when a roll call found the reason
     """
 
-    def __init__(self, down: Down, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
+    def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
         self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
         self.expected: Mapping[int, str] = {}
         self.members: Sequence[Member] = ()
@@ -91,9 +91,9 @@ class Coordinator:
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
         self.unreadable = ""
-        self.node = Node()
+        self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.heard: dict[int, tuple[Standing, float]] = {}
+        self.heard: dict[int, tuple[RankState, float]] = {}
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.parted = threading.Event()
@@ -101,7 +101,7 @@ class Coordinator:
         self.how: dict[int, ProcessEnd] = {}
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
         self._ended: dict[int, float] = {}  # ranks whose process has ended, and when
-        self.inquiries = Inquiries(self)
+        self.inquiries = HangInquiries(self)
         self._about: dict[int, Any] = {}
         self._offers: dict[int, deque[tuple[Child, int]]] = {}  # by step: connections, and bytes
         self._wanted = 0
@@ -175,7 +175,7 @@ class Coordinator:
             self._about[rank] = about
             self.names[rank] = f"rank {rank} ({about.get('host')}, pid {about.get('pid')})"
             child.ranks.add(rank)
-            self.inbox.put(Joined(rank, about, child, read_build(build)))
+            self.inbox.put(JoinRequest(rank, about, child, read_build(build)))
             self.node.watch(rank, about)
         if child.ranks:
             self.down.send(child, Message(Kind.WELCOME))
@@ -190,7 +190,7 @@ class Coordinator:
 
     def _said(self, child: Child, message: Message) -> None:
         size = size_of(message.raw)
-        self.inbox.put(Came(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
+        self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
     def want(self, step: int) -> None:
         """The main thread takes what is said in this step: large messages of later ones stay where they are."""
@@ -214,7 +214,7 @@ class Coordinator:
 
     def _note(self, child: Child, message: Message) -> None:
         now = time.monotonic()
-        for one in standings(message.body, child.ranks | child.also):
+        for one in rank_states(message.body, child.ranks | child.also):
             if not one.held:
                 self.heard[one.rank] = one, now
             if message.kind is Kind.HERE:
@@ -364,12 +364,12 @@ _INQUIRY_S = 8.0  # longer than any takes
 Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
 
 
-class HubEnd:
+class Server:
     """What rank 0 says and hears."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
-        down = Down(self._context, Keys.of(secret))
+        down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
         self._build = own() if info.launcher != "local" else None  # a local start starts itself: all ranks are one build
         try:
@@ -384,9 +384,9 @@ class HubEnd:
             self._context.term()
             raise
         self.part = Coordinator(down, stand, ending, timeout_s)
-        self._keeper = Keeper(self.part)
+        self._keeper = IOThread(self.part)
         self._builds = self._build_server(info, secret, addresses) if self._build else None
-        self._early: dict[int, list[Came]] = {}
+        self._early: dict[int, list[StepArrival]] = {}
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
         """What compares builds with ranks whose messages cannot be read, until all have joined."""
@@ -415,7 +415,7 @@ class HubEnd:
                 missing = [rank for rank in range(1, self._size) if rank not in said]
                 late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
-            if isinstance(one, Joined):
+            if isinstance(one, JoinRequest):
                 self._admit_one(one, said)
         if self._builds:
             self._builds.close()
@@ -432,7 +432,7 @@ class HubEnd:
         why += [rejected.render()] if rejected else []
         return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
 
-    def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
+    def _admit_one(self, one: JoinRequest, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
         if self._build and one.build != self._build:
             raise self._other_build(rank, str(about.get("host")), one.build)
@@ -460,7 +460,7 @@ class HubEnd:
                 came = self._next(end)
             except Empty:
                 came = self._expired(what, end + patience_s)
-            if not isinstance(came, Came):
+            if not isinstance(came, StepArrival):
                 continue
             if came.step < step:
                 raise other_step(what, came.step, step)
@@ -471,7 +471,7 @@ class HubEnd:
             if came.room_bytes:
                 self._give_back(came.room_bytes)
 
-    def _taken(self, came: Came, what: str, missing: set[int], take: Take) -> None:
+    def _taken(self, came: StepArrival, what: str, missing: set[int], take: Take) -> None:
         for rank, said, raw in came.said:
             if rank not in missing or not isinstance(said, list) or len(said) != 2:
                 raise RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
@@ -530,7 +530,7 @@ class HubEnd:
         end = time.monotonic() + _INQUIRY_S
         while True:
             try:
-                if isinstance(self._next(end), Cleared):
+                if isinstance(self._next(end), NoOtherCause):
                     return None
             except PeerFailed as told:
                 return told
@@ -552,7 +552,7 @@ class HubEnd:
         self._context.term()
 
 
-def _bind_here(down: Down, place: str) -> None:
+def _bind_here(down: Downlinks, place: str) -> None:
     try:
         down.bind(place)
     except zmq.ZMQError as error:
@@ -581,7 +581,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 # ZeroMQ drops those that do not finish their handshake after 2 s, and the kernel of a rank that waits tries again.
 
 
-def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
+def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
     """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
     found = hub_addresses(host_of(info.meeting))
     ports = [info.port] if info.port else candidate_ports(secret)
@@ -594,7 +594,7 @@ def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
     raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free port")
 
 
-def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:
+def _bind(down: Downlinks, addresses: Sequence[str], port: int) -> str | None:
     """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
     bound: list[str] = []
     for address in addresses or ("*",):

@@ -160,7 +160,7 @@ class Child:
     cut: float | None = None
 
 
-class Down:
+class Downlinks:
     """One socket for all connections from below. Used by one thread.
 
     children    those who have presented themselves, by the socket's name for them

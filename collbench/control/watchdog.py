@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collbench.control.diagnosis import Node, RankStalled
+from collbench.control.diagnosis import NodeProcesses, RankStalled
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
@@ -44,15 +44,15 @@ class _Times(ctypes.Structure):
 AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
 
 
-class DeadMan:
-    """Kills this process `seconds` after `wind` was called the last time; `works` is False where the kernel has no such timer."""
+class StartupWatchdog:
+    """Kills this process `seconds` after `arm` was called the last time; `works` is False where the kernel has no such timer."""
 
     def __init__(self) -> None:
         self._libc, self._timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
         event = _Event(None, int(signal.SIGKILL), _SIGEV_SIGNAL)
         self.works = self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
-    def wind(self, seconds: float) -> None:
+    def arm(self, seconds: float) -> None:
         """From now on it has so many seconds; 0 stops the timer."""
         if self.works:
             times = _Times(0, 0, int(seconds), int(seconds % 1 * 1e9))
@@ -89,7 +89,7 @@ class Ending:
         self._word_at = math.inf
         self._why: tuple[str, int] = ("", 0)
         self._at: float | None = None
-        self._node: Node | None = None
+        self._node: NodeProcesses | None = None
 
     @property
     def begun(self) -> bool:
@@ -101,7 +101,7 @@ class Ending:
         if self._speak:
             self._speak(sentence, code)
 
-    def begin(self, sentence: str, code: int, node: Node) -> None:
+    def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
         """Everything ends, for this reason; the first one counts. Who watches over others lets them go first."""
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
@@ -159,7 +159,7 @@ class Watchdog:
         self._paused_s = self._queued = 0.0
         self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
-        self._dead_man = DeadMan()
+        self._startup_watchdog = StartupWatchdog()
         self._thread = threading.Thread(target=self._watch, name="collbench-watchdog", daemon=True)
         self._thread.start()
 
@@ -233,18 +233,18 @@ class Watchdog:
             return 0.0
 
     def _watch(self) -> None:
-        self._dead_man.wind(self._timeout + AFTER_S)
+        self._startup_watchdog.arm(self._timeout + AFTER_S)
         while not self._stop.wait(self._pause):
             now = time.monotonic()
             self._paused_s, self._looked, self._queued = self._paused_s + self._overdue_s(now), now, self._queued_s()
-            self._dead_man.wind(self._timeout + AFTER_S)
+            self._startup_watchdog.arm(self._timeout + AFTER_S)
             if self.still_s > self._timeout and self._phase is not None:
                 self._give_up(self.stalled())
                 return
 
     def _give_up(self, hang: Fact) -> None:
         if self.consult:
-            self._dead_man.wind(_CONSULT_S + _LAST_S)
+            self._startup_watchdog.arm(_CONSULT_S + _LAST_S)
             better = self._consulted(self.consult)
             if better is None and self._stop.is_set():
                 return
@@ -271,7 +271,7 @@ class Watchdog:
         """Ends the watching thread."""
         self._stop.set()
         self._thread.join()
-        self._dead_man.close()
+        self._startup_watchdog.close()
 
 
 def end_process(sentence: str, code: int = FAILED) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
-from collbench.control.diagnosis import Standing, began_of, is_stopped
-from collbench.control.members import Crew, HostKilled, Member, addressed, beside
+from collbench.control.diagnosis import RankState, began_of, is_stopped
+from collbench.control.members import HostKilled, Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
 from collbench.control.watchdog import Ending, Watchdog, end_process
 from collbench.errors import (
@@ -35,15 +35,15 @@ from collbench.launch.info import LaunchInfo
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.software import mismatch, own, read_build
 from collbench.launch.spawn import record_exit
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 from collbench.reason import Fact, Text
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from collbench.control.client import SpokeEnd
-    from collbench.control.server import HubEnd
+    from collbench.control.client import Client
+    from collbench.control.server import Server
 
 
 # What the ranks say to one another outside the measured path: what each has, gathered by rank 0, and what rank 0 decided.
@@ -53,7 +53,7 @@ _ASKING_S = 10.0  # longer than rank 0 takes to ask all
 _LONGER = 1.5  # the others wait so much longer than rank 0 does, which alone knows who is missing
 
 
-class Talk(Crew):
+class Exchange(Members):
     """Every method is called by all ranks, in the same order; every wait has a deadline.
 
     rank, size   this rank and how many there are
@@ -66,8 +66,8 @@ class Talk(Crew):
         self.rank, self.size, self.timeout_s, self.watchdog = me.rank, size, timeout_s, watchdog
         self._step = 0
         self._patience_s = 0.0
-        self._hub: HubEnd | None = None
-        self._spoke: SpokeEnd | None = None
+        self._hub: Server | None = None
+        self._spoke: Client | None = None
 
     @property
     def longest_s(self) -> float:
@@ -160,7 +160,7 @@ _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
 _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of its pod
 
 
-class World(Talk):
+class World(Exchange):
     """All ranks of one launch: they join, talk (talk.py), and end together, with one sentence that says why.
 
     kept         tells what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
@@ -198,9 +198,9 @@ class World(Talk):
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
-            from collbench.control.server import HubEnd
+            from collbench.control.server import Server
 
-            self._hub = HubEnd(info, secret, self._standing, ending, self.timeout_s)
+            self._hub = Server(info, secret, self._standing, ending, self.timeout_s)
             with self.watchdog.elsewhere("joining"):
                 said = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
@@ -208,9 +208,9 @@ class World(Talk):
             first, *others = [asdict(member) for member in self.members]
             self._hub.tell(0, [{**first, "build": self._build}, *others])
         else:
-            from collbench.control.client import SpokeEnd
+            from collbench.control.client import Client
 
-            self._spoke = SpokeEnd(info, secret, self._standing, ending)
+            self._spoke = Client(info, secret, self._standing, ending)
             routes = routes_to(info.meeting)
             addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
@@ -245,12 +245,12 @@ class World(Talk):
 
     def _beside(self) -> dict[int, HostKilled]:
         """MPICH's mpiexec kills all of a host within a millisecond of a death there."""
-        return beside(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
+        return other_candidates(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> RankState:
         """Where this rank stands; asked for by the keeper's thread."""
         dog = self.watchdog
-        return Standing(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
+        return RankState(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
 
     def _end(self, sentence: str, code: int) -> None:
         """Ends this process, whose main thread does not; rank 0 has spoken for all."""
@@ -275,7 +275,7 @@ class World(Talk):
         self._let_others_speak()
         record_exit(FAILED, os.environ)
         if self.finish_off and len(self.members) == 1:  # nobody has joined: each knows only itself, and somebody may be stopped
-            say(sentence)
+            report_error(sentence)
             time.sleep(_LEAVING_S)  # the others say so, too
             self.finish_off()
             sentence = ""
@@ -289,7 +289,7 @@ class World(Talk):
     def speak(self, sentence: str, code: int) -> None:
         """Says why everything ends, unless that has been said, which it is once only."""
         if self._has_voice and self._spoken.acquire(blocking=False):
-            say(self.last_words(sentence, code))
+            report_error(self.last_words(sentence, code))
             if self.rank == 0:  # for the parent of a local start: when others end, mpiexec may kill this process at any moment
                 record_exit(code, os.environ)
 

@@ -18,7 +18,7 @@ from collbench.errors import FAILED, FINE, INTERRUPTED, NO_VERDICT, TERMINATED, 
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.shared_memory import remove_abandoned
-from collbench.launch.supervise import GRACE_S, Child, Supervisor, name_of, say
+from collbench.launch.supervise import GRACE_S, Child, Supervisor, name_of, report_error
 
 # The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and what its exit code means.
 
@@ -300,7 +300,7 @@ def _speak_for_rank_0(number: int | None, folder: Path) -> None:
     run = folder / "run-0"
     where = run.read_text(encoding="utf-8", errors="surrogateescape") if run.exists() else ""
     what = f"what was measured is in {where}" if where else "nothing was measured"
-    say(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report: {what}")
+    report_error(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report: {what}")
 
 
 def _recorded(folder: Path) -> list[int]:
@@ -317,8 +317,8 @@ def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
     if len(recorded) == ranks:
         return FINE  # every rank has said how it ended; what mpiexec does to one that is still leaving changes nothing
     if sentence:
-        say(sentence)
+        report_error(sentence)
     elif meaning == FINE and 0 < len(recorded) < ranks:
-        say(f"mpiexec ended with code 0, but only {len(recorded)} of {ranks} ranks reached their end")
+        report_error(f"mpiexec ended with code 0, but only {len(recorded)} of {ranks} ranks reached their end")
         return FAILED
     return meaning

@@ -181,7 +181,7 @@ class Supervisor:
         if code == 0 or self.signal is not None or self._stage > 0:
             return
         if code < 0 and code != -signal.SIGPIPE:  # whoever read our output (`| head`) has seen enough
-            say(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
+            report_error(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
         if self.first_failure is None:
             self.first_failure = code if code > 0 else FAILED
         self._begin_end()
@@ -209,7 +209,7 @@ class Supervisor:
         late = [child for child in self.children if child.alive]
         if late and self._stage and self.signal is None:
             within = f"{self.grace_s + self._last_s:g} s of the first failure"
-            say(f"{', '.join(child.name for child in late)} did not end within {within}: killed")
+            report_error(f"{', '.join(child.name for child in late)} did not end within {within}: killed")
         if self._stage:
             self._send_watched(signal.SIGKILL)
         for child in late:
@@ -251,7 +251,7 @@ class Supervisor:
                     child.process.wait(self.grace_s)
 
 
-def say(sentence: str) -> None:
+def report_error(sentence: str) -> None:
     """One sentence on stderr, at once; where nobody can read that any longer, the exit code says it alone."""
     with contextlib.suppress(OSError):
         print(f"collbench: {sentence}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from collbench.control.world import World
 from collbench.measure import counters
 from collbench.measure.counters import Counts, Gpus, entries
 from collbench.measure.crossing import Ran, evidence
-from collbench.measure.prepared_cell import Ready
+from collbench.measure.prepared_cell import PreparedCase
 from collbench.measure.telemetry import Telemetry
 from collbench.operations.cell import Cell
 
@@ -213,7 +213,7 @@ class Instruments:
         gpus = Gpus.open() if first and cuda else None
         return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
 
-    def begin(self, ready: Ready, world: World) -> None:
+    def begin(self, ready: PreparedCase, world: World) -> None:
         """Reads, on all ranks; nobody begins to send before every host has read."""
         if self.telemetry:
             self.telemetry.taken()
@@ -224,7 +224,7 @@ class Instruments:
         if len(world.hosts) > 1:  # on one host rank 0 is the only one that reads
             world.gather(None, f"{ready.cell.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
-    def end(self, ready: Ready) -> dict[str, Any]:
+    def end(self, ready: PreparedCase) -> dict[str, Any]:
         """What this process has to say at rank 0, JSON-ready."""
         own_moved = moved(self._before, read(gpus=self._of(ready.cell))) if self.reads else None
         if self.telemetry:
@@ -246,7 +246,7 @@ class Instruments:
         return self.gpus if cell.device == "cuda" else None
 
 
-def told(ready: Ready, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
+def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
     """At rank 0, from what every process said at the `end`: the row's evidence "moved"."""
     hosts = [member.host for member in world.members]
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}

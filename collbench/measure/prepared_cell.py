@@ -30,7 +30,7 @@ T = TypeVar("T")
 _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
-class Wrong(Protocol):
+class DataError(Protocol):
     """What verification found at one rank: how many elements (of a barrier: 1), and a sentence about it."""
 
     @property
@@ -48,7 +48,7 @@ class Wrong(Protocol):
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedCase:
     """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
 
     checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
@@ -95,7 +95,7 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], worl
 
 
 @dataclass(frozen=True)
-class Stage:
+class BackendContext:
     """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample.
 
     each_time: whether they may meet before each sample; else only before the first of a look.
@@ -123,12 +123,12 @@ class _Asked:
 
     operation: Operation
     cell: Cell
-    stage: Stage
+    stage: BackendContext
     groups: Groups
     slots: int | None = None
 
 
-def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
+def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: World) -> PreparedCase | str:
     """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
 
     Pairs, and the groups of a cell with a tuning, are its own: made here, to be released with the cell.
@@ -136,7 +136,9 @@ def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Rea
     return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
 
 
-def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World, *, slots: int | None = None) -> Ready | str:
+def prepare_over(
+    operation: Operation, cell: Cell, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
+) -> PreparedCase | str:
     """The same over groups that are given, such as one round of pairs, and with so many buffers in turn (None: the cell's own)."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     asked = _Asked(operation, cell, stage, groups, slots)
@@ -153,7 +155,7 @@ def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage,
     return ready
 
 
-def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> Ready | str:
+def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | str:
     """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
     cell = asked.cell
     with _at(cell, world, "allocating"):
@@ -189,7 +191,7 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
     return made if isinstance(made, str) else tuple(group for group in made if group)
 
 
-def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
+def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
     """The loops over a program."""
     operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
     alone = (operation.paces_itself or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
@@ -198,7 +200,7 @@ def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
     parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
-    return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
+    return PreparedCase(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
@@ -207,7 +209,7 @@ def _to_check(timed: Timed, operation: Operation) -> Timed:
     return replace(timed, program=program, sync=None, meeting=None) if operation.meets else replace(timed, program=program)
 
 
-def release(ready: Ready, backend: Backend) -> None:
+def release(ready: PreparedCase, backend: Backend) -> None:
     """Frees the groups that were made for this cell alone."""
     _release(ready.operation, ready.cell, backend, ready.mine)
 
@@ -223,7 +225,7 @@ def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
+def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
     """Under the watchdog's eyes; work that does not end is told with its cell."""
     try:
         with _at(ready.cell, world, what):
@@ -232,7 +234,7 @@ def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
         raise Unfinished(f"{ready.cell.title()}: {error}") from None
 
 
-def _trial(ready: Ready, world: World) -> str | None:
+def _trial(ready: PreparedCase, world: World) -> str | None:
     """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
     try:
         with phase(ready, world, "the first call"):
@@ -271,7 +273,7 @@ def _try(make: Callable[[], T]) -> T | str:
         return str(error) or "not enough memory"
 
 
-def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
+def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measured | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
     cell, each = ready.cell, ready.loop.iterations
     plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
@@ -279,7 +281,7 @@ def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
         return measure(ready.loop, world, plan, cell.title())
 
 
-def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
+def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
     """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
@@ -293,7 +295,7 @@ def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None
     return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
 
 
-def mismatches_in(ready: Ready, slot: int) -> list[dict[str, Any]]:
+def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
     """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
     found: list[dict[str, Any]] = []
     for group, buffers in zip(ready.mine, ready.buffers, strict=True):
@@ -337,7 +339,7 @@ class LeftEarly:
         return asdict(self)
 
 
-def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
+def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
     """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
 
     0 calls where it cannot be told: ranks of one process, or of a backend that makes them up, have no time of their own.
@@ -352,13 +354,13 @@ def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEa
     return calls if told or found else 0, [found[rank] for rank in sorted(found)]
 
 
-def _late_ranks(ready: Ready) -> list[int]:
+def _late_ranks(ready: PreparedCase) -> list[int]:
     """Who is late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
     n = len(ready.groups[0])
     return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
-def _turn(ready: Ready, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
+def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
     """(whether every other rank came to the barrier in time to be told, who left early), after three attempts at most."""
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
@@ -370,7 +372,7 @@ def _turn(ready: Ready, world: World, late: int) -> tuple[bool, list[LeftEarly]]
     return False, early
 
 
-def _meeting_s(ready: Ready, world: World) -> float:
+def _meeting_s(ready: PreparedCase, world: World) -> float:
     """How long a meeting takes the slowest rank; the same at all ranks, which come out of it close together."""
     world.agree(None, _what(ready))
     began = time.monotonic()
@@ -378,7 +380,7 @@ def _meeting_s(ready: Ready, world: World) -> float:
     return max(world.agree(time.monotonic() - began, _what(ready)))
 
 
-def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str, Any]:
+def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
     """One barrier: who of this process's ranks left early, of how many it can be told, and whether they came too late for that."""
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()
@@ -397,14 +399,14 @@ def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str,
     }  # fmt: skip
 
 
-def _what(ready: Ready) -> str:
+def _what(ready: PreparedCase) -> str:
     return f"{ready.cell.title()}: verifying"
 
 
 # One of many measurements: a prepared cell, timed by the short protocol.
 
 
-def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:
+def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measured | None:
     """Runs the short protocol on all ranks; the result is at rank 0."""
     cell = ready.cell
     plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None

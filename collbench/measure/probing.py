@@ -10,7 +10,7 @@ from collbench.control.world import World
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.info import LaunchInfo
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
@@ -73,7 +73,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
     except BaseException as error:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
         if world.rank == 0 and why is error:
-            say(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
+            report_error(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
         why.said = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:

@@ -24,7 +24,7 @@ from collbench.launch import signals, software
 from collbench.launch import software as build
 from collbench.launch.spawn import record_run
 from collbench.measure.instruments import Instruments, binding, settings
-from collbench.measure.monitored import Canary
+from collbench.measure.monitored import StateProbe
 from collbench.measure.request import Request
 from collbench.measure.sync import HostSync
 from collbench.operations.cell import Cell
@@ -87,7 +87,7 @@ class WrongDataStop(Fact, frozen=True):
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenBackend:
     """A backend that is open on every rank, or the reason why not (the same on every rank); NCCL's log where it writes one."""
 
     name: str
@@ -96,7 +96,7 @@ class Opened:
     paths: NcclPaths | None = None
 
 
-def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[Opened]:
+def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
     """Every backend of the request. One that was only defaulted to may be missing; a missing one that was asked for ends the run.
 
     Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this launch.
@@ -108,7 +108,7 @@ def open_backends(request: Request, world: World, note: Callable[[Fact], None]) 
     return opened
 
 
-def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> Opened | None:
+def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
     kind, asked = backend_class(name), name in request.asked
     if not _is_there(name, kind, asked, world, note):
         return None
@@ -117,13 +117,13 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], 
     settings = Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process)
     wrong = open_everywhere(backend, world, settings)
     if wrong is None:
-        return Opened(name, backend, paths=paths)
+        return OpenBackend(name, backend, paths=paths)
     if paths:
         paths.close()
     reason, of_the_user = wrong
     if asked:
         raise UsageError(reason) if of_the_user else RunFailed(reason)
-    return Opened(name, None, reason)
+    return OpenBackend(name, None, reason)
 
 
 def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[Fact], None]) -> bool:
@@ -183,7 +183,7 @@ def _ask_ras() -> Callable[[], str | None]:
     return ask_ras
 
 
-def close_backends(opened: list[Opened], world: World) -> None:
+def close_backends(opened: list[OpenBackend], world: World) -> None:
     """Leaves every backend in order."""
     for one in opened:
         if one.backend:
@@ -196,7 +196,7 @@ def close_backends(opened: list[Opened], world: World) -> None:
 # What run.json says of a launch: command, ranks, libraries, environment.
 
 
-def member_places(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
     """The rank map: rank, host, local rank, process, CPUs it may use, address; where a process drives several ranks, each of them.
 
     "gpu" is the PCI address of the rank's GPU, where a backend needs one.
@@ -212,20 +212,20 @@ def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
     return numbers | {name: getattr(member, name) for name in ("pid", "cpus", "address")}
 
 
-def software_of_hosts(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
     """The software of each host, one entry for each combination of versions, at rank 0; empty elsewhere. All ranks call."""
     everyone = world.gather(_software(opened), "comparing the software") or []
     return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
 
 
-def _software(opened: list[Opened]) -> software.Software:
+def _software(opened: list[OpenBackend]) -> software.Software:
     """This rank's: what its backends have loaded comes before what is installed."""
     about = [dict(one.backend.versions()) for one in opened if one.backend]
     loaded = {name: found for name in ("torch", "mpi", "nccl") for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
     return {"collbench": str(build.own()), "native": build.native(), **software.installed(), **loaded}
 
 
-def describe_run(request: Request, world: World, opened: list[Opened], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """Everything about the launch that is known before its first cell; `of_hosts`: what `software_of_hosts` found."""
     return {
         "collbench": __version__,
@@ -248,7 +248,7 @@ def describe_run(request: Request, world: World, opened: list[Opened], of_hosts:
     }
 
 
-def _of_user(opened: list[Opened]) -> dict[str, str]:
+def _of_user(opened: list[OpenBackend]) -> dict[str, str]:
     """The environment without what NCCL's logs needed there."""
     env = dict(os.environ)
     for one in opened:
@@ -273,7 +273,7 @@ def _allocation(request: Request) -> str | None:
     return f"{os.environ.get('SLURM_CLUSTER_NAME', 'slurm')}-{job}" if job else None
 
 
-Work = tuple[Operation, Cell, Opened]
+Work = tuple[Operation, Cell, OpenBackend]
 T = TypeVar("T")
 _PATIENCE_S = 1.0
 
@@ -316,7 +316,7 @@ class Launch:
     order_seed: int = 0
     folder: RunFolder | None = None
     sync: HostSync | None = None
-    canary: Canary | None = None
+    canary: StateProbe | None = None
     instruments: Instruments | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
@@ -328,7 +328,7 @@ class Launch:
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.decide(drawn, "beginning"))
 
-    def leave(self, opened: list[Opened], code: int, ended: Callable[[int], None]) -> None:
+    def leave(self, opened: list[OpenBackend], code: int, ended: Callable[[int], None]) -> None:
         """Tells `ended` the exit code, then leaves the libraries: one that crashes there changes nothing of what was measured."""
         ended(code)
         self.world.agree(None, "ending")
@@ -425,7 +425,7 @@ def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
     return found
 
 
-def ranks_of(opened: Opened, world: World) -> int:
+def ranks_of(opened: OpenBackend, world: World) -> int:
     """How many ranks a backend's cells have: its own number, once open, else the world's."""
     return opened.backend.ranks if opened.backend else world.size
 
@@ -454,7 +454,7 @@ class Ending(Protocol):
 
 
 @dataclass(frozen=True)
-class Playing:
+class RunContext:
     """launch    with its folder
     opened    the backends, which are left at the end
     listener  rank 0's; ended: told the exit code before the libraries are left, one of which may crash there
@@ -462,13 +462,13 @@ class Playing:
     """
 
     launch: Launch
-    opened: list[Opened]
+    opened: list[OpenBackend]
     listener: Ending | None
     ended: Callable[[int], None]
     let_go: Callable[[], None] = lambda: None
 
 
-def guarded(playing: Playing, play: Callable[[], int]) -> int:
+def run_with_cleanup(playing: RunContext, play: Callable[[], int]) -> int:
     """Plays on all ranks, and leaves; returns play's exit code. What ends it early is kept in the folder, and raised with its reason."""
     launch, world = playing.launch, playing.launch.world
     world.watchdog.witness = launch.hang
@@ -488,7 +488,7 @@ def guarded(playing: Playing, play: Callable[[], int]) -> int:
     return code
 
 
-def create_folder(launch: Launch, opened: list[Opened], facts: Mapping[str, Any], planned: int) -> RunFolder | None:
+def create_folder(launch: Launch, opened: list[OpenBackend], facts: Mapping[str, Any], planned: int) -> RunFolder | None:
     """The run folder at rank 0; what goes wrong there ends every rank the same way.
 
     facts: for run.json; planned: how many rounds or rows, for sentences.
@@ -516,7 +516,7 @@ def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
 # Launches that measure on one backend: which one that is.
 
 
-def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> Opened:
+def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
     """The first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is none."""
     why: list[str] = []
     for name in request.backends:

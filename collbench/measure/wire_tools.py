@@ -126,7 +126,7 @@ class WireTool(Protocol):
 def figure_of(tool: str, seconds: float | None, printed: str) -> float:
     """The time, if a message can take so long. Raises RunFailed with the tool's last words where it cannot."""
     if seconds is None or not math.isfinite(seconds) or not _SHORTEST_S <= seconds <= _LONGEST_S:
-        raise RunFailed(f"{tool} printed no figure: {last_words(printed)}")
+        raise RunFailed(f"{tool} printed no figure: {last_line(printed)}")
     return seconds
 
 
@@ -137,7 +137,7 @@ def number(word: str) -> float | None:
     return float(word)
 
 
-def last_words(printed: str) -> str:
+def last_line(printed: str) -> str:
     """The last line that says something, printable and short; "no message" where there is none."""
     lines = (line.strip(" -+|*\t\r") for line in reversed(printed.splitlines()))
     found = next((line for line in lines if line), "")
@@ -415,7 +415,7 @@ class Iperf3:
         received = _part(said, "end", "sum_received")
         n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
         if "error" in said or not n_bytes or not seconds:
-            raise RunFailed(f"iperf3 printed no figure: {last_words(str(said.get('error', '')))}")
+            raise RunFailed(f"iperf3 printed no figure: {last_line(str(said.get('error', '')))}")
         time_s = figure_of(self.name, ask.size_bytes * seconds / n_bytes, printed)
         again = _number(_part(said, "end", "sum_sent").get("retransmits"))
         statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {ask.size_bytes} bytes of the stream"
@@ -426,9 +426,9 @@ def _object(printed: str) -> dict[str, Any]:
     try:
         said = json.loads(printed)
     except (ValueError, RecursionError) as error:
-        raise RunFailed(f"iperf3 printed no JSON: {last_words(printed)}") from error
+        raise RunFailed(f"iperf3 printed no JSON: {last_line(printed)}") from error
     if not isinstance(said, dict):
-        raise RunFailed(f"iperf3 printed no JSON object: {last_words(printed)}")
+        raise RunFailed(f"iperf3 printed no JSON object: {last_line(printed)}")
     return said
 
 
@@ -505,7 +505,7 @@ class Tool:
         while not _listens(port):
             if self._code() is not None:
                 out, err = self._read(time.monotonic() + 1) or ("", "")
-                raise RunFailed(f"{self._command[0]} ended before it listened: {last_words(f'{out}{chr(10)}{err}')}")
+                raise RunFailed(f"{self._command[0]} ended before it listened: {last_line(f'{out}{chr(10)}{err}')}")
             if time.monotonic() >= end:
                 raise RunFailed(f"{self._command[0]} does not listen at port {port} within {limit_s:.0f} s")
             time.sleep(_PROCESS_PAUSE_S)
@@ -724,7 +724,7 @@ class Tools:
     versions: Mapping[str, Sequence[str]]
 
 
-def tools_at_hand(world: World, names: Sequence[str]) -> Tools:
+def installed_tools(world: World, names: Sequence[str]) -> Tools:
     """The tools that were asked for. All ranks call. Raises UsageError on all of them where one is not installed on a host."""
     tools = tools_named(names)
     if not tools:
@@ -787,10 +787,10 @@ def _begins(tool: WireTool, ask: Ask, course: Course, offer: Told, limit_s: floa
         done = once(tool.client(ask, course.address, offer["value"]), limit_s)
         left = _left(before, counters.read())
         if done.code and not done.out:
-            raise RunFailed(f"{tool.name} failed: {last_words(done.err)}")
+            raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
         figure = tool.parse(ask, done.out)
         if done.code:
-            raise RunFailed(f"{tool.name} failed with code {done.code}: {last_words(done.err or done.out)}")
+            raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
         return {"figure": asdict(figure), "left": left}
 
     return attempt(begin)

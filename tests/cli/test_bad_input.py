@@ -72,7 +72,7 @@ TYPED = [
     ("allreduce --frob", "allreduce has no option --frob (see `collbench allreduce --help`)"),
     ("run quick full", "'full' is an unexpected argument (see `collbench run --help`)"),
     ("run quik", "suite quik cannot be read (No such file or directory): name a file, or one of quick, full, gate"),
-    ("run quick --dry-run --format nccl-tests", "--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json"),
+    ("run quick --dry-run --format nccl-tests", "--dry-run prints a plan, which --format nccl-tests does not support"),
     ("run quick --skew 2", "--skew is for alltoallv, but suite quick has none"),
     ("allreduce --split 'XOR 2'", "--split 'XOR 2' is no split: write AND, OR, MOD or DIV and a number"),
     ("allreduce --split 'MOD 0'", "--split 'MOD 0' asks for 0 groups"),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from collbench.control.diagnosis import Cause, HangDiagnosis, ProcessEnd, RankPaused, Standing
-from collbench.control.members import HostKilled, Member, beside
+from collbench.control.diagnosis import Cause, HangDiagnosis, ProcessEnd, RankPaused, RankState
+from collbench.control.members import HostKilled, Member, other_candidates
 from collbench.control.server import Coordinator
 from collbench.control.tree import Child
 from collbench.control.watchdog import Ending
@@ -32,7 +32,7 @@ def coordinator(*children: Child) -> Coordinator:
         forget=cut.remove,
         tell=lambda message: None,
     )
-    part = Coordinator(down, lambda: Standing(0, "allreduce 8 B on mpi: measuring"), Ending(lambda *_: None), 5.0)
+    part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), Ending(lambda *_: None), 5.0)
     part._about = {rank: {} for rank in range(1, 4)}
     part.names = {rank: f"rank {rank} (h, pid {rank})" for rank in range(4)}
     part.expected = part.names
@@ -99,9 +99,9 @@ def test_who_left_in_order_is_no_reason() -> None:
 
 def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() -> None:
     members = [Member(rank, "ab"[rank // 2], rank % 2, 70 + rank, ()) for rank in range(4)] + [Member(4, "c", 0, 74, ())]
-    assert beside(members) == {0: HostKilled("a", (1,)), 2: HostKilled("b", (3,))}
+    assert other_candidates(members) == {0: HostKilled("a", (1,)), 2: HostKilled("b", (3,))}
     part = coordinator(child(1), child(2, 3, cut=0.0))
-    part.beside = beside(members)
+    part.beside = other_candidates(members)
     part._gone(2)
     found = ended(part)
     assert (found.end, found.others) == (ProcessEnd(), HostKilled("b", (3,)))
@@ -110,7 +110,7 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() ->
 def test_rank_0_that_stood_still_itself_accuses_nobody_else() -> None:
     paused = [0.0]
     part = coordinator(child(1), child(2), child(3))
-    part.stand = lambda: Standing(0, MEASURING, paused_s=paused[0])
+    part.stand = lambda: RankState(0, MEASURING, paused_s=paused[0])
     part.tick(time.monotonic())
     paused[0] = 7.5
     part._end_of(1, ProcessEnd(exit_code=4))
@@ -121,7 +121,7 @@ def test_rank_0_that_stood_still_itself_accuses_nobody_else() -> None:
 def test_a_pause_that_is_long_over_is_no_reason() -> None:
     paused = [7.5]
     part = coordinator(child(1), child(2), child(3))
-    part.stand = lambda: Standing(0, "measuring", paused_s=paused[0])
+    part.stand = lambda: RankState(0, "measuring", paused_s=paused[0])
     part.tick(time.monotonic() - 10)
     part._end_of(1, KILLED)
     found = ended(part)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from collbench.control import diagnosis
-from collbench.control.diagnosis import Node, ProcessEnd, began_of, how_ended
+from collbench.control.diagnosis import NodeProcesses, ProcessEnd, began_of, how_ended
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_only_a_process_that_is_what_it_says_is_watched(changes: dict[str, objec
     """Containers number their processes alike: the host's name and the moment of the start must fit, too."""
     with subprocess.Popen(["sleep", "60"]) as process:
         about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}
-        made = Node()
+        made = NodeProcesses()
         made.watch(3, about)
         found = made.has(3), bool(made.descriptors)
         made.close()

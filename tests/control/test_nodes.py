@@ -11,8 +11,8 @@ import pytest
 
 from collbench.control import tree
 from collbench.control.addresses import node_place
-from collbench.control.client import SpokeEnd
-from collbench.control.server import HubEnd
+from collbench.control.client import Client
+from collbench.control.server import Server
 from collbench.control.tree import BUNDLE_BYTES, LARGE_BYTES, bundles
 from collbench.control.wire import MOST_RAW_PARTS
 from collbench.errors import RunFailed, UsageError
@@ -20,13 +20,13 @@ from tests.cli.command import until
 from tests.control.ends_here import Here, about, launch
 
 
-def collected(hub: HubEnd, step: int) -> dict[int, Any]:
+def collected(hub: Server, step: int) -> dict[int, Any]:
     found: dict[int, Any] = {}
     hub.collect(step, "asking", 10, lambda rank, value, raw: found.update({rank: (value, [bytes(part) for part in raw])}))
     return found
 
 
-def joined(here: Here) -> tuple[HubEnd, list[SpokeEnd]]:
+def joined(here: Here) -> tuple[Server, list[Client]]:
     hub = here.hub()
     spokes = [here.spoke(rank) for rank in range(1, here.n)]
     assert here.join(hub, *spokes) == {rank: about(rank) for rank in range(1, here.n)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.control.diagnosis import Cause, HangEvidence, ProcessEnd, Standing, diagnose
+from collbench.control.diagnosis import Cause, HangEvidence, ProcessEnd, RankState, diagnose
 
 CELL = "allreduce 64 MiB on mpi"
 WARM = f"{CELL}: warm-up"
@@ -23,7 +23,7 @@ def seen(answers, n=4, what=WARM, **more):
 
 
 def standing(rank, phase=WARM, **more):
-    return Standing(rank, phase, **more)
+    return RankState(rank, phase, **more)
 
 
 def test_a_rank_that_is_iterations_behind_never_entered_the_one_that_the_others_wait_in():
@@ -130,7 +130,7 @@ def test_always_one_sentence_that_accuses_nobody_who_is_where_most_are(places, a
 
 @pytest.mark.parametrize("place", [(3, 40), (2, 41), (2, -1)])
 def test_a_standing_knows_which_of_two_ranks_is_behind(place):
-    assert Standing(1, step=place[0], iteration=place[1]).place < Standing(0, step=3, iteration=41).place
+    assert RankState(1, step=place[0], iteration=place[1]).place < RankState(0, step=3, iteration=41).place
 
 
 def test_a_rank_that_is_ahead_does_not_make_the_others_late():

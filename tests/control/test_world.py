@@ -11,7 +11,7 @@ from collbench.control.addresses import OpenListener, candidate_ports, hub_place
 from collbench.control.members import Member, addressed
 from collbench.control.security import Keys, Secret, secret_of
 from collbench.control.server import listen
-from collbench.control.tree import Down
+from collbench.control.tree import Downlinks
 from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
@@ -159,7 +159,7 @@ def test_two_processes_that_say_they_are_one_rank(meeting):
     assert [one.code for one in found] == [4, 4, 4], found
     assert found[0].said[0] == "RunFailed"
     for one in found:
-        assert "two processes say they are rank 1" in one.said[1]
+        assert "the launcher started rank 1 twice" in one.said[1]
         assert "the launcher started it twice" in one.said[1]
 
 
@@ -232,7 +232,7 @@ def test_a_host_that_does_not_resolve():
 def test_rank_0_listens_at_the_address_of_the_meeting_alone(meeting):
     info = LaunchInfo("local", 0, 2, 0, 1, meeting, "token of a launch", free_port(), secret="token")
     with zmq.Context() as context:
-        down = Down(context, Keys.of(secret_of(info, {})))
+        down = Downlinks(context, Keys.of(secret_of(info, {})))
         assert listen(down, info, secret_of(info, {})).listens == ("127.0.0.1",)
         assert down.router.last_endpoint == f"tcp://127.0.0.1:{info.port}".encode()
         down.close()
@@ -250,7 +250,7 @@ def test_rank_0_listens_at_every_address_where_its_own_are_not_known(resolves_to
     monkeypatch.setattr("collbench.addresses.resolve", lambda host: (resolves_to,))
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://node1", "token of a launch", free_port(), secret="token")
     with zmq.Context() as context:
-        down = Down(context, Keys.of(secret_of(info, {})))
+        down = Downlinks(context, Keys.of(secret_of(info, {})))
         found = listen(down, info, secret_of(info, {}))
         assert open_listener(found) == OpenListener("node1", resolved)
         assert down.router.last_endpoint == f"tcp://[::]:{info.port}".encode()

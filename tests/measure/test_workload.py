@@ -329,7 +329,7 @@ def test_what_must_cross_in_a_step_is_the_sum_of_its_exchanges():
 
 @pytest.mark.parametrize("path", [None, OtherPath("simulated", "a", "out", 0, 1 << 30)])
 def test_bytes_that_took_another_path_have_no_percentage_and_it_is_said(train, monkeypatch, path):
-    monkeypatch.setattr(monitored.Watched, "other_path", path)
+    monkeypatch.setattr(monitored.MonitoredMeasurement, "other_path", path)
     found = train(BUCKETS)
     (row,) = found.rows
     percentages = [row.percent_of_ceiling, *(part["percent_of_ceiling"] for part in row.parts)]

@@ -229,7 +229,7 @@ def test_what_is_no_asynchronous_training():
         roles_of(Step((Exchange("allreduce", ((0, 1, 2),), 4, "x"),), 4), 3)
     with pytest.raises(UsageError, match="exchanges of rank 1 only, but this one is between 2 and 0"):
         roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
-    with pytest.raises(UsageError, match="needs a worker beside 1 servers, and 1 ranks are there"):
+    with pytest.raises(UsageError, match="needs a worker besides 1 servers"):
         roles_of(step(), 1)
     assert "choose mpi or gloo" in roles_of(step(), 2).refusal(SimulatedBackend())
 

@@ -14,28 +14,28 @@ from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import Watched, canary, watch
-from collbench.measure.prepared_cell import Ready, Stage, Wrong, left_early, make_groups, prepare, release, verify_cell
+from collbench.measure.monitored import MonitoredMeasurement, state_probe, watch
+from collbench.measure.prepared_cell import BackendContext, DataError, PreparedCase, left_early, make_groups, prepare, release, verify_cell
 from collbench.measure.request import Request
 from collbench.measure.resume import Stored, open_folder, placed, planned
-from collbench.measure.row import Circumstances, check_fields, make_row, row_without, wrong_evidence
+from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import (
     BackendNotMeasured,
     Launch,
     Listener,
-    Opened,
-    Playing,
+    OpenBackend,
+    RunContext,
     Work,
     WrongDataStop,
     at_rank_0,
     describe_conditions,
     describe_run,
     different_software,
-    guarded,
     member_places,
     open_backends,
     ranks_by_host,
     ranks_of,
+    run_with_cleanup,
     software_of_hosts,
 )
 from collbench.measure.sync import host_sync
@@ -54,7 +54,7 @@ from collbench.units import format_bytes, format_size, plural
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
     """All rows, measured in `order` (places in `work`); at ranks other than 0 nothing is yielded, but all take part."""
     reasons: dict[int, str | None] = {}
-    turns: dict[str, Turn] = {}
+    turns: dict[str, BackendRunner] = {}
     for name in dict.fromkeys(one.name for _, _, one in work):
         places = [place for place, item in enumerate(work) if item[2].name == name]
         items = [work[place] for place in places]
@@ -83,9 +83,9 @@ def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
     return wrong
 
 
-def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
+def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> BackendRunner:
     opened = items[0][2]
-    return Turn(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
+    return BackendRunner(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
 
 
 def _reasons(items: list[Work], world: World) -> list[str | None]:
@@ -96,10 +96,10 @@ def _reasons(items: list[Work], world: World) -> list[str | None]:
     return [next((reason for reason in column if reason), None) for column in zip(*everyone, strict=True)]
 
 
-def stage_of(launch: Launch, items: list[Work], backend: Backend) -> Stage:
+def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
     """What these cells of a backend have in common; all ranks make it together."""
     members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
-    return Stage(backend, members, _sync(launch, backend, members))
+    return BackendContext(backend, members, _sync(launch, backend, members))
 
 
 def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group | None]) -> Program | None:
@@ -113,13 +113,13 @@ def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group
 
 
 @dataclass
-class Turn:
+class BackendRunner:
     """One backend's turn: what its cells have in common."""
 
     launch: Launch
-    opened: Opened
+    opened: OpenBackend
     ceilings: Ceilings
-    stage: Stage | None
+    stage: BackendContext | None
 
     def without(self, operation: Operation, cell: Cell, reason: str, place: int) -> Row | None:
         """An n/a row, stored; at rank 0."""
@@ -151,7 +151,7 @@ class Turn:
         row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
         return _finish(self.launch, row, arrays, place)
 
-    def _verified(self, ready: Ready) -> tuple[int, Sequence[Wrong] | None, list[dict[str, Any]]]:
+    def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
         """(calls verified, what arrived wrongly, at rank 0), and what NCCL chose meanwhile, on this rank."""
         calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
@@ -164,7 +164,7 @@ class Turn:
             mismatches = verify_cell(ready, self.launch.world, calls)
         return calls, mismatches, choices
 
-    def _keep(self, watched: Watched, place: int, title: str) -> None:
+    def _keep(self, watched: MonitoredMeasurement, place: int, title: str) -> None:
         """Keep what does not go onto the row: telemetry, and sentences about a path that the bytes did not take and about stalls."""
         if self.launch.folder and watched.telemetry:
             self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
@@ -173,7 +173,7 @@ class Turn:
         if disturbance := watched.disturbance(title, [member.host for member in self.launch.world.members]):
             self.launch.note(disturbance)
 
-    def around(self, ready: Ready, backend: Backend, watched: Watched) -> Circumstances:
+    def around(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """The row's ceilings, flags and evidence."""
         world = self.launch.world
         crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
@@ -185,7 +185,7 @@ class Turn:
         evidence = {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | told
         on = (*backend.flags, *(flag for flag, true in flags.items() if true))
         withheld = crowded or watched.other_path is not None
-        return Circumstances(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)
+        return RowContext(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)
 
 
 def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row | None:
@@ -304,7 +304,7 @@ class IdleRank(Fact, frozen=True):
         return f"point-to-point operations use pairs: the last of {self.ranks} ranks is idle"
 
 
-def notes(launch: Launch, opened: list[Opened]) -> Iterator[Fact]:
+def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
     """Yield what a user should know before the first row."""
     request, world = launch.request, launch.world
     for one in opened:
@@ -342,11 +342,11 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     of_hosts = software_of_hosts(world, opened)
     waiting += different_software(of_hosts)
     stored = _folder(launch, opened, work, of_hosts)
-    playing = Playing(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
-    return guarded(playing, lambda: _run_all(launch, opened, work, stored, waiting))
+    playing = RunContext(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
+    return run_with_cleanup(playing, lambda: _run_all(launch, opened, work, stored, waiting))
 
 
-def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[Fact]) -> int:
+def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored: Stored, waiting: list[Fact]) -> int:
     """Measure what is not stored yet. `waiting`: facts for the listener."""
     world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
@@ -373,7 +373,7 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
     launch.folder = stored.folder
 
 
-def _begin(listener: Listener, world: World, opened: list[Opened], work: list[Work], stored: Stored) -> None:
+def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
     """Tells the listener what there is to measure, and what is there already."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
@@ -385,7 +385,7 @@ def _begin(listener: Listener, world: World, opened: list[Opened], work: list[Wo
 
 def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[int]) -> list[Row]:
     """The rows of the cells that are left, measured in shuffled order; at rank 0."""
-    launch.canary = canary(launch.world)
+    launch.canary = state_probe(launch.world)
     launch.instruments = _instruments(launch, work)
     launch.conditions = describe_conditions(launch.world)
     try:
@@ -396,14 +396,14 @@ def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[i
             launch.instruments.close()
 
 
-def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> None:
+def _end(launch: Launch, opened: list[OpenBackend], rows: list[Row], code: int) -> None:
     """Complete the folder."""
     launch.remark()
     if launch.folder:
         launch.folder.finish(exit_code=code, **_paths(opened))
 
 
-def _let_go(launch: Launch, opened: list[Opened], stored: Stored) -> None:
+def _let_go(launch: Launch, opened: list[OpenBackend], stored: Stored) -> None:
     """Of a run that ends early; a folder that is not gone on with stays as it was."""
     for one in opened:
         if one.paths:
@@ -420,7 +420,7 @@ def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
     return Instruments.ready(launch.world, cuda, launch.request.telemetry_hz)
 
 
-def _paths(opened: list[Opened]) -> dict[str, Any]:
+def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
     """What NCCL's logs say of the launch, by backend; nothing where none is measured."""
     facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
     return {"nccl_log": facts} if facts else {}
@@ -440,7 +440,7 @@ def exit_code(rows: list[Row]) -> int:
     return FINE if any(row.na is None for row in rows) else USAGE
 
 
-def _folder(launch: Launch, opened: list[Opened], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
+def _folder(launch: Launch, opened: list[OpenBackend], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
     """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
     request, world = launch.request, launch.world
 

@@ -21,13 +21,13 @@ from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, CollbenchError
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.machine.peak.links import Link
 from collbench.measure import counters, tcp_streams
 from collbench.measure.instruments import grown, moved, read
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.prepared_cell import Ready, Stage, make_groups, prepare, time_cell, verify_cell
+from collbench.measure.prepared_cell import BackendContext, PreparedCase, make_groups, prepare, time_cell, verify_cell
 from collbench.measure.probing import together_or_alone
 from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
 from collbench.measure.request import Budget
@@ -48,8 +48,8 @@ from collbench.measure.wire_tools import (
     WireTool,
     Writes,
     free_port,
+    installed_tools,
     run_tool,
-    tools_at_hand,
     why_not,
     write_to,
 )
@@ -424,7 +424,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
         return replace(row, na=why)
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
-    ready = prepare(P2P_BANDWIDTH, cell, Stage(backend, members, backend.sync(whole) if whole else None), world)
+    ready = prepare(P2P_BANDWIDTH, cell, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, str):
         return replace(row, na=ready)
     before, already = read(), ready.loop.iterations_run
@@ -438,12 +438,12 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     return _figures(told, ready, measured, wrong[0].sentence() if wrong else None)
 
 
-def _bytes_each(ready: Ready) -> float:
+def _bytes_each(ready: PreparedCase) -> float:
     """That leave the sending host in one iteration of all pairs."""
     return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.cell) * ready.cell.size_bytes)
 
 
-def _figures(row: Channel, ready: Ready, measured: Measured, wrong: str | None) -> Channel:
+def _figures(row: Channel, ready: PreparedCase, measured: Measured, wrong: str | None) -> Channel:
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong)
 
 
@@ -782,7 +782,7 @@ def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, t
     Raises CollbenchError, on all ranks; UsageError where such a tool is missing on a host.
     """
     with together_or_alone(env, timeout_s) as world:
-        others = tools_at_hand(world, tools)
+        others = installed_tools(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
         rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
         if world.rank == 0:
@@ -844,7 +844,7 @@ def _run(job: Job, world: World, place: str, seconds: float) -> Channel:
     row = job.channel
     what = f"measuring {row.channel} {row.source} -> {row.target}"
     if job.measure and world.rank == 0 and seconds >= 1:
-        say(f"{what}, {place} channels of this host")
+        report_error(f"{what}, {place} channels of this host")
     with world.watchdog.phase(what):
         return job.run()
 

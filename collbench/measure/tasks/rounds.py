@@ -30,11 +30,11 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, Collbenc
 from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.monitored import Canary, canary, watched
+from collbench.measure.monitored import StateProbe, state_probe, watched
 from collbench.measure.prepared_cell import (
+    BackendContext,
     MoreWrongData,
-    Ready,
-    Stage,
+    PreparedCase,
     WrongDataFound,
     prepare_over,
     release,
@@ -47,20 +47,20 @@ from collbench.measure.resume import placed
 from collbench.measure.sampling import Measured, slowest
 from collbench.measure.session import (
     Launch,
-    Opened,
-    Playing,
+    OpenBackend,
+    RunContext,
     Work,
     WrongDataStop,
     at_rank_0,
     create_folder,
     first_available,
-    guarded,
     members_of,
     ranks_by_host,
+    run_with_cleanup,
 )
 from collbench.measure.tasks.cells import check_memory, notes, stage_of
 from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
-from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, run_tool, tools_at_hand
+from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, installed_tools, run_tool
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
@@ -535,7 +535,7 @@ def _cell(asked: PairsRequest, operation: Operation, size_bytes: int, backend: s
 
 
 @dataclass(frozen=True)
-class Court:
+class PairContext:
     """Where rounds are played: the open backend, the places and the three measurements.
 
     flags   words that hold for every round
@@ -544,13 +544,13 @@ class Court:
 
     asked: PairsRequest
     world: World
-    stage: Stage
+    stage: BackendContext
     places: Places
     ways: tuple[Way, Way, Way]
     flags: tuple[str, ...] = ()
-    probe: Canary | None = None
+    probe: StateProbe | None = None
 
-    def stage_for(self, way: Way) -> Stage:
+    def stage_for(self, way: Way) -> BackendContext:
         """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
 
         Elsewhere before a look only: what ranks leave a synchronisation apart by would be in a ping-pong's time, and pairs that share
@@ -572,7 +572,7 @@ class _Times:
     wrong_detail: tuple[str | None, ...]
 
 
-def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
+def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
     """Measures a round on all ranks; its figures are at rank 0, elsewhere nothing is yielded.
 
     Where a rank refuses a measurement, halves of the round are measured, and so on: in the end only the pairs that cannot are n/a.
@@ -593,7 +593,7 @@ def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterat
         )
 
 
-def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str | None:
+def _measure_all(court: PairContext, pairs: Round, times: list[_Times | None]) -> str | None:
     """Add the three measurements of a round to `times`; or return why some rank refuses one, at all ranks."""
     for way in court.ways:
         found = _measure(court, way, pairs)
@@ -603,7 +603,7 @@ def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str 
     return None
 
 
-def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
+def _without(court: PairContext, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
     half = len(pairs) // 2
     if half:
         yield from play(court, number, pairs[:half], again)
@@ -613,7 +613,7 @@ def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) 
         yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=court.flags)
 
 
-def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
+def _measure(court: PairContext, way: Way, pairs: Round) -> _Times | str | None:
     """One measurement; its figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
@@ -628,7 +628,7 @@ def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
     return _times(court, ready, measured, mismatches)
 
 
-def _times(court: Court, ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
+def _times(court: PairContext, ready: PreparedCase, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
     """Of each pair of places the slowest of its pairs of ranks, as their initiators see it."""
     width = court.places.width
     initiators = [group[0] for group in ready.groups]
@@ -656,7 +656,7 @@ def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
     return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
 
 
-def _round_pair_round(court: Court, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
+def _round_pair_round(court: PairContext, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
     latency, forward, backward = times
     wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
     flags = dict.fromkeys((*court.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
@@ -673,7 +673,7 @@ _HUNT_GROUPS_WARMUPS = 2  # the first connects
 
 
 @dataclass(frozen=True)
-class _Reached:
+class GroupResult:
     """What a group reached, bytes per second of bus bandwidth with its interval, and what arrived wrongly."""
 
     speed: float | None = None
@@ -699,7 +699,7 @@ def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None
     return world.first(can_do(backend, ALLREDUCE, group_cell(asked, backend)), f"asking {backend.name} whether it reduces over groups")
 
 
-def play_groups(court: Court, number: int, ask: Asked) -> HuntRound | None:
+def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None:
     """Measures a round on all ranks. Returns it at rank 0, elsewhere None.
 
     Groups in which only one rank takes part have no figure: nothing would move.
@@ -709,22 +709,22 @@ def play_groups(court: Court, number: int, ask: Asked) -> HuntRound | None:
     reached, flags = _measured(court, several) if several else ({}, ())
     if court.world.rank:
         return None
-    alone = _Reached(na="one rank: nothing to reduce")
-    return _round_hunt_groups(number, ask, [reached.get(each, alone) for each in ranks], (*court.flags, *flags))
+    alone = GroupResult(na="one rank: nothing to reduce")
+    return _group_round(number, ask, [reached.get(each, alone) for each in ranks], (*court.flags, *flags))
 
 
-def _measured(court: Court, groups: Groups) -> tuple[dict[tuple[int, ...], _Reached], tuple[str, ...]]:
+def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], tuple[str, ...]]:
     """By group what it reached, at rank 0."""
     backend, request = court.stage.backend, court.asked.launch
     cell, members = group_cell(court.asked, backend), court.stage.members
     with court.world.watchdog.phase(f"making groups on {backend.name}"):
         wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
     reason = court.world.first(wrong, "making the groups of a round")
-    stage: Stage = replace(court.stage, members=members | made)
+    stage: BackendContext = replace(court.stage, members=members | made)
     ready = reason or prepare_over(ALLREDUCE, cell, groups, stage, court.world)
     if isinstance(ready, str):
         _free(backend, made)
-        return dict.fromkeys(groups, _Reached(na=ready)), ()
+        return dict.fromkeys(groups, GroupResult(na=ready)), ()
     budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
     measured = time_shortly(ready, court.world, budget)
     mismatches = verify_cell(ready, court.world, request.check) if request.check else []
@@ -758,7 +758,7 @@ def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:
             backend.release(group)
 
 
-def _reached(ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], _Reached]:
+def _reached(ready: PreparedCase, measured: Measured, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
     """Of each group the median of its slowest rank, sample by sample."""
     group_of = {rank: ranks for ranks in ready.groups for rank in ranks}
     wrong: Counter[tuple[int, ...]] = Counter()
@@ -773,7 +773,7 @@ def _reached(ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -
         apart = samples.min() < samples.max()  # equal samples have no interval: the clock's step hides how far apart they are
         ends = (known.ci_low, known.ci_high) if apart else (None, None)
         low, high = (rate(moved, seconds) for seconds in reversed(ends))
-        found[ranks] = _Reached(rate(moved, known.value), low, high, wrong[ranks], details.get(ranks))
+        found[ranks] = GroupResult(rate(moved, known.value), low, high, wrong[ranks], details.get(ranks))
     return found
 
 
@@ -782,8 +782,8 @@ def rate(moved: float, seconds: float | None) -> float | None:
     return moved / seconds if seconds else None
 
 
-def _round_hunt_groups(number: int, ask: Asked, reached: Sequence[_Reached], flags: Sequence[str]) -> HuntRound:
-    def each(figure: Callable[[_Reached], float | None]) -> tuple[float | None, ...]:
+def _group_round(number: int, ask: Asked, reached: Sequence[GroupResult], flags: Sequence[str]) -> HuntRound:
+    def each(figure: Callable[[GroupResult], float | None]) -> tuple[float | None, ...]:
         return tuple(figure(one) for one in reached)
 
     none = (None,) * len(reached)
@@ -800,10 +800,10 @@ _Ends = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Field:
+class RoundRunner:
     """Where a hunt's rounds are measured: the court of pairs, the interfaces, and why no groups can be measured (None: they can)."""
 
-    court: Court
+    court: PairContext
     streaming: Streaming
     no_groups: str | None = None
 
@@ -912,7 +912,7 @@ class HuntListener(Protocol):
 
 
 @dataclass
-class Hunting:
+class HuntRun:
     """One hunt; rounds, folder and listener are rank 0's alone. about: run.json's "hunt"."""
 
     asked: HuntRequest
@@ -929,7 +929,7 @@ class Hunting:
         self.launch.note(fact)
 
 
-def play_all(hunting: Hunting, field: Field) -> None:
+def play_all(hunting: HuntRun, field: RoundRunner) -> None:
     """Round after round, as they are asked for; stops early where wrong data is to end it (--stop-on-wrong)."""
     world, last = hunting.launch.world, None
     for number in count():
@@ -947,14 +947,14 @@ def play_all(hunting: Hunting, field: Field) -> None:
             return
 
 
-def _take(hunting: Hunting, one: HuntRound) -> None:
+def _take(hunting: HuntRun, one: HuntRound) -> None:
     hunting.rounds.append(one)
     if hunting.launch.folder:
         with signals.deferred():
             hunting.launch.folder.append_round(one.as_json(), HUNT)
 
 
-def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
+def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
     """The verdict, run.json and the exit code. Raises CollbenchError where a rank is no longer there."""
     launch, world = hunting.launch, hunting.launch.world
     hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
@@ -972,7 +972,7 @@ def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
     return code
 
 
-def _follow(hunting: Hunting, folder: RunFolder, code: int) -> None:
+def _follow(hunting: HuntRun, folder: RunFolder, code: int) -> None:
     """What a verdict is followed by: nothing where data was wrong, or nothing could be measured."""
     if code == FAILED:
         hunting.note(NoRecommendation())
@@ -981,7 +981,7 @@ def _follow(hunting: Hunting, folder: RunFolder, code: int) -> None:
             hunting.listener.act(folder.path, folder.event)
 
 
-def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
+def _code(hunting: HuntRun, verdict: Mapping[str, Any] | None) -> int:
     """4 when data was wrong, 2 when nothing that was asked for could be measured, else the verdict's."""
     if any(any(one.wrong) for one in hunting.rounds):
         return FAILED
@@ -990,7 +990,7 @@ def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
     return _CODES[verdict["result"]] if verdict else FAILED
 
 
-def _wrong(hunting: Hunting) -> list[WrongDataFound | MoreWrongData]:
+def _wrong(hunting: HuntRun) -> list[WrongDataFound | MoreWrongData]:
     met = (
         each for one in hunting.rounds for each in zip(one.groups, one.wrong, one.wrong_detail or (None,) * len(one.groups), strict=True)
     )
@@ -1000,7 +1000,7 @@ def _wrong(hunting: Hunting) -> list[WrongDataFound | MoreWrongData]:
 # Where pairs are played: the stage of a launch whose rounds of pairs run on one backend, and what does not fit it.
 
 
-def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Sequence[Work] = ()) -> None:
+def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
     """Raises UsageError on all ranks for messages that the backend cannot do or the memory has no room for, and a --slowed that means none.
 
     others: what is measured beside the messages.
@@ -1017,7 +1017,7 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Seq
     check_memory([(largest.operation, largest.cell, opened), *others], world)
 
 
-def court_of(asked: PairsRequest, launch: Launch, opened: Opened, places: Places) -> Court:
+def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
     """The court; all ranks make it together."""
     backend, world = opened.backend, launch.world
     assert backend is not None
@@ -1026,7 +1026,7 @@ def court_of(asked: PairsRequest, launch: Launch, opened: Opened, places: Places
     crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].cell.device == "cpu"
     flags = {"slowed": any(asked.launch.slowed.of(way.cell) for way in ways), "oversubscribed": crowded}
     on = (*backend.flags, *(flag for flag, true in flags.items() if true))
-    return Court(asked, world, stage, places, ways, on, None if backend.virtual else canary(world))
+    return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
 
 # A hunt's launch: opens a backend, measures what is asked for on all ranks in step, and ends with the verdict.
@@ -1048,12 +1048,14 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
     rails = {} if opened.backend.virtual else rails_of(world, places)
     about = _about(asked, opened, places, rails, lacking) | {"nodes": _nodes(asked, world)}
     about |= _planned(about, world, listener)
-    hunting = Hunting(asked, launch, listener, about)
+    hunting = HuntRun(asked, launch, listener, about)
     launch.folder = create_folder(launch, [opened], {"hunt": about}, about["promised"])
-    return guarded(Playing(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting))
+    return run_with_cleanup(
+        RunContext(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting)
+    )
 
 
-def _about(asked: HuntRequest, opened: Opened, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
+def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
     """run.json's "hunt", before anything is measured."""
     backend, pairs = opened.backend, asked.pairs
     assert backend is not None
@@ -1079,7 +1081,7 @@ def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
     return sorted({(host, node) for host, node in told if node})
 
 
-def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
+def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
     launch, (rails, lacking) = hunting.launch, known
     ceilings = Ceilings(launch.request, launch.world)
     ceilings.prepare([], [])  # probes the machines, for their links; memory is no ceiling of messages, far below which nobody is ill
@@ -1089,13 +1091,13 @@ def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, 
         hunting.listener.begin_hunt(hunting.about, str(launch.folder.path) if launch.folder else "")
     for fact in filter(None, (*waiting, *notes(launch, [opened]), places.idle)):
         hunting.note(fact)
-    court = court_of(hunting.asked.pairs, launch, opened, places)
+    court = pair_context(hunting.asked.pairs, launch, opened, places)
     streaming = Streaming(launch.world, places, rails, launch.request.budget.max_time_s)
-    play_all(hunting, Field(court, streaming, lacking))
+    play_all(hunting, RoundRunner(court, streaming, lacking))
     return conclude(hunting, _ceiling(hunting, ceilings, court))
 
 
-def _ceiling(hunting: Hunting, ceilings: Ceilings, court: Court) -> dict[str, Any] | None:
+def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[str, Any] | None:
     """What a group of the first round could reach at most, at rank 0; None where it is not known.
 
     Of pairs that of one pair of ranks, times the ranks of a place: so many messages pass at once, and share what limits them.
@@ -1157,13 +1159,13 @@ class PairsListener(Protocol):
 
 
 @dataclass
-class Match:
+class PairRun:
     """One pairs launch; rounds, folder and listener are rank 0's alone. theirs: the rows of other tools, at all ranks."""
 
     asked: PairsRequest
     launch: Launch
     listener: PairsListener | None
-    opened: Opened
+    opened: OpenBackend
     places: Places
     plan: Schedule
     began: float = field(default_factory=time.monotonic)
@@ -1208,12 +1210,12 @@ class Match:
         return len({one.round for one in self.rounds if not one.again})
 
 
-def limits(match: Match) -> Iterator[Fact]:
+def limits(match: PairRun) -> Iterator[Fact]:
     """Yield what this matrix leaves out."""
     yield from filter(None, [match.places.idle, sampled(match.asked, match.plan, match.plan.pairs)])
 
 
-def tournament(match: Match, court: Court) -> bool:
+def measure_rounds(match: PairRun, court: PairContext) -> bool:
     """Round by round, until all are done or the time is used up; nobody is left without a pair.
 
     Returns False where wrong data ended it, as --stop-on-wrong asks.
@@ -1224,7 +1226,7 @@ def tournament(match: Match, court: Court) -> bool:
         whole = number % match.plan.parts == 0
         if spent_s > match.asked.budget_s and number >= least and whole:
             break
-        _take_pair_match(match, play(court, number, pairs))
+        _store_pair_rounds(match, play(court, number, pairs))
         match.visited += len(pairs)
         if match.listener:
             spent_s = time.monotonic() - match.began
@@ -1235,7 +1237,7 @@ def tournament(match: Match, court: Court) -> bool:
     return True
 
 
-def _take_pair_match(match: Match, played: Iterator[PairRound]) -> None:
+def _store_pair_rounds(match: PairRun, played: Iterator[PairRound]) -> None:
     for one in played:
         match.rounds.append(one)
         if match.launch.folder:
@@ -1243,7 +1245,7 @@ def _take_pair_match(match: Match, played: Iterator[PairRound]) -> None:
                 match.launch.folder.append_round(one.as_json())
 
 
-def measure_again(match: Match, court: Court) -> None:
+def measure_again(match: PairRun, court: PairContext) -> None:
     """Measure suspects again next to control pairs, round by round as the listener asks."""
     world, last = match.launch.world, match.rounds
     for number in count(match.plan.number):
@@ -1256,7 +1258,7 @@ def measure_again(match: Match, court: Court) -> None:
             match.note(SuspectsAgain())
         begun, pairs = len(match.rounds), [(int(a), int(b)) for a, b in told["pairs"]]
         for at in range(0, len(pairs), most := match.asked.concurrent or len(pairs)):
-            _take_pair_match(match, play(court, number, tuple(pairs[at : at + most]), again=True))
+            _store_pair_rounds(match, play(court, number, tuple(pairs[at : at + most]), again=True))
         last = match.rounds[begun:]
         if match.listener:
             match.listener.round(number + 1 - match.plan.number, None, len(pairs), None)
@@ -1264,13 +1266,13 @@ def measure_again(match: Match, court: Court) -> None:
             return
 
 
-def conclude_pair_match(match: Match) -> int:
+def conclude_pairs(match: PairRun) -> int:
     """Findings, run.json and the exit code."""
     launch = match.launch
     first = [one for one in match.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
     about = match.about(measured)
-    wrong, sample = _wrong_pair_match(match), sampled(match.asked, match.plan, match.visited)
+    wrong, sample = _wrong_pair_data(match), sampled(match.asked, match.plan, match.visited)
     if sample and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
         match.note(sample)
     for fact in (*wrong, *launch.world.remarks()):
@@ -1278,7 +1280,7 @@ def conclude_pair_match(match: Match) -> int:
     if match.listener and match.theirs:
         match.listener.theirs(match.theirs)
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
-    code = launch.world.decide(_code_pair_match(match.rounds, measured, found.get("result", "nobody")), "ending")
+    code = launch.world.decide(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
         for sentence in found.pop("findings", ()):
             launch.folder.event("finding", text=sentence)
@@ -1286,12 +1288,12 @@ def conclude_pair_match(match: Match) -> int:
     return code
 
 
-def _wrong_pair_match(match: Match) -> list[WrongDataFound | MoreWrongData]:
+def _wrong_pair_data(match: PairRun) -> list[WrongDataFound | MoreWrongData]:
     met = (each for one in match.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
     return wrong_data(match.places.names, met, "pair")
 
 
-def _code_pair_match(rounds: Sequence[PairRound], measured: int, result: str) -> int:
+def _pairs_exit_code(rounds: Sequence[PairRound], measured: int, result: str) -> int:
     """4 when data was wrong, 2 when no pair could be measured; else as of a hunt: 1: a node or pair is slow; 3: inconclusive."""
     if any(wrong for one in rounds for wrong in one.wrong):
         return FAILED
@@ -1307,15 +1309,15 @@ _AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))
 _STRAYED: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("other_path",))
 
 
-def tools_of(match: Match) -> Tools:
+def tools_of(match: PairRun) -> Tools:
     """The tools that were asked for. All ranks call. Raises UsageError where one is missing, or the places are made up."""
     asked = match.asked.tools
     if asked and match.backend.virtual:
         raise UsageError(f"--tools {','.join(asked)} needs real hosts, but {match.backend.name} simulates them: use another --backend")
-    return tools_at_hand(match.launch.world, asked)
+    return installed_tools(match.launch.world, asked)
 
 
-def beside(match: Match, tools: Tools) -> None:
+def beside(match: PairRun, tools: Tools) -> None:
     """Runs the tools round by round, at all ranks, until all pairs that were measured have been met or --budget is used up once more."""
     if not tools.tools:
         return
@@ -1342,12 +1344,12 @@ def _named(tools: Tools, tool: WireTool) -> str:
     return f"{tool.name} {versions}".strip()
 
 
-def _rounds(match: Match) -> int:
+def _rounds(match: PairRun) -> int:
     """How many rounds of the plan were played: rank 0's."""
     return len({one.round for one in match.rounds if not one.again})
 
 
-def _of_round(match: Match, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
+def _of_round(match: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
     members = members_of(match.backend, match.launch.world)
     firsts = [ranks[0] for ranks in match.places.ranks]
     for tool in tools.tools:
@@ -1362,7 +1364,7 @@ def _of_round(match: Match, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row
                                   evidence={**row.evidence, **around})  # fmt: skip
 
 
-def _asks(match: Match, tool: WireTool) -> list[Ask]:
+def _asks(match: PairRun, tool: WireTool) -> list[Ask]:
     asked, budget = match.asked, match.asked.launch.budget
     seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a tool shows no progress while it runs
     sizes = {operation: asked.latency_size_bytes if operation == LATENCY else asked.size_bytes for operation in tool.operations}
@@ -1382,7 +1384,7 @@ def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
     )  # fmt: skip
 
 
-def _keep(match: Match, row: Row) -> None:
+def _keep(match: PairRun, row: Row) -> None:
     if row.na and all(row.na != other.na for other in match.theirs):
         match.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
     if match.launch.folder:
@@ -1404,21 +1406,21 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
     match = _match(asked, launch, listener, opened)
     tools = tools_of(match)
     launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
-    return guarded(Playing(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
+    return run_with_cleanup(RunContext(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
 
 
-def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: Opened) -> Match:
+def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: OpenBackend) -> PairRun:
     """The places and the schedule. Raises UsageError for what does not fit the launch, or its memory."""
     world, backend = launch.world, opened.backend
     assert backend is not None
     by_host = ranks_by_host(backend, world)
     places = places_of(asked, world.hosts, by_host)
-    match = Match(asked, launch, listener, opened, places, schedule_of(asked, places, by_host, launch.order_seed))
+    match = PairRun(asked, launch, listener, opened, places, schedule_of(asked, places, by_host, launch.order_seed))
     check_pairs(asked, launch, opened)
     return match
 
 
-def _play_all(match: Match, tools: Tools, waiting: Sequence[Fact]) -> int:
+def _play_all(match: PairRun, tools: Tools, waiting: Sequence[Fact]) -> int:
     launch, world = match.launch, match.launch.world
     ceilings = Ceilings(launch.request, world)
     ceilings.prepare([], [])  # probes the machines, for topology.json
@@ -1428,9 +1430,9 @@ def _play_all(match: Match, tools: Tools, waiting: Sequence[Fact]) -> int:
         match.listener.begin_pairs(match.about(measured=None), str(launch.folder.path) if launch.folder else "")
     for fact in (*waiting, *notes(launch, [match.opened]), *limits(match)):
         match.note(fact)
-    court = court_of(match.asked, launch, match.opened, match.places)
+    court = pair_context(match.asked, launch, match.opened, match.places)
     match.began = time.monotonic()
-    if tournament(match, court):
+    if measure_rounds(match, court):
         measure_again(match, court)
         beside(match, tools)
-    return conclude_pair_match(match)
+    return conclude_pairs(match)

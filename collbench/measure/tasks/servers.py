@@ -23,7 +23,7 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.request import Budget
 from collbench.measure.row import check_fields, doubts, wrong_evidence
-from collbench.measure.session import Launch, Opened, members_of
+from collbench.measure.session import Launch, OpenBackend, members_of
 from collbench.measure.tasks.cells import free_memory
 from collbench.measure.tasks.step import Plan, Training, check_number, moved_by, times_of
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -766,7 +766,7 @@ class Turn:
     """
 
     training: Training
-    opened: Opened
+    opened: OpenBackend
     ranks: int
     nodes: int
     shape: Shape | None = None

@@ -24,8 +24,8 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.crossing import Least, least
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.monitored import Watched
-from collbench.measure.prepared_cell import Ready, Stage, mismatches_in, phase, prepare_over, release
+from collbench.measure.monitored import MonitoredMeasurement
+from collbench.measure.prepared_cell import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
 from collbench.measure.row import doubts
@@ -97,7 +97,7 @@ class _Server:
 class Adding:
     """The servers that this process drives, of one part of a step."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: PreparedCase) -> None:
         self._ready, self._servers = ready, list[tuple[_Server, int]]()
         for group, buffers in zip(ready.mine, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
@@ -329,7 +329,7 @@ class Prepared:
     """
 
     part: Part
-    ready: Ready
+    ready: PreparedCase
     program: Program
     loop: Loop
     adding: Adding | None = None
@@ -362,10 +362,10 @@ class PreparedStep:
 
     plan: Plan
     parts: tuple[Prepared, ...]
-    ready: Ready
+    ready: PreparedCase
 
 
-def prepare_step(title: str, plan: Plan, stage: Stage, world: World) -> PreparedStep | str:
+def prepare_step(title: str, plan: Plan, stage: BackendContext, world: World) -> PreparedStep | str:
     """Allocates, binds and tries every part on all ranks, and joins them; or why some rank cannot, the same on all."""
     found: list[Prepared] = []
     for part in plan.parts:
@@ -383,7 +383,7 @@ def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
         release(one.ready, backend)
 
 
-def _prepare(part: Part, stage: Stage, world: World) -> Prepared | str:
+def _prepare(part: Part, stage: BackendContext, world: World) -> Prepared | str:
     """One part. All ranks call."""
     refusal = can_do(stage.backend, part.operation, part.cell)
     if part.exchange.adds and part.cell.device != "cpu":
@@ -397,12 +397,12 @@ def _prepare(part: Part, stage: Stage, world: World) -> Prepared | str:
     return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
 
 
-def _timed(program: Program, stage: Stage, world: World) -> Timed:
+def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
     """The ranks meet before each sample."""
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
-def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: Stage, world: World) -> Ready:
+def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
     """The step as something that the house can time: one operation over all ranks that take part in any of it."""
     cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, arrives=lambda x: [])
@@ -410,7 +410,7 @@ def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: Stage, worl
     buffers = tuple(each for one in found for each in one.ready.buffers)
     mine = (stage.whole,) if stage.whole else ()  # for whoever reads counters: which ranks this process drives
     must = partial(must_cross, found)
-    return Ready(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
 def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> Least:
@@ -557,7 +557,9 @@ def times_of(series: NDArray[np.float64]) -> Times:
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
 
-def with_figures(row: StepRow, step: PreparedStep, watched: Watched, looks: Sequence[Measured | None], around: Around) -> StepRow:
+def with_figures(
+    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measured | None], around: Around
+) -> StepRow:
     """The row with everything that was measured; at rank 0. `looks`: at each part alone, None where there was none."""
     series = slowest(watched.measured.samples, step.ready.timed)
     taken = sound(watched.measured.samples, step.ready.timed)

@@ -12,21 +12,21 @@ from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import canary, watch
+from collbench.measure.monitored import state_probe, watch
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
 from collbench.measure.sampling import Measured, slowest
 from collbench.measure.session import (
     Launch,
-    Opened,
-    Playing,
+    OpenBackend,
+    RunContext,
     WrongDataStop,
     create_folder,
     describe_conditions,
-    guarded,
     open_backends,
     ranks_by_host,
     ranks_of,
+    run_with_cleanup,
 )
 from collbench.measure.tasks.cells import notes, stage_of
 from collbench.measure.tasks.servers import (
@@ -106,12 +106,12 @@ class WorkloadListener(Protocol):
 # What a workload launch measures one after the other: every training on every backend, laid out before anything is measured.
 
 
-def turns_of(asked: WorkloadRequest, opened: Sequence[Opened], world: World) -> list[Turn]:
+def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[Turn]:
     """All that is to be measured. Raises UsageError, on all ranks, for what cannot be laid out over these ranks, or into their memory."""
     return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
 
 
-def _turn(training: Training, opened: Opened, asked: WorkloadRequest, world: World) -> Turn:
+def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world: World) -> Turn:
     ranks, nodes = ranks_of(opened, world), len(world.hosts)
     if opened.backend is None:
         return Turn(training, opened, ranks, nodes, reason=opened.reason)
@@ -135,7 +135,7 @@ def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
     return world.first(wrong, "looking at the memory")
 
 
-def _laid_out(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
+def _laid_out(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
     """What this rank makes of it, or why it cannot."""
     try:
         return _told(training, opened, backend, asked, world)
@@ -143,7 +143,7 @@ def _laid_out(training: Training, opened: Opened, backend: Backend, asked: Workl
         return str(error)
 
 
-def _told(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
+def _told(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
     shape = training.shape(tuple(_hosts(backend, world)))
     step = training.regime.step(shape)
     known = (training, opened, backend.ranks, len(world.hosts), shape, step)
@@ -179,13 +179,13 @@ _OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is
 
 
 @dataclass
-class Session:
+class WorkloadRun:
     """One workload launch; the folder and the listener are rank 0's alone."""
 
     asked: WorkloadRequest
     launch: Launch
     listener: WorkloadListener | None
-    opened: Sequence[Opened]
+    opened: Sequence[OpenBackend]
     turns: Sequence[Turn]
     ceilings: Ceilings
 
@@ -224,13 +224,13 @@ def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListene
     launch = Launch.begun(request, world)
     opened = open_backends(request, world, waiting.append)
     turns = turns_of(asked, opened, world)
-    session = Session(asked, launch, listener, opened, turns, Ceilings(request, world))
+    session = WorkloadRun(asked, launch, listener, opened, turns, Ceilings(request, world))
     request.slowed.check([part.cell for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
     launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(turns))
-    return guarded(Playing(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
+    return run_with_cleanup(RunContext(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
 
 
-def _measure_all(session: Session, waiting: Sequence[Fact]) -> int:
+def _measure_all(session: WorkloadRun, waiting: Sequence[Fact]) -> int:
     launch = session.launch
     _look_around(session)
     if session.listener:
@@ -244,7 +244,7 @@ def _measure_all(session: Session, waiting: Sequence[Fact]) -> int:
             launch.instruments.close()
 
 
-def _rows(session: Session) -> list[StepRow]:
+def _rows(session: WorkloadRun) -> list[StepRow]:
     """One after the other; elsewhere than at rank 0 none, but all take part."""
     rows: list[StepRow] = []
     for done, turn in enumerate(session.turns):
@@ -257,7 +257,7 @@ def _rows(session: Session) -> list[StepRow]:
     return rows
 
 
-def _look_around(session: Session) -> None:
+def _look_around(session: WorkloadRun) -> None:
     """Probes the hosts and measures the references that the parts will need."""
     plans = [(turn.plan, turn.backend) for turn in session.turns if turn.plan]
     backends = list({backend.name: backend for _, backend in plans}.values())
@@ -266,17 +266,17 @@ def _look_around(session: Session) -> None:
         session.launch.folder.write_topology(session.ceilings.topology())
     session.launch.conditions = describe_conditions(session.world)
     if any(not backend.virtual for backend in backends):
-        session.launch.canary = canary(session.world)
+        session.launch.canary = state_probe(session.world)
         session.launch.instruments = _instruments(session, [plan for plan, _ in plans])
 
 
-def _instruments(session: Session, plans: Sequence[Plan]) -> Instruments | None:
+def _instruments(session: WorkloadRun, plans: Sequence[Plan]) -> Instruments | None:
     """What reads the hosts' counters around each step, unless the user wants none of it."""
     request, cuda = session.launch.request, any(part.cell.device == "cuda" for plan in plans for part in plan.parts)
     return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
 
 
-def _measure(session: Session, turn: Turn) -> StepRow | None:
+def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
     """One turn on all ranks; its row is at rank 0."""
     if turn.reason:
         return turn.row(na=turn.reason) if session.world.rank == 0 else None
@@ -295,7 +295,7 @@ def _measure(session: Session, turn: Turn) -> StepRow | None:
     return row
 
 
-def _timed(session: Session, turn: Turn, step: PreparedStep) -> StepRow | None:
+def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | None:
     """Parts alone, the whole, then its data."""
     request, world = session.launch.request, session.world
     looks = _looks(session, step) if session.asked.parts else [None] * len(step.parts)
@@ -312,7 +312,7 @@ def _timed(session: Session, turn: Turn, step: PreparedStep) -> StepRow | None:
     return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
 
-def _looks(session: Session, step: PreparedStep) -> list[Measured | None]:
+def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measured | None]:
     """At each part alone: all of them together take a fifth of a step's time."""
     budget = session.launch.request.budget
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
@@ -330,7 +330,7 @@ def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measured | N
         )
 
 
-def _around(session: Session, turn: Turn, step: PreparedStep) -> Around:
+def _around(session: WorkloadRun, turn: Turn, step: PreparedStep) -> Around:
     """The ceilings, flags and evidence of a row."""
     crowded, request = session.crowded(turn), session.launch.request
     slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.cell))}
@@ -341,7 +341,7 @@ def _around(session: Session, turn: Turn, step: PreparedStep) -> Around:
     return Around(limits_of(step, session.ceilings, turn.backend), crowded, flags, evidence)
 
 
-def _keep(session: Session, row: StepRow) -> StepRow:
+def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
     """Stores and shows a row."""
     with signals.deferred():
         if session.launch.folder:
@@ -351,7 +351,7 @@ def _keep(session: Session, row: StepRow) -> StepRow:
     return row
 
 
-def _stops(session: Session, rows: Sequence[StepRow]) -> bool:
+def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
     """Whether wrong data has ended the launch, the same at all ranks, which all call."""
     if not session.launch.request.stop_on_wrong:
         return False
@@ -361,7 +361,7 @@ def _stops(session: Session, rows: Sequence[StepRow]) -> bool:
     return wrong
 
 
-def _conclude(session: Session, rows: Sequence[StepRow]) -> int:
+def _conclude(session: WorkloadRun, rows: Sequence[StepRow]) -> int:
     """run.json and the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
     wrong = [WrongStepData(row.regime, row.backend, row.wrong_detail or "") for row in rows if row.wrong]
     for fact in (*wrong, *session.world.remarks()):

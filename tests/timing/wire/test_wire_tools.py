@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, Ask, last_words, number, tools_named, version_here
+from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, Ask, last_line, number, tools_named, version_here
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20
@@ -181,5 +181,5 @@ def test_plain_numbers(word: str, value: float | None) -> None:
 
 
 def test_last_words_are_one_short_printable_line() -> None:
-    assert last_words("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
-    assert (last_words(""), len(last_words("x" * 9999))) == ("no message", 160)
+    assert last_line("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
+    assert (last_line(""), len(last_line("x" * 9999))) == ("no message", 160)
