@@ -5,8 +5,8 @@
     ├── NoVerdict             3  nothing wrong was shown, and nothing right either
     └── RunFailed             4  wrong data, hang, crash, launcher and communicator disagree
         ├── WaitExpired       4  a rank did not arrive within the deadline
-        └── PeerFailed        4  another rank failed and told us why
-            └── Orphaned      4  rank 0 is not there any longer: nobody else can say so
+        └── PeerFailed        4  another rank failed and sent the reason
+            └── Orphaned      4  rank 0 has ended: this rank reports it
 
 Exit code 1 is kept for a negative verdict of the gate or the doctor; 130 and 143 for signals, which raise Interrupted.
 """
@@ -76,9 +76,9 @@ class Orphaned(PeerFailed):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks this process to end. No CollbenchError: nothing went wrong, and nobody but the front door is to catch it.
+    """A signal asks this process to end. Not a CollbenchError: nothing went wrong, and only the entry point catches it.
 
-    exit_code: 130 for Ctrl-C, 143 for any other; said: whether the user has been told.
+    exit_code: 130 for Ctrl-C, 143 for any other; said: whether it has been reported to the user.
     """
 
     def __init__(self, number: int) -> None:

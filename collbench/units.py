@@ -74,7 +74,7 @@ def _by_factor(first: int, last: int, factor: float) -> list[int]:
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes as "8 B", "1 KiB", "1.5 MiB"; sizes that are no round multiple keep their exact bytes ("1000 B")."""
+    """Return bytes as "8 B", "1 KiB", "1.5 MiB"; sizes that are not round multiples keep their exact bytes ("1000 B")."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         value = size_bytes / 1024**power
         if value >= 1 and (value * 8).is_integer():

@@ -73,7 +73,7 @@ def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
 
 
 def _missing(name: str) -> str | None:
-    """Why a backend is not at hand, None where it is."""
+    """Why a backend is not installed, None where it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
@@ -119,7 +119,7 @@ class _Stored:
 
 
 def _seconds_per_cell(run: Run) -> float | None:
-    """How long a cell took on average by the calendar; None where the run was resumed, or does not say when it ended."""
+    """How long a case took on average by the calendar; None where the run was resumed, or its end is not recorded."""
     if "resumed" in run.info or not run.rows:
         return None
     first, last = _time(run.info.get("started_utc")), _time(run.info.get("finished_utc") or (run.events or [{}])[-1].get("utc"))

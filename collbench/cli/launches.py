@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
 
-_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set for the ranks that `repeat` starts, and for nobody else
+_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `repeat` starts
 Start = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
@@ -34,7 +34,7 @@ class One:
 def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
     """The request with this launch's index. Raises UsageError for several launches under a launcher: it has started one only.
 
-    `instead` says what to do where it was not --launches that asked for several.
+    `instead` is the remedy where another option than --launches needs several launches.
     """
     if request.launches == 1:
         return request
@@ -45,12 +45,12 @@ def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: 
         or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
         f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
     )
-    refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 speaks for all
+    refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
     raise refusal
 
 
 def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Starts the launches one after the other and prints what they say together; the first failure ends them.
+    """Start the launches one after the other and print their common result; the first failure ends them.
 
     `start(argv, env)` starts all ranks once and returns their exit code. Returns 0, or the code of the launch that failed.
     Raises UsageError when the folder holds a run or launches already.
@@ -116,12 +116,12 @@ def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def talk(sentence: str, arguments: argparse.Namespace) -> None:
-    """Says something on stderr, unless --quiet."""
+    """Print a sentence to stderr, unless --quiet."""
     if not arguments.quiet:
         print(sentence, file=sys.stderr, flush=True)
 
 
-# --gdr-check: launches with and without GPUDirect RDMA in turns, and what the difference says of the path.
+# --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows about the path.
 
 _LEVEL, _NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _WITH, _WITHOUT = "with-gdr", "without-gdr"

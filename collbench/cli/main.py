@@ -19,14 +19,14 @@ from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 
-# What to say of a word that no command knows, or not this one: what it may have been, or whose it is.
+# Unknown commands and options: what may have been meant, or which command has the option.
 
 _MOST_NAMED = 6
 Parsers = Mapping[str, argparse.ArgumentParser]
 
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
-    """Raises UsageError where the first word is no command; `parsers` by command."""
+    """Raise UsageError where the first word is not a command; `parsers` by command."""
     first = argv[0] if argv else "--help"
     if first in parsers or first in ("-h", "--help", "--version"):
         return
@@ -52,7 +52,7 @@ def _option(word: str) -> str:
 
 
 def _remedy(option: str, command: str, parsers: Parsers) -> str:
-    """What is alike, why it cannot have it, or who has it; nothing where nobody does."""
+    """Return similar options, why the command cannot have it, or which commands have it; "" where none has."""
     alike = _alike(option, _options(parsers[command]))
     if alike:
         return f": did you mean {alike}?"
@@ -64,7 +64,7 @@ def _remedy(option: str, command: str, parsers: Parsers) -> str:
 
 
 def _alike(option: str, known: Sequence[str]) -> str | None:
-    """The long option that begins with this one, or is most like it; the dashes, which all have, say nothing."""
+    """Return the long option that begins with this one, or is most similar; the dashes do not count."""
     if not option.startswith("--"):
         return None
     word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
@@ -143,7 +143,7 @@ def run(argv: list[str]) -> int:
 
 
 def parsed(argv: list[str]) -> Namespace:
-    """What a command line says, without the environment, and without running it. Raises UsageError as `run` does."""
+    """Return what a command line means, without the environment, and without running it. Raises UsageError as `run` does."""
     return _read(argv, *_parsers())
 
 
@@ -180,7 +180,7 @@ def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) 
 
 
 def _open_streams() -> None:
-    """What whoever started us had closed leads nowhere: Python's own exit code for that, 1, would read as a regression."""
+    """Handle closed outputs: Python's own exit code for that, 1, would read as a regression."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -209,7 +209,7 @@ def _in_style(code: int, argv: list[str], error: BaseException) -> int:
 
 
 def _code_of(error: BaseException) -> int:
-    """The exit code for what ended the run; says why unless that was said already."""
+    """Return the exit code for what ended the run; report the reason unless that was done already."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, BrokenPipeError):
@@ -227,7 +227,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _is_silent_follower() -> bool:
-    """Whether this is a rank of a local start whose rank 0 reports the interruption for all."""
+    """Whether this is a rank of a local start in which rank 0 reports the interruption for all."""
     from collbench.launch.detect import is_follower
 
     return is_follower(os.environ)
@@ -262,7 +262,7 @@ def _leave(code: int) -> NoReturn:
 def _run_exit_handlers(code: int) -> None:
     """Leaves through libc's exit: MPICH takes leave of its launcher there, not in MPI_Finalize.
 
-    To hydra, a rank whose connection closes without that has died, and it kills the ranks that are still leaving.
+    Without it hydra takes a rank with a closed connection for dead, and kills the ranks that are still leaving.
     """
     import ctypes
     import threading

@@ -70,7 +70,7 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _refuse(wrong: UsageError) -> None:
-    """Says what is wrong with the plug-in that the command would have come from, whatever its options were to be."""
+    """Report what is wrong with the plug-in that defines the command, whatever its options are."""
     raise wrong
 
 
@@ -107,7 +107,7 @@ def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures and prints; 0. Raises UsageError where there is no GPU, RunFailed where a kernel's result is wrong."""
+    """Measure and print; return 0. Raises UsageError without a GPU, RunFailed where a kernel's result is wrong."""
     import os
     import sys
 
@@ -205,7 +205,7 @@ def _listening_pairs(request: Request, arguments: argparse.Namespace) -> Listeni
     return PairsListening(arguments)
 
 
-# collbench run SUITE: what a suite says, in one launch.
+# collbench run SUITE: the sweeps of a suite, in one launch.
 
 _RUN_ABOUT = """\
 A suite is a TOML file that lists sweeps. quick (a minute on a laptop), full (every operation) and gate (the cases that a gate

@@ -36,7 +36,7 @@ _ONE_EACH = {"srun": "each task of srun is the only one of its node and", "kuber
 
 
 def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
-    """nccl alone where there are GPUs and it can run, else the CPU backends; with GPUs but without NCCL both, so that it is said why."""
+    """Return nccl with GPUs where it can run, else the CPU backends; with GPUs but without NCCL both, so that the reason is shown."""
     from collbench.backends.registry import DEFAULTS, backend_class
 
     if not visible_gpus(env):
@@ -48,7 +48,7 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def agreed(request: Request, world: World) -> Request:
-    """The request with the same default backends on all hosts: where only some have GPUs, all ranks look for nccl and say why not."""
+    """Return the request with the same default backends on all hosts: where only some have GPUs, all ranks report why nccl is missing."""
     usual = request.sweep.usual if isinstance(request.sweep, Sweeps) else () if request.asked else request.backends
     if not usual or world.info.launcher == "local":
         return request
@@ -82,7 +82,7 @@ def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
 def per_process(request: Request) -> int | None:
     """How many GPUs each process drives; None where no backend needs GPUs of its own.
 
-    nccl may stand among the default backends only to say why it is missing; then it needs none.
+    nccl may be among the default backends only to show why it is missing; then it needs none.
     """
     devices = {request.sweep.habits(name).device for name in request.backends}
     needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
@@ -111,7 +111,7 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
 
 
 def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
-    """The launch with a sentence about the processes that this task becomes, which rank 0 will say."""
+    """Return the launch with a sentence about the processes that this task starts, which rank 0 prints."""
     one = _ONE_EACH.get(info.launcher, "each task")
     why = f"{one} starts {ranks} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
     kept = [info.advice] if info.advice and info.ranks > 1 else []  # with one task srun's own advice is to start more
@@ -141,7 +141,7 @@ def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """Adds how many ranks a measuring command has, and who starts them."""
+    """Add the number of ranks of a measuring command, and how they are started."""
     group.add_argument(
         "--ranks",
         metavar="N",
@@ -353,7 +353,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
 
 
 def _traffic(arguments: argparse.Namespace) -> Traffic | None:
-    """What --skew and --traffic say; None where neither was given."""
+    """Return the traffic of --skew and --traffic; None without both."""
     if getattr(arguments, "traffic", None):
         from collbench.operations.traffic import read_traffic
 
@@ -372,7 +372,7 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
 
 
 def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
-    """Whether a run in --out is to be gone on with. Raises UsageError without a folder, or with what asks for other folders."""
+    """Whether to continue a run in --out. Raises UsageError without a folder, or with options that need other folders."""
     if not getattr(arguments, "resume_if_exists", False):
         return False
     if arguments.out is None:
@@ -442,7 +442,7 @@ def add_backend(group: argparse._ArgumentGroup) -> None:
 
 
 def add_tools(group: argparse._ActionsContainer, which: str) -> None:
-    """Adds the tools of others; `which` says what they do here."""
+    """Add the external tools; `which` describes their use."""
     group.add_argument("--tools", metavar="NAME", type=words,
                        help=f"external tools (iperf3, fi_pingpong, ucx_perftest, ib_write_bw) {which} (default: none)")  # fmt: skip
 
@@ -481,7 +481,7 @@ def add_check(group: argparse._ArgumentGroup) -> None:
 
 
 def add_where(group: argparse._ArgumentGroup, command: str) -> None:
-    """Adds who starts the ranks, and where the results go."""
+    """Add how the ranks are started, and where the results go."""
     add_ranks(group)
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
@@ -576,7 +576,7 @@ def _add_training_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _usual(name: str, knowing: Sequence[Regime]) -> str:
-    """What an option is where nothing is typed, by training where they differ; "" where the model says it."""
+    """Return the default of an option, by training where they differ; "" where the model sets it."""
     values: dict[str, list[str]] = {}
     for regime in knowing:
         values.setdefault(_words(regime)[name], []).append(regime.name)
@@ -636,14 +636,14 @@ def _chosen(text: str) -> tuple[Regime, ...]:
 
 
 def _typed(arguments: argparse.Namespace) -> dict[str, str]:
-    """The trainings' options that were given, as text. --seed is the launch's, too: where no training knows it nobody minds."""
+    """Return the trainings' options that were set, as text. --seed belongs to the launch, too: skip it without a training that has it."""
     given = {name: getattr(arguments, name) for name in _known_by()}
     heard = any("seed" in _words(regime) for regime in _chosen(arguments.names))
     return {name: str(value) for name, value in given.items() if value is not None and (name != "seed" or heard)}
 
 
 def _check_known(typed: Mapping[str, str], chosen: tuple[Regime, ...]) -> None:
-    """Raises UsageError for an option that none of several trainings knows; of one alone `shape_of` says it."""
+    """Raise UsageError for an option that none of several trainings has; for one training `shape_of` does."""
     for name in typed if len(chosen) > 1 else ():
         if not any(name in _words(regime) for regime in chosen):
             owners, names = (", ".join(regime.name for regime in those) for those in (_known_by()[name], chosen))

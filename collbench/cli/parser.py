@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What stands before a bare `--`, and what after it (None: there is none)."""
+    """Return the arguments before a bare `--`, and those after it (None: there is none)."""
     words = list(typed)
     at = words.index("--") if "--" in words else None
     return (words, None) if at is None else (words[:at], words[at + 1 :])
@@ -157,7 +157,7 @@ def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
-# What says the same in other words: typed, these win over the variable, too.
+# Options with the same meaning: on the command line, these win over the variable, too.
 _INSTEAD = {
     "sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",),
     "skew": ("--traffic",), "traffic": ("--skew",),
@@ -247,7 +247,7 @@ def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str,
 
 
 def _words() -> dict[str, Iterable[str]]:
-    """The names that may stand there, where the parsers leave it to what reads them: plug-ins and files add to these."""
+    """The values that may follow, where the parsers leave the check to later code: plug-ins and files add to them."""
     from collbench.backends.registry import backend_names
     from collbench.deploy.kinds import kinds
     from collbench.machine.doctor.finding import pages

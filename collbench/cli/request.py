@@ -1,6 +1,6 @@
 """A suite and what was typed beside it -> the request that was meant.
 
-The suite stands where COLLBENCH_* variables stand, one rank lower: its keys become the options of the same name, what is typed or set
+The suite has the place of COLLBENCH_* variables, one rank lower: its keys become the options of the same name, what is typed or set
 in the environment replaces them, in every sweep.
 """
 

@@ -84,13 +84,13 @@ def _reaches(address: str) -> bool:
     return own is not None and own != address and not is_loopback(own)
 
 
-# Whether a host is there at all: its kernel answers a connection, whatever its processes do.
+# Whether a host is there at all: its kernel answers a connection, even if its processes are stopped.
 
 _PORT = 9  # where nothing listens: a host that is there refuses at once
 
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:
-    """The first of these addresses whose host accepts or refuses a connection within so many seconds; None where none does."""
+    """Return the first address with a host that accepts or refuses a connection within so many seconds; None where none does."""
     knocking = {}
     try:
         for address in addresses:
@@ -174,7 +174,7 @@ def await_name(meeting: str, patience_s: float) -> bool:
 
 _CANDIDATES = 8
 _FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the range that kernels hand out themselves
-_SHORT = 24  # characters of a name that nobody can guess
+_SHORT = 24  # characters of a name that cannot be guessed
 
 
 def candidate_ports(secret: Secret) -> list[int]:

@@ -52,17 +52,17 @@ from collbench.reason import as_json
 # A rank's way up: one connection to the first rank of its node, or from there to rank 0.
 
 _RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # the default waits 100 ms and more for a rank 0 that is just starting
-_AFTER_REFUSAL_S = 1.0  # whoever has the wrong secret must not be a flood
+_AFTER_REFUSAL_S = 1.0  # a rank with the wrong secret must not cause a flood
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
 class Uplink:
-    """Knocks at each place in turn until one welcomes it; from then on that one alone is spoken to. Used by one thread.
+    """Connects to each place in turn until one welcomes it; from then on it uses only that one. Used by one thread.
 
     places      where, and for how many seconds before the next place is tried as well
-    refused     where somebody has answered who does not have this launch's secret
+    refused     places that answered without this launch's secret
     place       where it was welcomed
-    descriptor  of the connection that spoke last, -1 before there is one
+    descriptor  of the connection that was used last, -1 before there is one
     cut         since when the connection is gone; None while it is there. It does not come back: what was under way is lost.
     """
 
@@ -82,7 +82,7 @@ class Uplink:
 
     @property
     def sockets(self) -> list[Any]:
-        """What is to be polled."""
+        """The sockets to poll."""
         return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
 
     @property
@@ -106,7 +106,7 @@ class Uplink:
             self._second.send_multipart(message.frames(), copy=False)
 
     def knock(self, hello: Message, now: float) -> float:
-        """Says hello where it is time to; returns when it wants to be called again, until it is welcomed."""
+        """Send hello where it is time to; return when to call again, until it is welcomed."""
         if self._hello is None:
             self._hello, at = hello, now
             for place, patience_s in self._patience:
@@ -128,14 +128,14 @@ class Uplink:
         socket.send_multipart(hello.frames())
 
     def send(self, message: Message) -> None:
-        """Sends to whoever has welcomed this rank; before that, it waits."""
+        """Send to the place that has welcomed this rank; before that, keep the message."""
         if self.socket:
             self.socket.send_multipart(message.frames(), copy=False)
         else:
             self._waiting.append(message)
 
     def read(self, ready: Any) -> Message | None:
-        """What has come at a polled socket; None for what is no message of ours, and for events of the connection."""
+        """Return the message at a polled socket; None for an invalid message, and for events of the connection."""
         if ready is self._second:
             return self._from_second(ready)
         if ready in self._places:
@@ -182,7 +182,7 @@ class Uplink:
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
-            socket.setsockopt(zmq.LINGER, 0)  # nobody will ever take what is queued
+            socket.setsockopt(zmq.LINGER, 0)  # queued messages will never be taken
         monitor = self._knocking.pop(socket)
         del self._places[monitor]
         socket.disable_monitor()
@@ -190,7 +190,7 @@ class Uplink:
         socket.close()
 
     def close(self) -> None:
-        """Sends what is still queued, for a second at most, if anybody has welcomed this rank."""
+        """Send what is queued, for a second at most, if a place has welcomed this rank."""
         for each in list(self._knocking):
             self._drop(each, in_vain=self.socket is None)
         if self._second:
@@ -200,19 +200,19 @@ class Uplink:
 _ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
 _SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
 _STEP_S = 0.05
-_LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: what rank 0 said last is read before
+_LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: rank 0's last message is read before
 
 
 class NodeAgent:
     """Everything here runs in the keeper's thread. `inbox` is what the rank's main thread waits at: messages, or errors to raise.
 
-    stand      tells where this rank stands
-    beat_s     how often it is told
+    _stand     returns the state of this rank
+    beat_s     how often it is sent
     farewell   set when nothing more will come from above
-    released   set when this rank may leave: nobody behind it needs it any longer
-    hub_heard  set when rank 0 says anything
+    released   set when this rank may leave: no rank behind it needs it any longer
+    hub_heard  set when any message of rank 0 arrives
     address    this host's, as rank 0 reaches it, of the first rank of a node; "" elsewhere
-    above      who is at the other end of the way up: "rank 0", or the first rank of this node
+    above      the name of the other end of the uplink: "rank 0", or the first rank of this node
     or_else    which others may have ended before it, where the launcher kills all ranks of a host for one
     """
 
@@ -251,7 +251,7 @@ class NodeAgent:
         self._hello = Message(Kind.HELLO, 0, [[self.rank, about, build]])
 
     def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
-        """What this rank says in a step."""
+        """Send this rank's value of a step."""
         self._take(step, [(self.rank, value, raw)])
 
     def send(self, message: Message) -> None:
@@ -354,11 +354,11 @@ class NodeAgent:
         self.ending.begin(sentence, code, self.node)
 
     def _held(self) -> list[RankState]:
-        """Those of this node that cannot answer themselves, where they stood when they were last heard of."""
+        """Return the stopped ranks of this node, with their last known state."""
         return [replace(self._told.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
 
     def _stack(self, message: Message) -> None:
-        """A tool looks into the rank's process where there is one; otherwise the rank itself tells what Python knows."""
+        """Take the stack of a rank with a tool if there is one; otherwise the rank sends what Python knows."""
         rank, child = message.body, self.down.with_rank(message.body) if self.down else None
         if rank == self.rank:
             self._tell_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
@@ -397,7 +397,7 @@ class NodeAgent:
         self.up.send(message)
 
     def _leave(self, child: Child, message: Message) -> None:
-        """A rank leaves in order, or speaks through another connection from now on."""
+        """A rank leaves in order, or uses another connection from now on."""
         assert self.down
         child.ranks.discard(message.body)
         self._told.pop(message.body, None)
@@ -446,7 +446,7 @@ class NodeAgent:
         return min(due, self._beat_at)
 
     def _part(self) -> None:
-        """Tells who has left as soon as nothing of theirs is here any longer; lets this rank go, if it wants to, when it is the last."""
+        """Report ranks that left as soon as none of their messages is here; let this rank go, if it wants to leave, as the last one."""
         empty = not (self._offered or self._said)
         if empty and self._partings:
             partings, self._partings = self._partings, []
@@ -458,7 +458,7 @@ class NodeAgent:
             self.up.send(Message(Kind.BYE, 0, self.rank))
 
     def _without(self, now: float, cut: float) -> float:
-        """There is no connection to rank 0 any longer; returns when this is to be looked at again."""
+        """The connection to rank 0 is gone; return when to check again."""
         if self.farewell.is_set():
             return now + _LOST_S
         if now - cut > _LOST_S:
@@ -484,7 +484,7 @@ class NodeAgent:
             self.down.tell(Message(Kind.ABORT, 0, [sentence, FAILED]))
 
     def leave(self) -> None:
-        """This rank wants to leave in order; `released` is set as soon as it may, and rank 0 is told."""
+        """Let this rank leave in order; `released` is set as soon as it may, and rank 0 is informed."""
         self._leaving = True
 
     def close(self) -> None:
@@ -506,7 +506,7 @@ class NodeAgent:
 
 _FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
 _ASK_AGAIN_S = 2.0
-_LAST_WORD_S = 3.0  # how long it waits for rank 0, which speaks for all, to be the first that leaves
+_LAST_WORD_S = 3.0  # how long it waits for rank 0, which reports for all ranks, to leave first
 _RELEASE_S = 60.0  # how long the first rank of a node stays for the others there at most
 _AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries the next one as well
 _BEAT_S = 1.0
@@ -516,7 +516,7 @@ _ASK_BEFORE_S = 1.2
 
 
 class Client:
-    """What a rank says to rank 0 and hears from it; the first rank of a node speaks for the others there."""
+    """The connection of a rank to rank 0; the first rank of a node passes on the messages of the others there."""
 
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
@@ -543,7 +543,7 @@ class Client:
         return down
 
     def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """Who this rank is, who the others are, and by rank who is beside it: to name them."""
+        """Take the members, this rank among them, and by rank which others may have ended instead: to name them."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
@@ -599,13 +599,13 @@ class Client:
         )
 
     def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
-        """What this rank says in a step; rank 0 must be at the same thing there."""
+        """Send this rank's value of a step; rank 0 must be in the same phase there."""
         self._keeper.see_done(lambda: self._part.say(step, [what, value], raw))
 
     def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
-        """What rank 0 says in this step. Raises WaitExpired, PeerFailed, RunFailed.
+        """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
-        Orphaned where after the first seconds rank 0 does not even say that it is there; it may wait for others itself, up to the deadline.
+        Orphaned where after the first seconds rank 0 does not answer at all; rank 0 may itself wait for others, up to the deadline.
         """
         end = time.monotonic() + deadline_s
         try:
@@ -657,9 +657,9 @@ class Client:
         return one
 
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
-        """Tells rank 0 why this rank ends. Returns why rank 0 ends, which speaks then; Orphaned where it is gone, None where silent."""
+        """Report to rank 0 why this rank ends. Return why rank 0 ends; Orphaned where it is gone, None where it does not answer."""
         self.interrupt(sentence, code)
-        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # nobody hears who was never let in
+        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that never joined
         try:
             while True:
                 self._next(end)
@@ -669,11 +669,11 @@ class Client:
             return reason
 
     def interrupt(self, sentence: str, code: int) -> None:
-        """Tells rank 0 why everything ends, and goes on. Any thread."""
+        """Report to rank 0 why everything ends, and continue. Any thread."""
         self._keeper.do(lambda: self._part.send(Message(Kind.ABORT, 0, [sentence, code])))
 
     def farewell(self) -> None:
-        """Waits until rank 0 has left, for a short time: some launchers end all ranks as soon as one has, and rank 0 is to speak."""
+        """Wait shortly until rank 0 has left: some launchers end all ranks as soon as one has left, and rank 0 must report first."""
         if self._part.up.socket:
             self._part.farewell.wait(_LAST_WORD_S)
 
@@ -682,7 +682,7 @@ class Client:
         return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else self._silence(what)
 
     def close(self) -> None:
-        """Leaves in order: everything said is on its way, that of the ranks behind this one, too."""
+        """Leave in order: all messages are sent, also those of the ranks behind this one."""
         self._keeper.do(self._part.leave)
         self._part.released.wait(_RELEASE_S)
         self._keeper.close()

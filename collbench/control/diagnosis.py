@@ -231,7 +231,7 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 
 
 def stack(pid: int) -> str:
-    """The stack as py-spy or gdb tells it; where neither can, why. Never raises, and takes 2.5 seconds at most."""
+    """Return the stack as py-spy or gdb prints it, or why there is none. Never raises, and takes 2.5 seconds at most."""
     tool = tool_here()
     return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
 
@@ -248,7 +248,7 @@ def own_stack() -> str:
 
 
 def innermost(text: str) -> str:
-    """What a stack says in a few words: the main thread's innermost calls, "poll < MPID_Progress_wait < PMPI_Allreduce"; "" unknown."""
+    """Return the main thread's innermost calls of a stack, "poll < MPID_Progress_wait < PMPI_Allreduce"; "" where unknown."""
     lines = text.splitlines()
     begin = next((at for at, line in enumerate(lines) if _OF_MAIN.match(line)), None)
     if begin is None:
@@ -270,7 +270,7 @@ def _asked(line: Sequence[str]) -> str:
     return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
-# The ranks of this node as processes: who has ended, who is stopped, what one of them is doing.
+# The ranks of this node as processes: which have ended or are stopped, and what one of them is doing.
 
 _EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
 
@@ -289,9 +289,9 @@ class NodeProcesses:
         return list(self._ranks)
 
     def watch(self, rank: int, about: Any) -> None:
-        """Begins to watch a rank's process, if it is one of this host: what it says of itself must be true here.
+        """Watch a rank's process, if it is one of this host and its description is true here.
 
-        Containers number their processes alike and may begin at the same moment: the host's name must fit, too, and nobody is itself.
+        Containers number their processes alike and may begin at the same moment, so the host's name must match too. Never watch oneself.
         """
         if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
             return
@@ -311,7 +311,7 @@ class NodeProcesses:
         return rank in self._pids
 
     def ended(self, descriptor: int) -> tuple[int, ProcessEnd]:
-        """Return the rank whose process has ended, and how, as far as the kernel still knows. Stop watching it."""
+        """Return the rank of a process that has ended, and how, as far as the kernel still knows. Stop watching it."""
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
@@ -331,7 +331,7 @@ class NodeProcesses:
         return [rank for rank, pid in self._pids.items() if is_stopped(pid)]
 
     def stack_of(self, rank: int) -> str:
-        """What the rank's process is doing: its native stack, or why that cannot be told."""
+        """Return the native stack of the rank's process, or why there is none."""
         return stack(self._pids[rank]) if rank in self._pids else "its process is not on this host"
 
     def kill(self, ranks: Collection[int] | None = None) -> None:
@@ -342,13 +342,13 @@ class NodeProcesses:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Watches nobody any longer."""
+        """Stop watching all processes."""
         for descriptor in list(self._ranks):
             self._forget(descriptor)
 
 
 def _killed_for_memory() -> int:
-    """How often the kernel has done so since boot, in whatever control group; source: mm/vmstat.c. 0 where it does not tell."""
+    """Return how often the kernel has done so since boot, in any control group; source: mm/vmstat.c. 0 where it is not shown."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -385,10 +385,10 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-# Where a rank stands: what its keeper tells the coordinator now and then, and at once when it is asked.
+# The state of a rank: its I/O thread sends it to the coordinator now and then, and at once on request.
 
 _LONGEST = 300  # characters of a phase's name
-_LARGEST = 2**53  # a number beyond it, or none at all (NaN), is no count and no time
+_LARGEST = 2**53  # a larger number, or NaN, is not a valid count or time
 
 
 @dataclass(frozen=True)
@@ -400,7 +400,7 @@ class RankState:
     still_s    for how long nothing has moved
     step       of the control plane, how many it has begun
     paused_s   for how long, in all, the whole process was not allowed to run (stopped, swapped out, its machine asleep)
-    held       whether SIGSTOP or a debugger holds it: then the first rank of its node says all this, as it last heard it
+    held       whether SIGSTOP or a debugger holds it: then the first rank of its node sends its last known state
     """
 
     rank: int
@@ -418,7 +418,7 @@ class RankState:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it is on the way that all ranks go; of two ranks the one whose place is smaller is behind."""
+        """The position on the way of all ranks; of two ranks the one with the smaller position is behind."""
         return self.step, self.iteration
 
 
@@ -426,7 +426,7 @@ _TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float)
 
 
 def rank_states(body: Any, ranks: set[int]) -> list[RankState]:
-    """What was told of these ranks. Raises Malformed for anything else."""
+    """Return the states in a message about these ranks. Raises Malformed for anything else."""
     if not isinstance(body, list):
         raise Malformed("not a valid list of states")
     return [_standing(one, ranks) for one in body]
@@ -469,11 +469,11 @@ class HangEvidence:
     members      by rank how it is named: "rank 13 (node07, pid 4242)"
     answers      where those that answered are
     heard        where each rank was when it was last heard
-    gone         ranks whose process has ended, in the order of their ends
+    gone         ranks with an ended process, in the order of their ends
     how          by rank how its process ended
     beside       by rank which others may have ended before it, where a launcher kills all ranks of a host for one
-    held         ranks whose process is held by SIGSTOP or a debugger, as their node reports
-    unreachable  ranks whose host's kernel does not acknowledge rank 0's messages
+    held         ranks with a process held by SIGSTOP or a debugger, as their node reports
+    unreachable  ranks on hosts that do not acknowledge rank 0's messages
     elsewhere    by rank an address at which its host answers nevertheless
     spokesmen    by rank the one that its messages come through: the first of its node
     doing        by rank the innermost calls that it is in
@@ -597,10 +597,10 @@ def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
     return tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
 
 
-# A roll call: every rank is asked where it stands; a moment later what they answered, and who did not, is one sentence.
+# An inquiry asks every rank for its state; a moment later it has one diagnosis from the answers and the missing ones.
 #
 # calling    every rank answers at once, however busy its main thread is; the first rank of a node answers for those that are held
-# looking    into those who seem to be the reason: their stacks, whether their hosts answer, what the libraries know
+# looking    at the ranks that seem to be the cause: their stacks, whether their hosts answer, what the libraries know
 
 _SETTLE_S = 0.01  # for rank 0 to run into the wait for a rank that has ended: that is the phase in which it did
 _ANSWER_S = 1.5  # for a rank that is there, and for the news of one that has ended on another node
@@ -610,7 +610,7 @@ _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
 _REPORT_S = 4.0  # how old a rank's report of its connections may be when the roll call begins
-_MAIN_S = 0.5  # for rank 0's main thread, where it waits for what it is told
+_MAIN_S = 0.5  # for rank 0's main thread, where it waits for the result
 
 
 @dataclass(frozen=True)
@@ -624,7 +624,7 @@ class SecondaryError:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a roll call came to. facts: for events.jsonl, where every rank stood and what it was doing; echo: nobody else is the reason."""
+    """The result of an inquiry. facts: for events.jsonl, the state and stack of every rank; echo: no other rank is the cause."""
 
     sentence: str
     code: int
@@ -633,11 +633,11 @@ class Outcome:
 
 
 class HangInquiry:
-    """One roll call, in the keeper's thread. `answers` by rank, `held` by rank, `stacks` by rank: whoever receives them puts them here.
+    """One inquiry, in the I/O thread. `answers`, `held` and `stacks` are by rank, and filled from outside.
 
-    what      the phase that somebody is stuck in, "" where a process has ended or a rank has met an error
+    what      the phase that a rank is stuck in, "" where a process has ended or a rank has met an error
     echo      that error
-    patient   who is missing may go on with honest work
+    patient   missing ranks may continue with their work
     """
 
     def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
@@ -657,7 +657,7 @@ class HangInquiry:
         self._call()
 
     def heard(self, one: RankState) -> None:
-        """A rank, or the first one of its node, says where it stands."""
+        """Take the state that a rank sent, or the first rank of its node for it."""
         (self.held if one.held else self.answers)[one.rank] = one
 
     def tick(self, now: float) -> float | None:
@@ -728,7 +728,7 @@ class HangInquiry:
             self._asked.add(rank)
 
     def _help(self, work: Callable[[], None]) -> None:
-        """Has a thread do what takes its time, so that the keeper hears everybody meanwhile."""
+        """Do slow work in a thread, so that the I/O thread keeps reading."""
         self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
         self._helpers[-1].start()
 
@@ -803,13 +803,13 @@ class HangInquiry:
 
     @property
     def _blames_nobody(self) -> bool:
-        """Whether an error that a rank has met is the reason itself: a signal is one, whoever else is silent."""
+        """Whether an error that a rank has met is the cause itself: a signal is one, even if other ranks do not answer."""
         signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
         silent = not signal and (self._missing() or self.held)
         return self.echo is not None and not (self._hub.gone or silent)
 
     def outcome(self) -> Outcome | None:
-        """Who did not arrive, and why as far as can be told; or the error itself. None: everybody is there, and may go on."""
+        """Return which ranks did not arrive and why, or the error itself. None: all ranks are there and may continue."""
         if self.patient and self._all_work:
             return None
         path = self._paths().fault()
@@ -830,7 +830,7 @@ class HangInquiry:
 
     @property
     def _all_work(self) -> bool:
-        """Whether nothing has ended, all have answered, and who does not wait for others has moved within the deadline."""
+        """Whether no process has ended, all have answered, and each rank that waits for no other has moved within the deadline."""
         still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
         return not (self._hub.gone or self.held or self._missing() or still)
 
@@ -865,7 +865,7 @@ class HangInquiry:
 class HangInquiries:
     """Rank 0's roll calls, one at a time, and what comes of them. Everything here runs in the keeper's thread.
 
-    Rank 0 speaks before the others learn that everything ends: then a launcher may kill it at any moment.
+    Rank 0 reports before the others learn that everything ends: then a launcher may kill it at any moment.
     """
 
     def __init__(self, hub: Coordinator) -> None:
@@ -876,7 +876,7 @@ class HangInquiries:
         self._speak_at = math.inf
 
     def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
-        """Asks every rank where it stands; the sentence comes a moment later. `patient`: none, where all are there and move."""
+        """Ask every rank for its state; the result comes a moment later. `patient`: none, where all are there and move."""
         if self._reason or self._hub.ending.begun:
             return
         if self._now is None:
@@ -912,7 +912,7 @@ class HangInquiries:
             self._now.stacks[rank] = text
 
     def conclude(self, sentence: str, code: int) -> None:
-        """Everything ends for this reason, which the main thread tells; where it is inside a call, or there is no time, this one does."""
+        """End everything for this reason. The main thread reports it, or this thread where the main thread is inside a call."""
         if self._reason is None and not self._hub.ending.begun:
             self._now, self._reason = None, (sentence, code)
             waits = self._hub.stand().waits and not self._hub.gone
@@ -922,7 +922,7 @@ class HangInquiries:
     def tick(self, now: float) -> float:
         """Goes on; returns when it wants to be called again."""
         if self._hub.ending.begun:
-            if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for what nobody looks for any longer
+            if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for a result that is obsolete
                 self._hub.inbox.put(NoOtherCause())
             self._now = None
             return math.inf

@@ -18,7 +18,7 @@ class Member:
     address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
     routes       by address family this rank's address and rank 0's, as this rank presents itself; empty once all have joined
     addresses    its host's, where others may reach it; of the first rank of a node alone, where there are several
-    began        when its process began, in clock ticks since its host's boot; -1 where that cannot be told
+    began        when its process began, in clock ticks since its host's boot; -1 where unknown
     """
 
     rank: int
@@ -36,7 +36,7 @@ class Member:
 
 
 class Members:
-    """Who the ranks are. members: all of them, by rank, this one alone before they have joined; me: this one."""
+    """The ranks of a launch. members: all of them, by rank, this one alone before they have joined; me: this one."""
 
     def __init__(self, me: Member) -> None:
         self.me = me
@@ -111,6 +111,6 @@ def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
 
 
 def above(me: Member, members: Sequence[Member]) -> Member:
-    """Who a rank's words go through to rank 0: the first rank of its host, unless it is that itself."""
+    """Return the rank that passes on a rank's messages: the first rank of its host, or rank 0."""
     first = next(member for member in members if member.host == me.host)
     return members[0] if me == first else first

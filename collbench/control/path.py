@@ -270,7 +270,7 @@ class _Attempt:
 
 
 class Probe:
-    """Sends to an address and port. Never blocks: `step` is to be called now and then until it returns the result."""
+    """Sends to an address and port. Never blocks: call `step` now and then until it returns the result."""
 
     def __init__(self, address: str, port: int) -> None:
         self._until = time.monotonic() + PROBE_S

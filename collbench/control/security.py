@@ -1,4 +1,4 @@
-"""The secret of a launch: who does not have it cannot join, and cannot read or forge a message.
+"""The secret of a launch: a process without it cannot join, and cannot read or forge a message.
 
 It is never sent, printed or stored. Where it comes from, in this order:
     the launch itself         a local start's private folder, or a broadcast over MPI: then the token is a secret already
@@ -44,13 +44,13 @@ SECRET_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all 
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """32 bytes that the ranks of one launch share; `source` says where they come from, for sentences."""
+    """32 bytes that the ranks of one launch share; `source` names their origin, for messages."""
 
     key: bytes
     source: str
 
     def derived(self, what: str) -> bytes:
-        """32 bytes for one purpose, from which the secret cannot be told."""
+        """32 bytes for one purpose, which do not reveal the secret."""
         return hmac.digest(self.key, what.encode(), "sha256")
 
 
@@ -157,8 +157,8 @@ def _made(path: Path) -> bytes:
 
 # The keys of a launch on its sockets: ZeroMQ's CURVE encrypts and authenticates every message, and refuses a replayed one.
 #
-# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it nobody can
-# even begin to speak; of those who can, only the holder of the other pair is let in. Source: rfc.zeromq.org/spec/25 and 26.
+# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it a process
+# cannot begin a handshake; only the holder of the other pair completes it. Source: rfc.zeromq.org/spec/25 and 26.
 
 _HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
 _LINGER_MS = 1000
@@ -168,7 +168,7 @@ DOMAIN = b"collbench"
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """(public, secret) in Z85, of whoever listens and of whoever connects."""
+    """(public, secret) in Z85, of the end that listens and of the ends that connect."""
 
     listener: tuple[bytes, bytes]
     caller: tuple[bytes, bytes]
@@ -186,7 +186,7 @@ class Keys:
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
 
     def calling(self, socket: zmq.Socket[Any]) -> None:
-        """Speaks as a rank of this launch, to nobody but its coordinator. Before `connect`."""
+        """Prepare a socket of a rank of this launch, which connects only to its coordinator. Call it before `connect`."""
         _bounded(socket)
         socket.curve_serverkey = self.listener[0]
         socket.curve_publickey, socket.curve_secretkey = self.caller

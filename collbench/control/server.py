@@ -1,4 +1,4 @@
-"""The part of rank 0: hears every node, knows where every rank stands, and finds out who is missing when nothing moves."""
+"""Rank 0's side of the control plane: it hears every node, keeps the state of every rank, and finds the missing ranks in a hang."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from collbench.launch.software import Build, mismatch, own, read_build
 from collbench.reason import Fact, decode
 
 _ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
-_MOST_LATE = 16  # ranks that come again, of which is told
+_MOST_LATE = 16  # ranks started again, of which it keeps a record
 _WORD_S = 0.3  # how long after a process's end its last word may come
 _LOOK_S = 0.003
 _READ_S = 0.003
@@ -44,7 +44,7 @@ _LOST_S = 0.1  # how long a node's connection may be gone before its process cou
 
 @dataclass(frozen=True)
 class StepArrival:
-    """What ranks said in a step, for the main thread; `room_bytes` are to be given back when it has been taken."""
+    """The values of ranks in a step, for the main thread; `room_bytes` are given back when it has been taken."""
 
     step: int
     said: list[Entry]
@@ -64,19 +64,19 @@ class JoinRequest:
 class Coordinator:
     """Everything here runs in the keeper's thread. `inbox` is what the main thread waits at: Joined, Came, or an error to raise.
 
-    heard   where each rank stood last, and when that was told
-    gone    ranks whose process has ended without a word; left: those that left in order
-    parted  set when all who joined have left or are gone
+    heard   the last state of each rank, and when it came
+    gone    ranks that have ended unexpectedly; left: those that left in order
+    parted  set when all ranks that joined have left or are gone
     late    sentences about processes that presented themselves as a rank which had joined already
     how     by rank how its process ended, where that is known
     woke_after_s   for how long this process was held, where that has just ended; else 0
 
     names, addresses   by rank, how it is named, and where others reach its host
     members            the ranks that have joined; reported: by rank the port for probes, its connections, and when it reported them
-    beside             by rank who else may have died, where the launcher kills all of a host for one
+    beside             by rank which others may have ended, where the launcher kills all of a host for one
     informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
     unreadable         why the last message could not be read, "" where all could
-    facts              for events.jsonl, where all ranks stood when a roll call found the reason
+    facts              for events.jsonl, the states of all ranks when an inquiry found the cause
     """
 
     def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
@@ -100,7 +100,7 @@ class Coordinator:
         self.late: list[RankRestarted] = []
         self.how: dict[int, ProcessEnd] = {}
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
-        self._ended: dict[int, float] = {}  # ranks whose process has ended, and when
+        self._ended: dict[int, float] = {}  # ranks with an ended process, and when
         self.inquiries = HangInquiries(self)
         self._about: dict[int, Any] = {}
         self._offers: dict[int, deque[tuple[Child, int]]] = {}  # by step: connections, and bytes
@@ -181,7 +181,7 @@ class Coordinator:
             self.down.send(child, Message(Kind.WELCOME))
 
     def _again(self, child: Child, rank: int, about: Any) -> None:
-        """Another process says it is a rank that has joined: it alone ends, unless the first rank of its node has told it already."""
+        """Another process joins as a rank that has joined: it alone ends, unless the first rank of its node has already refused it."""
         restarted = RankRestarted.of(rank, about)
         if len(self.late) < _MOST_LATE:
             self.late.append(restarted)
@@ -193,7 +193,7 @@ class Coordinator:
         self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
     def want(self, step: int) -> None:
-        """The main thread takes what is said in this step: large messages of later ones stay where they are."""
+        """The main thread takes the values of this step: large messages of later ones stay where they are."""
         self._wanted = step
         self._grant()
 
@@ -247,13 +247,13 @@ class Coordinator:
             self.inquiries.begin("")
 
     def _is_closed(self, rank: int, now: float) -> bool:
-        """Whether the connection that it spoke through has been closed, too: then its last word has been read."""
+        """Whether the connection that it used has been closed, too: then its last message has been read."""
         child = self.down.with_rank(rank)
         return child is not None and child.cut is not None and now - child.cut > _READ_S
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a process has ended whose last word may still come, or a connection is gone that may come back."""
+        """Whether a process has ended and its last message may still come, or a connection is gone that may come back."""
         return bool(self._ended or self.down.cut)
 
     def _bye(self, child: Child, rank: int) -> None:
@@ -264,7 +264,7 @@ class Coordinator:
         self._without(child, rank)
 
     def _without(self, child: Child, rank: int) -> None:
-        """That rank does not speak through this connection any longer."""
+        """That rank does not use this connection any longer."""
         child.ranks.discard(rank)
         if not child.ranks:
             self.down.forget(child)
@@ -286,7 +286,7 @@ class Coordinator:
         return sorted(set(self._about) - self.left - set(self.gone))
 
     def see_off(self) -> None:
-        """Tells the others that this rank leaves."""
+        """Inform the others that this rank leaves."""
         self._see_who_is_there()
         self.down.tell(Message(Kind.BYE))
 
@@ -302,18 +302,18 @@ class Coordinator:
             self.abort_others(sentence, code)
 
     def abort_others(self, sentence: str, code: int) -> None:
-        """Ends every other rank with this sentence and code, for which rank 0 has spoken; the first one counts."""
+        """End every other rank with this sentence and code, which rank 0 has reported; the first one counts."""
         if not self.ending.begun:
             self.down.tell(Message(Kind.ABORT, 0, [sentence, code]))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
-        """Sees who is gone, ends an inquiry, ends what is to end."""
+        """Check for ended ranks, continue an inquiry, end what is due."""
         self._see_whether_held(now)
         self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
-            first = min(child.ranks, default=None)  # whose process it was; those behind it end by themselves
+            first = min(child.ranks, default=None)  # the rank of that process; those behind it end by themselves
             if first is not None and not self.down.with_rank(first):
                 self._gone(first)
         for rank in [one for one, at in self._ended.items() if now - at > _WORD_S or self._is_closed(one, now)]:
@@ -359,13 +359,13 @@ def _one_of(rank: Any, ranks: Container[int]) -> int:
 # Rank 0's end of the control plane, as its main thread uses it: every wait has a deadline, and ends in a sentence.
 
 _ASK_AGAIN_S = 2.0
-_LONGEST = 200  # characters of a phase's name that a rank tells
+_LONGEST = 200  # characters of a phase's name that a rank sends
 _INQUIRY_S = 8.0  # longer than any takes
 Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
 
 
 class Server:
-    """What rank 0 says and hears."""
+    """Rank 0's end of the control plane."""
 
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
@@ -389,7 +389,7 @@ class Server:
         self._early: dict[int, list[StepArrival]] = {}
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
-        """What compares builds with ranks whose messages cannot be read, until all have joined."""
+        """Return the server that compares builds with ranks of other builds, until all have joined."""
 
         def take(call: Call) -> None:
             if call.build != self._build:
@@ -402,7 +402,7 @@ class Server:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
 
     def admit(self, deadline_s: float) -> dict[int, Any]:
-        """Wait for the hello of every other rank; return what each said of itself, by rank.
+        """Wait for the hello of every other rank; return how each described itself, by rank.
 
         Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
         """
@@ -447,7 +447,7 @@ class Server:
         self._keeper.do(lambda: self.part.expect(members, beside))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
-        """Gives `take` what each other rank says in this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.
+        """Give `take` each other rank's value of this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.
 
         `patience_s`: for so long beyond the deadline ranks that are there, and move, may let wait.
         """
@@ -484,7 +484,7 @@ class Server:
         self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:
-        """Has every rank asked where it stands; raises what comes of it, unless somebody answers after all."""
+        """Have every rank asked for its state; raise the result, unless an answer arrives after all."""
         while time.monotonic() < end:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
@@ -517,7 +517,7 @@ class Server:
         return self.part.still_there()
 
     def stuck(self, what: str) -> None:
-        """This rank's own main thread does not move: asks the others where they stand. Any thread."""
+        """This rank's own main thread does not move: ask the others for their states. Any thread."""
         self._keeper.do(lambda: self.part.inquiries.begin(what))
 
     def signalled(self, sentence: str, code: int) -> None:
@@ -536,7 +536,7 @@ class Server:
                 return told
             except Empty:
                 return None
-            except RunFailed:  # a message that nobody understands any longer
+            except RunFailed:  # a message that cannot be read any longer
                 continue
 
     def remarks(self) -> list[Fact]:
@@ -544,7 +544,7 @@ class Server:
         return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
 
     def close(self) -> None:
-        """Leave in order: everything said is on its way."""
+        """Leave in order: all messages are on their way."""
         if self._builds:
             self._builds.close()
         self._keeper.do(self.part.see_off)

@@ -1,8 +1,8 @@
 """Where the ranks below connect: the other ranks of this node, and at rank 0 the first rank of each other node.
 
-Of a connection libzmq's monitor tells the file descriptor when it is accepted and when it is closed, and nothing else that would name it
-(a failed handshake comes with the listener's own address alone, garbage before a handshake with no event at all). So a stranger is a
-connection that was closed without one message that its key had opened; a message tells its descriptor, too.
+libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed, and nothing else that names it
+(a failed handshake comes with the listener's own address, garbage before a handshake with no event at all). So a rejected peer is a
+connection that was closed without one message that its key had opened; a message carries its descriptor, too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def other_step(what: str, theirs: int, own: int) -> RunFailed:
     return RunFailed(f"{what}: the ranks are in different steps ({theirs} and {own}): start all ranks with the same arguments", phase=what)
 
 
-# The number of files and connections that this process may have open: rank 0 has a connection to each node, and strangers try.
+# The number of files and connections that this process may have open: rank 0 has a connection to each node, and other programs connect.
 
 _WANTED = 65536  # more than one address can open to one port
 _RESERVE = 256  # for libraries and the run folder
@@ -102,7 +102,7 @@ def allow_connections(count: int) -> int:
             f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
             "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
         )
-    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: as many again may wait in the kernel's queue
+    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: an equal number may wait in the kernel's queue
 
 
 def out_of_files(error: BaseException) -> RunFailed | None:
@@ -138,17 +138,17 @@ _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _MORE_OF_SOURCE = 64  # pending connections beside a rank's own from one address: a rank that is dropped connects again
-_BACKLOG = 4096  # connections that the kernel keeps for us: thousands of nodes come at once, and silent strangers cost no descriptor
+_BACKLOG = 4096  # connections that the kernel holds: thousands of nodes come at once, and silent connections cost no descriptor
 _HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
 _FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
 _SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
 _URGENT = (Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE)
-_AT_ONCE = 4096  # events: a flood of strangers must not keep the others from being heard
+_AT_ONCE = 4096  # events: a flood of connections must not delay the ranks
 
 
 @dataclass
 class Child:
-    """One connection from below: the ranks that speak through it, since when it is gone (None: it is there).
+    """One connection from below: the ranks that use it, since when it is gone (None: it is there).
 
     also    ranks that answer through it because their first connection brings nothing
     """
@@ -163,11 +163,11 @@ class Child:
 class Downlinks:
     """One socket for all connections from below. Used by one thread.
 
-    children    those who have presented themselves, by the socket's name for them
-    cut         those whose connection is gone
+    children    the connections that presented ranks, by the socket's name for them
+    cut         the connections that are gone
     rejected    the connections that were refused
     port        where it listens for other hosts, None where it does not
-    complete    everybody is in: whoever knocks now is nobody who must be heard
+    complete    all ranks have joined: new connections are not from ranks
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
@@ -213,13 +213,13 @@ class Downlinks:
 
     @property
     def sockets(self) -> list[Any]:
-        """What is to be polled."""
+        """The sockets to poll."""
         return [self.router, self._door, self._monitor]
 
     def read(self, ready: Any) -> tuple[Child, Message] | None:
-        """What has come at a polled socket, and from whom; None for what concerns the connections alone, and from who said no hello.
+        """Return the message at a polled socket and its connection; None for events of connections, and before a hello.
 
-        Raises Malformed for what is no message, though whoever sent it has the launch's key.
+        Raises Malformed for an invalid message, though its sender has the launch's key.
         """
         self._events()  # first: a descriptor in a message may be one that has just been used for another connection
         if ready is self._door:
@@ -254,11 +254,11 @@ class Downlinks:
             self.router.send_multipart([child.name, *frames], copy=False)
 
     def with_rank(self, rank: int) -> Child | None:
-        """The connection that a rank speaks through."""
+        """The connection that a rank uses."""
         return next((child for child in self.children.values() if rank in child.ranks), None)
 
     def forget(self, child: Child) -> None:
-        """Nobody speaks through it any longer."""
+        """Remove a connection that no rank uses any longer."""
         self.children.pop(child.name, None)
         if child in self.cut:
             self.cut.remove(child)
@@ -271,7 +271,7 @@ class Downlinks:
         self.forget(child)
 
     def _answer(self) -> None:
-        """The socket asks whether somebody may come in, whose key it has checked already."""
+        """Answer the socket's question whether a peer may join; its key has been checked already."""
         version, number, domain, *_, key = self._door.recv_multipart()
         let_in = domain == DOMAIN and z85.encode(key) == self._caller
         self._door.send_multipart([version, number, *((b"200", b"OK") if let_in else (b"400", b"another key")), b"", b""])
@@ -283,7 +283,7 @@ class Downlinks:
             told = parse_monitor_message(self._monitor.recv_multipart())
             if told["event"] == zmq.EVENT_LISTENING:
                 self._listens(told["value"], told["endpoint"])
-            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses whose port is taken
+            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses with a used port
                 self.pending.listening.discard(told["value"])
             elif told["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(told["value"])

@@ -1,7 +1,7 @@
 """A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
 
 The watching thread never calls the library. It looks at a progress word that the timed loops advance; when nothing moves
-for the whole timeout it has all ranks asked where they stand, and if nobody answers says it for this rank and ends the process.
+for the whole timeout it has all ranks asked for their states; without an answer it reports for this rank and ends the process.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ class StartupWatchdog:
             self.works = False
 
 
-# How a launch ends when something broke: rank 0 says why; then every rank ends by itself, then those of a node that do not.
+# How a launch ends after a failure: rank 0 reports; then every rank ends by itself, then the ranks of a node that do not.
 #
 # A rank that is stopped, or inside a call that never returns, cannot be asked. The main thread has two seconds to leave with the sentence;
-# then this process ends, after it has killed those of its node that are still there. Rank 0's main thread has one second to say why, as it
-# does for a signal, which finds it inside a loop: then it is said for it, before the other ranks end and a launcher kills this one.
+# then this process ends, after it has killed those of its node that are still there. Rank 0's main thread has one second to report; a
+# signal may find it inside a loop: then another thread reports for it, before the other ranks end and a launcher kills this one.
 
 PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 
 
 class Ending:
-    """end(sentence, code) ends this process at once; it does not return. speak(sentence, code) says why, unless somebody has.
+    """end(sentence, code) ends this process at once; it does not return. the other callable reports the reason, once.
 
-    for_all: whether this rank says it for all of them
+    for_all: whether this rank reports for all of them
     """
 
     def __init__(self, end: Callable[[str, int], None], speak: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
@@ -97,12 +97,12 @@ class Ending:
         return self._at is not None
 
     def speak(self, sentence: str, code: int) -> None:
-        """Says why. Before anybody ends: then a launcher may kill this process at any moment."""
+        """Report the reason, before any rank ends: then a launcher may kill this process at any moment."""
         if self._speak:
             self._speak(sentence, code)
 
     def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
-        """Everything ends, for this reason; the first one counts. Who watches over others lets them go first."""
+        """End everything for this reason; the first one counts. A rank that watches others waits for them."""
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
@@ -140,9 +140,9 @@ class Watchdog:
     """Watches the phase that is running in this process. One per process; `close` ends the thread.
 
     progress   a word that the timed loops set to the last iteration that is complete
-    witness    told the sentence before the process ends (rank 0 writes it down)
-    suspects   names who may be the reason, if anybody can be named
-    consult    told the phase when nothing moves: who knows all ranks ends this one with a better sentence, or returns one
+    witness    gets the reason before the process ends (rank 0 stores it)
+    suspects   names the ranks of this host that are stopped
+    consult    gets the phase when nothing moves: ends this process with a better diagnosis, or returns one
     """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
@@ -165,7 +165,7 @@ class Watchdog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Anything inside must make progress within the timeout; `name` says what was going on if it does not."""
+        """Anything inside must make progress within the timeout; `name` is the phase that the error names."""
         before = self._phase
         self.progress.value, self._since, self._phase, self._failed = -1, time.monotonic(), name, ""
         try:
@@ -178,7 +178,7 @@ class Watchdog:
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Inside, something else keeps the deadline: the control plane's waits (for `what`) name who is missing, which this cannot."""
+        """Inside, another part keeps the deadline: waits of the control plane (for `what`) name the missing ranks, which this cannot."""
         before, self._phase, self._waiting = self._phase, None, what
         self._since, self._failed = time.monotonic(), ""
         try:
@@ -255,7 +255,7 @@ class Watchdog:
         self._end(hang.render())
 
     def _consulted(self, consult: Callable[[str], Fact | None]) -> Fact | None:
-        """Asks twice: whoever knows all ranks may fall silent before it has ended this process."""
+        """Ask twice: the answering rank may stop before it has ended this process."""
         for _ in range(2):
             better = consult(self.at)
             if better is not None or self._stop.wait(_CONSULT_S / 2):

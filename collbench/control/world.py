@@ -1,4 +1,4 @@
-"""The ranks together: who they are, and what they say to one another outside the measured path."""
+"""The ranks of a launch together: how they join, exchange data outside the measured path, and end."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from collbench.control.server import Server
 
 
-# What the ranks say to one another outside the measured path: what each has, gathered by rank 0, and what rank 0 decided.
+# Data exchanged outside the measured path: what each rank has, gathered by rank 0, and what rank 0 decided.
 
 T = TypeVar("T")
 _ASKING_S = 10.0  # longer than rank 0 takes to ask all
-_LONGER = 1.5  # the others wait so much longer than rank 0 does, which alone knows who is missing
+_LONGER = 1.5  # the others wait that much longer than rank 0, which alone knows the missing ranks
 
 
 class Exchange(Members):
@@ -58,7 +58,7 @@ class Exchange(Members):
 
     rank, size   this rank and how many there are
     timeout_s    the deadline of every wait
-    watchdog     told where this rank waits for others
+    watchdog     gets where this rank waits for others
     """
 
     def __init__(self, me: Member, size: int, timeout_s: float, watchdog: Watchdog) -> None:
@@ -71,7 +71,7 @@ class Exchange(Members):
 
     @property
     def longest_s(self) -> float:
-        """How long a rank waits for what rank 0 says."""
+        """How long a rank waits for rank 0's message."""
         return _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
 
     @contextmanager
@@ -153,7 +153,7 @@ class Exchange(Members):
         return self._hub.remarks() if self._hub else []
 
 
-_VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
+_VOICES = 8  # at most so many ranks report what rank 0 cannot report any longer
 _ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
 _UNHEARD_S = 2.5  # longer than rank 0 looks at a rank after those behind that one have given up waiting for an answer
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
@@ -161,9 +161,9 @@ _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of
 
 
 class World(Exchange):
-    """All ranks of one launch: they join, talk (talk.py), and end together, with one sentence that says why.
+    """All ranks of one launch: they join, exchange data, and end together, with one sentence that gives the reason.
 
-    kept         tells what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
+    kept         returns what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
     finish_off   has the launcher end the ranks that cannot end themselves; None where it does so by itself
     """
@@ -224,11 +224,11 @@ class World(Exchange):
 
     @property
     def _build(self) -> list[Any] | None:
-        """This rank's build as JSON; None in a local start, whose ranks are all of one build."""
+        """This rank's build as JSON; None in a local start, which has only one build."""
         return own().as_json() if self.info.launcher != "local" else None
 
     def _check_build(self, rank_0: dict[str, Any]) -> None:
-        """Take rank 0's build out of what it says of itself. Raises UsageError where it is an older one, which has not compared them."""
+        """Remove rank 0's build from its description. Raises UsageError where it is an older one, which has not compared them."""
         build = rank_0.pop("build", None)
         if build != self._build:
             raise UsageError(mismatch(self.rank, self.me.host, own(), str(rank_0.get("host")), read_build(build)))
@@ -248,12 +248,12 @@ class World(Exchange):
         return other_candidates(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
     def _standing(self) -> RankState:
-        """Where this rank stands; asked for by the keeper's thread."""
+        """Return this rank's state; called by the I/O thread."""
         dog = self.watchdog
         return RankState(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
 
     def _end(self, sentence: str, code: int) -> None:
-        """Ends this process, whose main thread does not; rank 0 has spoken for all."""
+        """End this process in place of its main thread; rank 0 has reported for all."""
         self.ending_code = code
         if self.rank == 0:
             self._speak(sentence, code)
@@ -263,7 +263,7 @@ class World(Exchange):
         end_process("", code)
 
     def _speak(self, sentence: str, code: int) -> None:
-        """For the main thread, which is inside a call: says why everything ends, and keeps it."""
+        """Report why everything ends, and keep it, for the main thread, which is inside a call."""
         self.ending_code = code
         if not self._spoken.locked():
             self.speak(sentence, code)  # first: it takes no time, and a launcher may kill this process at any moment
@@ -271,23 +271,23 @@ class World(Exchange):
                 (self.watchdog.witness or str)(Text(sentence))
 
     def _end_alone(self, sentence: str) -> None:
-        """The watchdog's end: nobody else could tell more."""
+        """End this process for the watchdog: no other rank could report more."""
         self._let_others_speak()
         record_exit(FAILED, os.environ)
-        if self.finish_off and len(self.members) == 1:  # nobody has joined: each knows only itself, and somebody may be stopped
+        if self.finish_off and len(self.members) == 1:  # no rank has joined: each knows only itself, and another may be stopped
             report_error(sentence)
-            time.sleep(_LEAVING_S)  # the others say so, too
+            time.sleep(_LEAVING_S)  # the others report, too
             self.finish_off()
             sentence = ""
         end_process(sentence if self._has_voice else "")
 
     def _let_others_speak(self) -> None:
-        """Of whom nobody hears, he does not leave first: libraries end a process at once when another's connection closes."""
+        """Leave later where this rank does not report: libraries end a process at once when another's connection closes."""
         if not self._has_voice:
             time.sleep(_UNHEARD_S)
 
     def speak(self, sentence: str, code: int) -> None:
-        """Says why everything ends, unless that has been said, which it is once only."""
+        """Report why everything ends, once."""
         if self._has_voice and self._spoken.acquire(blocking=False):
             report_error(self.last_words(sentence, code))
             if self.rank == 0:  # for the parent of a local start: when others end, mpiexec may kill this process at any moment
@@ -295,13 +295,13 @@ class World(Exchange):
 
     @property
     def _has_voice(self) -> bool:
-        """Whether this rank is one that speaks where rank 0 cannot: of a node one, and not of thousands of nodes."""
+        """Whether this rank reports where rank 0 cannot: one rank of a node, and not of thousands of nodes."""
         first = 1 if self.rank and self.me.host == self.members[0].host else 0
         return self.rank < _VOICES and (len(self.members) == 1 or self.info.local_rank == first)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Where all ranks stood when nothing moved, and what was seen of the reason, for events.jsonl; {} without a hang."""
+        """The states of all ranks when nothing moved, and what is known of the cause, for events.jsonl; {} without a hang."""
         return self._hub.part.facts if self._hub else {}
 
     def ask_too(self, informant: Callable[[], str | None]) -> None:
@@ -312,7 +312,7 @@ class World(Exchange):
     def explained(self, error: BaseException) -> BaseException:
         """What is behind an error, at rank 0: a library's is often but the echo of another rank's end, and so is a launcher's signal.
 
-        Takes 1.5 s at most where somebody is silent, and some seconds more to look at him.
+        Takes 1.5 s at most where a rank does not answer, and some seconds more to examine it.
         """
         if isinstance(error, MemoryError):
             at = self.watchdog.at or "work between two phases"
@@ -330,11 +330,11 @@ class World(Exchange):
         """The sentence; of a launch that a signal ended it goes on with what is stored."""
         if code not in (INTERRUPTED, TERMINATED):
             return sentence
-        sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to tell
+        sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to report
         return f"{sentence} after {self.kept()}" if self.kept else f"{sentence} before anything was measured"
 
     def interrupted(self, number: int) -> None:
-        """A signal asks this process to end: tells the others, in case that the main thread is inside a call and cannot. Any thread."""
+        """A signal asks this process to end: inform the others, because the main thread may be inside a call. Any thread."""
         self._signal = error = Interrupted(number)
         tell = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
         if tell:
@@ -361,9 +361,9 @@ class World(Exchange):
             return with_meeting(self.info)
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
-        """Tells the other ranks why this one ends, so that they end with the same sentence and code at once.
+        """Send the other ranks why this one ends, so that they end with the same sentence and code at once.
 
-        Returns whether rank 0 knows: it speaks for all, and is the first to leave, since a launcher kills all when one has left.
+        Returns whether rank 0 knows: it reports for all, and leaves first, since a launcher kills all when one has left.
         """
         known = True
         if self._hub:

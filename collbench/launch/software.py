@@ -93,7 +93,7 @@ def _sources(folder: str) -> Iterator[str]:
 
 
 def mismatch(rank: int, host: str, build: Build | None, rank_0_host: str, rank_0_build: Build | None) -> str:
-    """The sentence about a rank whose build differs from rank 0's; None: an older collbench, which does not name its build."""
+    """Return the sentence about a rank of another build than rank 0's; None: an older collbench, which does not send its build."""
     return (
         f"rank {rank} ({host}) runs collbench {_named(build)}, rank 0 ({rank_0_host}) {_named(rank_0_build)}: "
         "install the same build on all nodes"

@@ -75,7 +75,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
-    """Our exit code, and a sentence if mpiexec's own code tells of a killed rank (`who`) or of mpiexec failing itself.
+    """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`who`) or a failure of mpiexec itself.
 
     Hydra gives the signal's number for a killed rank, prterun 128 + the number; hydra ORs the ranks' codes before MPI_Init.
     """
@@ -104,7 +104,7 @@ def start_local(
     """Runs `program argv…` as `ranks` ranks on this host and returns the exit code of the whole; with `mpi`, through mpiexec.
 
     `mpiexec` None means: the one that belongs to this Python. Each rank learns its place from COLLBENCH_LOCAL and
-    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError if there is no mpiexec.
+    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError without mpiexec.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: must be 1 or more")
@@ -157,7 +157,7 @@ def _worker(info: LaunchInfo, k: int, i: int) -> LaunchInfo:
 
 
 def default_ranks(gpus: int, per_process: int | None = None) -> int:
-    """Ranks of a local start that nobody told: one per visible GPU where there are at least 2, else 2.
+    """Return the default number of ranks of a local start: one per visible GPU where there are at least 2, else 2.
 
     `per_process`: how many GPUs each process drives, where it drives any: then no GPU is shared, and none is left out.
     Raises UsageError where the GPUs cannot be dealt out so.
@@ -294,7 +294,7 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
 
 
 def _speak_for_rank_0(number: int | None, folder: Path) -> None:
-    """Says what a signal has ended, where rank 0 was killed before it could; one that left its exit code has said it."""
+    """Report what a signal has ended, where rank 0 was killed before it could; a rank that left its exit code has reported it."""
     if number is None or (folder / "exit-0").exists():
         return
     run = folder / "run-0"
@@ -315,7 +315,7 @@ def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
     if failed is not None:
         return failed
     if len(recorded) == ranks:
-        return FINE  # every rank has said how it ended; what mpiexec does to one that is still leaving changes nothing
+        return FINE  # every rank has recorded its end; what mpiexec does to one that is still leaving changes nothing
     if sentence:
         report_error(sentence)
     elif meaning == FINE and 0 < len(recorded) < ranks:

@@ -27,7 +27,7 @@ class Planned:
     cells       (the sweep's name or place, the cell), in the order of the suite
     done        how many of the suite's cells the run to be resumed has already; `cells` are those that are missing
     max_time_s  per cell; launches: starts of all ranks
-    known_s     seconds that a cell took in the run to be resumed, None if it does not tell; known_from: its folder
+    known_s     seconds that a case took in the run to be resumed, None if unknown; known_from: its folder
     notes       what else the user should know
     """
 
@@ -137,7 +137,7 @@ def _write_csv(planned: Planned, out: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """As a spreadsheet takes it; a suite's words, such as the name of a file of traffic, may be anybody's."""
+    """Return the value as a spreadsheet takes it; a suite's words, such as the name of a file of traffic, are not trusted."""
     if isinstance(value, list):
         value = " ".join(value)
     return "" if value is None else defused(value) if isinstance(value, str) else value

@@ -160,7 +160,7 @@ def test_two_processes_that_say_they_are_one_rank(meeting):
     assert found[0].said[0] == "RunFailed"
     for one in found:
         assert "the launcher started rank 1 twice" in one.said[1]
-        assert "the launcher started it twice" in one.said[1]
+        assert "started rank 1 twice" in one.said[1]
 
 
 def test_a_rank_of_another_launch_is_not_heard(meeting):

@@ -231,7 +231,7 @@ def test_what_is_no_asynchronous_training():
         roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
     with pytest.raises(UsageError, match="needs a worker besides 1 servers"):
         roles_of(step(), 1)
-    assert "choose mpi or gloo" in roles_of(step(), 2).refusal(SimulatedBackend())
+    assert "use mpi or gloo" in roles_of(step(), 2).refusal(SimulatedBackend())
 
 
 def test_memory_is_reckoned_by_role():
