@@ -78,7 +78,7 @@ class Orphaned(PeerFailed):
 class Interrupted(KeyboardInterrupt):
     """A signal asks this process to end. Not a CollbenchError: nothing went wrong, and only the entry point catches it.
 
-    exit_code: 130 for Ctrl-C, 143 for any other; said: whether it has been reported to the user.
+    exit_code: 130 for Ctrl-C, 143 for any other; `said`: whether it has been reported to the user.
     """
 
     def __init__(self, number: int) -> None:

@@ -70,7 +70,7 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _refuse(wrong: UsageError) -> None:
-    """Report what is wrong with the plug-in that defines the command, whatever its options are."""
+    """Report what is wrong with the plug-in that defines the command, for any options."""
     raise wrong
 
 

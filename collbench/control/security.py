@@ -105,7 +105,7 @@ def _check_folder(path: Path, found: os.stat_result) -> None:
 def _users_own(env: Mapping[str, str]) -> Path:
     folder = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
     if not folder.startswith("/"):
-        raise UsageError(f"HOME is not set, so there is no place for the secret with which ranks join: {SECRET_REMEDY}")
+        raise UsageError(f"HOME is not set, so the secret with which ranks join cannot be stored: {SECRET_REMEDY}")
     return Path(folder) / "collbench" / "secret"
 
 

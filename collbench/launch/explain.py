@@ -152,7 +152,7 @@ print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
 class Library:
     """What mpi4py loads.
 
-    said        MPI.Get_library_version(), or "" where nothing is loaded
+    `said`      MPI.Get_library_version(), or "" where nothing is loaded
     path        the library's file, or "" where that is not known
     mpi4py      its version, or "" where it is not installed
     problem     why no library is loaded, or ""

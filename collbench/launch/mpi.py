@@ -26,7 +26,7 @@ from collbench.launch.info import LaunchInfo
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py holds meanwhile.
 #
-# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that reports the others' wait
+# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that reports what they wait
 # for, and none that keeps the deadline.
 
 # Open MPI aborts the whole job as soon as another rank's connection closes, before any rank can report its name: it waits so many

@@ -71,7 +71,7 @@ class Running:
 
 
 def ceiling_of(running: Running, node_of: MakeNode) -> Found:
-    """(ring reference, else hard limit; hard limit) of the slowest group, whose figures the row has.
+    """(ring reference, else hard limit; hard limit) of the slowest group, which sets the figures of the row.
 
     node_of: makes a node of a host, those of a group's ranks that are there, and the group. Groups that cross hosts share the NICs
     there: no algorithm passes what all of them together must send, and a ring has its part of each host's NICs.
@@ -140,7 +140,7 @@ class _Shared:
 
     @classmethod
     def of(cls, running: Running) -> _Shared:
-        """One group alone is wholly told by its job, but for the edges of a sendrecv ring under the real rank map."""
+        """One group alone is described by its job, but for the edges of a sendrecv ring under the real rank map."""
         crossing = [group for group in running.groups if running.crosses(group)]
         alone = len(crossing) == 1 and running.operation.name != "sendrecv"
         return cls(running, () if alone else tuple(running.least(group) for group in crossing))
@@ -182,7 +182,7 @@ class _Shared:
         return max(sum(1 for each in self.least if each.out.get(host)), sum(1 for each in self.least if each.into.get(host)))
 
     def _sharing(self, host: str, busier: float) -> str:
-        """Who shares a host's NICs, in words."""
+        """Return the groups that share a host's NICs, as text."""
         if self.running.operation.name == "sendrecv":
             edges = round(busier / self._moved()) if busier else 1
             return f" shared by {edges} edges of the ring{'s' if len(self.running.groups) > 1 else ''}" if edges > 1 else ""
@@ -213,7 +213,7 @@ def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
     return replace(bound, bytes_per_s=ring.bytes_per_s) if ring and (bound.bytes_per_s or 0.0) < (ring.bytes_per_s or 0.0) else bound
 
 
-# The ceiling of a cell whose buffers lie on GPUs: from their links, the machines' NICs, and which GPU each rank has.
+# The expected bandwidth of a case with buffers on GPUs: from their links, the machines' NICs, and the GPU of each rank.
 
 
 @dataclass
@@ -241,7 +241,7 @@ class GpuNodes:
             return nothing(str(error))
 
     def node(self, host: str, ranks: tuple[int, ...]) -> Node:
-        """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source tells of."""
+        """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source has."""
         if (host, ranks) not in self._made:
             machine = self.machines[self.hosts.index(host)]
             self._made[host, ranks] = replace(node_of(machine, [self.gpus[rank] for rank in ranks]), host=host)
@@ -256,7 +256,7 @@ class GpuNodes:
 
 
 def link_between(machine: Machine, a: str, b: str) -> Link:
-    """What lies between the GPUs at two PCI addresses, in one direction: NVLink, or PCIe; unknown where no source tells of both."""
+    """Return the link between the GPUs at two PCI addresses, in one direction: NVLink, or PCIe; unknown where no source has both."""
     try:
         return node_of(machine, [a, b]).pair
     except UsageError:

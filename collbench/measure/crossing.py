@@ -1,6 +1,6 @@
-"""What must cross between places (hosts, or single ranks), whatever the algorithm: a lower bound that no library can pass.
+"""What must cross between places (hosts, or single ranks), for any algorithm: a lower bound that no library can pass.
 
-It follows from what an operation says must arrive. A part that ranks of a place need, and that no rank there can make from what
+It follows from what must arrive in an operation. A part that ranks of a place need, and that no rank there can make from what
 lies there, comes in at least once; what others need of a place goes out at least once, summed where it is reduced. That holds for
 switches that copy or add, too. All places together need more where nothing adds on the way: sums from a places for b places take
 a + b - 2 moves (one more if none of the a is among the b), 2(m-1) for the all-reduce of m hosts, as in the room peak's cuts.
@@ -41,7 +41,7 @@ class Least:
 class _Question:
     """What the answer depends on; it is the same for all sizes, and at 1,024 ranks takes seconds.
 
-    count   elements per part for which it is reckoned: those of the cell only where uneven parts are so small that rounding tells
+    count   elements per part for which it is computed: those of the cell only where uneven parts are so small that rounding matters
     """
 
     name: str
@@ -56,7 +56,7 @@ class _Question:
 
 
 def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> Least:
-    """For a cell whose ranks (of `groups`) are at these places. Ranks' blocks are the same or do not overlap."""
+    """For a cell with ranks (of `groups`) at these places. Ranks' blocks are the same or do not overlap."""
     n = len(groups[0]) if groups else 0
     count = operation.count(cell, n) if n else 0
     reckoned = count if count and operation.uneven and is_rough(cell.traffic, n, count) else _REFERENCE
@@ -109,11 +109,11 @@ def _ranks(key: Hashable) -> Sequence[int]:
     return key
 
 
-# What the hosts' counters say of one cell: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
+# The hosts' counters for one case: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
 #
 # What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
 # and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
-# one another over NVLink. Such a row says nothing of the network, and its percentage of the network's ceiling is withheld.
+# one another over NVLink. Such a row is not of the network, and its percentage of the expected bandwidth is withheld.
 
 _FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
 _MOST_HOSTS = 16
@@ -125,9 +125,9 @@ _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 class Ran:
     """What ran between the two readings.
 
-    iterations   of the operation, all of them: warm-ups, and those that are no samples
+    iterations   of the operation, all of them: also warm-ups, and those without samples
     host_of      the host of each rank that takes part
-    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups say
+    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups define
     """
 
     operation: Operation
@@ -139,13 +139,13 @@ class Ran:
 
 
 def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """For the row: what each host's counters (of `counters.moved`) say, JSON-ready.
+    """Return for the row the hosts' counters (of `counters.moved`), JSON-ready.
 
     iterations   in all, warm-ups included
     hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
-    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not tell it
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not show it
     other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
     bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
@@ -212,12 +212,12 @@ def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[s
 
 
 def _meets_others(host: str, ran: Ran) -> bool:
-    """Whether ranks of a host wait for ranks of others: they must tell these, at least with a packet, that they have come."""
+    """Whether ranks of a host wait for ranks of others: they must inform these, at least with a packet, that they have come."""
     return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
 
 
 def _unknown(moved: dict[str, Any]) -> str | None:
-    """Why what left a host cannot be told, or None. Ranks of several hosts talk over TCP; some drivers count once a second."""
+    """Why what left a host is unknown, or None. Ranks of several hosts exchange messages over TCP; some drivers count once a second."""
     if moved["came_or_went"]:
         return f"{', '.join(moved['came_or_went'])} appeared or disappeared meanwhile"
     if moved["silent"]:
@@ -263,7 +263,7 @@ def _inside(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] |
 
 
 def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
-    """The way in one word. Of one host's GPUs nothing is said: what is not on its loopback may be on PCIe, NVLink or in memory."""
+    """The path in one word. Unknown for one host's GPUs: what is not on its loopback may be on PCIe, NVLink or in memory."""
     inside = _inside(ran, by_host)
     if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
         (moved,) = by_host.values()

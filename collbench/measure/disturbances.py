@@ -154,7 +154,7 @@ class CaseDisturbed(Fact, frozen=True):
 
 
 def case_disturbed(case: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
-    """Return what disturbed a case; None where nothing did. `paused_s`: seconds by the host whose process was paused."""
+    """Return what disturbed a case; None where nothing did. `paused_s`: seconds by the host of a paused process."""
     causes = [cause for one in hosts for cause in one.causes()]
     causes += [ProcessPaused(host, seconds) for host, seconds in paused_s.items()]
     if not found:

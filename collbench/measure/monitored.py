@@ -1,4 +1,4 @@
-"""A cell measured under watch: canary, CPUs and the hosts' counters before and after; again when the machine changed its state."""
+"""A monitored measurement of a case: state probe, CPUs and the hosts' counters before and after; again when the machine state changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from collbench.measure.sampling import Measured, slowest
 from collbench.measure.sync import shared_page
 from collbench.native.library import CanaryStruct, library
 
-# The canary: a short measurement of the machine itself, before and after each cell.
+# The state probe: a short measurement of the machine itself, before and after each case.
 #
 # A cache line that two cores pass back and forth takes 65 or 260 ns on the same machine, and flips by itself; every latency
 # below some microseconds flips with it. Where a rank has no partner on its host, or ranks share cores, a fixed piece of work
@@ -72,7 +72,7 @@ def _middle(elapsed: NDArray[np.int64]) -> float:
 
 
 def state_probe(world: World) -> StateProbe | None:
-    """A canary, or None where the native loop was not built at some rank."""
+    """A state probe, or None where the native loop was not built at some rank."""
     lacking = world.first(None if library() else "no native loop", "preparing the state probe")
     return None if lacking else StateProbe(world)
 
@@ -91,12 +91,12 @@ _LAUNCH_BOUND = 0.8  # of the device's time: with so much host time per call it 
 class MonitoredMeasurement:
     """A measurement and what was seen around it, at rank 0.
 
-    canary_s   {"before", "after"}: the slowest rank's canary, None unknown; empty without a canary
-    silent     two ranks of a host could not run at the same time, so that the canary was not heard
+    canary_s   {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
+    silent     two ranks of a host could not run at the same time, so that the state probe gave no value
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
     preempted  how often the rank that fared worst lost its core
-    repeats    how often the cell was measured again because the canary had flipped; flipped: it did again the last time
-    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters say ("moved"), and the host's seconds per call
+    repeats    how often the case was measured again because the machine state had changed; flipped: it did again the last time
+    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters show ("moved"), and the host's seconds per call
                ("enqueue_s") where calls only enqueue
     launch_bound   whether these seconds, not the device's work, were timed
     telemetry  by host the samples taken meanwhile
@@ -145,7 +145,7 @@ class MonitoredMeasurement:
 def watch(
     ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
-    """Runs the protocol on all ranks, again while the canary flips and the budget allows; the result is at rank 0.
+    """Run the protocol on all ranks, again while the machine state changes and the budget allows; the result is at rank 0.
 
     Without `instruments` no counter is read.
     """
@@ -188,7 +188,7 @@ def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: b
 def _with_evidence(
     found: MonitoredMeasurement, ready: PreparedCase, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None
 ) -> MonitoredMeasurement:
-    """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
+    """Add what the hosts' counters and the host's share of the time show; computed when the ranks no longer wait for it."""
     paused = {"paused_s": found.paused_s} if found.paused_s else {}
     evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
     networks = _networks(world, everyone)
@@ -205,7 +205,7 @@ def _with_evidence(
 
 
 def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
-    """Return what disturbed the network of each host; nothing on one host, whose ranks need no network."""
+    """Return what disturbed the network of each host; nothing on one host, where ranks need no network."""
     if len(world.hosts) < 2:
         return ()
     hosts = (member.host for member in world.members)

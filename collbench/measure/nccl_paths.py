@@ -1,4 +1,4 @@
-"""What NCCL says of the paths it takes: its log on each rank, what it chose for a cell in an untimed call, RAS when nothing moves."""
+"""The paths that NCCL uses: its log on each rank, its choices for a case in an untimed call, RAS when nothing moves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from collbench.operations.cell import Cell
 # Whether a run used GPUDirect RDMA: what NCCL's log shows of its connections, what the ports counted, and what the machines could do.
 #
 # A connection line is a way that was opened; only with bytes on the ports it is one that was used. Where NCCL shows none, the machine
-# tells whether it could have been.
+# shows whether it could have been.
 
 _NET = "NET/"
 _MOST_HOSTS = 4
@@ -100,7 +100,7 @@ def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None
     return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)
 
 
-# What the logs of a job's ranks say together, ready for a row's evidence and run.json, and in one sentence.
+# The logs of a job's ranks together, ready for a row's evidence and run.json, and in one sentence.
 
 _MOST_WARNINGS = 20
 _MOST_CHOICES = 256
@@ -114,7 +114,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
     transports  by name how many connections; channels: by transport the channels that use it
     nics        by NCCL's words the device's name: {"NET/IB/0": "mlx5_0:1/IB"}
     gdr         {"send", "receive"}: a line proves that direction; "staged": connections of RDMA without it; "refused": HCAs
-    choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL says it has
+    choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL reports
     """
     return {
         "version": log.version, "net": log.net, "transports": dict(log.transports), "channels": _channels(log), "nics": _nics(log),
@@ -124,7 +124,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
 
 
 def choices_of(log: NcclLog) -> list[dict[str, Any]]:
-    """[{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None where NCCL does not tell."""
+    """[{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None where NCCL does not log it."""
     return [
         dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
         for (collective, size), choices in log.choices.items()
@@ -135,7 +135,7 @@ def choices_of(log: NcclLog) -> list[dict[str, Any]]:
 def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The facts of all processes as one: as in `summary`, and
 
-    processes   how many, told: how many of them had a log; why the first of the others had none
+    processes   how many, `told`: how many of them had a log; why the first of the others had none
     hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
     nics        by NCCL's words all names: hosts may number theirs differently
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
@@ -230,7 +230,7 @@ def _kinds(told: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # A rank's own log of NCCL: asked for before NCCL is loaded, kept on the node, read at the end, and gone afterwards.
 #
-# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL says those at the start and when it connects, never once a call is running. TUNING is
+# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL logs those at the start and when it connects, never once a call is running. TUNING is
 # different: since 2.20 it writes one line per call (per call of rank 0 until 2.23), from the thread that enqueues, and the file is
 # flushed after every line (src/debug.cc): a microsecond or more in the very path that is timed. So TUNING is off while anything is
 # timed. What NCCL chooses is asked in a `witness`: one untimed call with TUNING on, for which the library reads its settings anew.
@@ -291,7 +291,7 @@ class DebugLog:
             self._choices += found
 
     def facts(self) -> dict[str, Any]:
-        """What this process's log tells, JSON-ready (see `nccl_summary.summary`), or {"host", "why"}. Reads it; never raises."""
+        """The content of this process's log, JSON-ready (see `nccl_summary.summary`), or {"host", "why"}. Reads it; never raises."""
         told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
             return {**told, "why": self.why}
@@ -303,7 +303,7 @@ class DebugLog:
         return found
 
     def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
-        """`env` as the user gave it, without what was set for this log: that is no difference between two runs."""
+        """Return `env` as the user set it, without what was set for this log, which is not a difference between two runs."""
         kept = {name: value for name, value in env.items() if name not in self._before}
         return kept | {name: value for name, value in self._before.items() if value is not None}
 
@@ -421,14 +421,14 @@ _SECTION = re.compile(r"^(Errors|Warnings)\s*\n=+\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Answer:
-    """`sentence`: what RAS says, None when it could not be asked, with the reason in `why`."""
+    """`sentence`: the report of RAS, None when it could not be reached, with the reason in `why`."""
 
     sentence: str | None
     why: str | None = None
 
 
 def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
-    """What NCCL's RAS says about the job of this host. Never raises, trusts nothing it reads.
+    """Return the report of NCCL's RAS about the job of this host. Never raises, trusts nothing it reads.
 
     It takes no longer than the deadline; to find the address of a host's name may take longer.
     """
@@ -654,6 +654,6 @@ def rdma_bytes(moved: dict[str, Any]) -> int | None:
 
 
 def ask_ras() -> str:
-    """What NCCL's RAS says about ranks that lag or are gone, or why it does not."""
+    """Return the report of NCCL's RAS about ranks that are behind or gone, or why it has none."""
     answer = ask(os.environ)
     return answer.sentence or answer.why or "NCCL's RAS reports nothing"

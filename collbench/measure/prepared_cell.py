@@ -25,7 +25,7 @@ from collbench.operations.program import Program, joined
 from collbench.reason import Fact
 from collbench.units import format_time, plural
 
-_BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, of which the seeds are 1 apart
 T = TypeVar("T")
 _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
@@ -53,7 +53,7 @@ class PreparedCase:
 
     checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
     synchronised: whether the ranks meet before each sample, not only before the first of a look.
-    program: what `loop` runs, for whoever joins it with others. must: of several operations in one what crosses hosts; None: it is one.
+    program: what `loop` runs, to be joined with others. must: of several operations in one what crosses hosts; None: it is one.
     """
 
     operation: Operation
@@ -69,13 +69,13 @@ class PreparedCase:
 
     @property
     def timed(self) -> list[int]:
-        """The ranks whose time counts, ascending: of a pair the first, else all."""
+        """The timed ranks, ascending: of a pair the first, else all."""
         each = (group[:1] if self.operation.pair else group for group in self.groups)
         return sorted(rank for ranks in each for rank in ranks)
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What this process can say of the cell's circumstances."""
+        """What this process knows of the case's conditions."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         loop = "native" if self.loop.native else "python"
         return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
@@ -119,7 +119,7 @@ class BackendContext:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be made ready: a cell over these groups, on a backend's stage, with so many buffers in turn (None: the cell's own)."""
+    """What to prepare: a case over these groups, in a backend's context, with so many buffers in turn (None: the case's own)."""
 
     operation: Operation
     cell: Cell
@@ -156,7 +156,7 @@ def prepare_over(
 
 
 def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | str:
-    """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
+    """On GPUs no rank binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
     cell = asked.cell
     with _at(cell, world, "allocating"):
         buffers = _try(lambda: _filled(asked, mine))
@@ -226,7 +226,7 @@ def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
-    """Under the watchdog's eyes; work that does not end is told with its cell."""
+    """Run under the watchdog; an error of work that does not end names its case."""
     try:
         with _at(ready.cell, world, what):
             yield
@@ -282,7 +282,7 @@ def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measured | N
 
 
 def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
-    """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
+    """Refill the timed buffers, run the timed program again per slot and compare; at rank 0 what was found wrong."""
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
         for _ in range(calls):
@@ -296,7 +296,7 @@ def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch]
 
 
 def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
-    """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
+    """What this process's ranks received wrong in a slot; ranks are named by their rank in the job."""
     found: list[dict[str, Any]] = []
     for group, buffers in zip(ready.mine, ready.buffers, strict=True):
         wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
@@ -308,7 +308,7 @@ def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
 #
 # In turn some ranks enter late. All meet over the control plane, the late one then waits; every other rank notes when it left, counted
 # from before it came to that meeting. The late one enters at least its delay after the meeting, which cannot end before all have come:
-# who left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
+# which left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
 # barrier only when the delay had passed, the turn is repeated with a longer one.
 
 _MOST_LATE = 4
@@ -342,7 +342,7 @@ class LeftEarly:
 def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
     """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
 
-    0 calls where it cannot be told: ranks of one process, or of a backend that makes them up, have no time of their own.
+    0 calls where it is unknown: ranks of one process, or of a backend that simulates them, have no time of their own.
     """
     found: dict[int, LeftEarly] = {}
     told = True
@@ -355,13 +355,13 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
 
 
 def _late_ranks(ready: PreparedCase) -> list[int]:
-    """Who is late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
+    """The ranks that are late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
     n = len(ready.groups[0])
     return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
-    """(whether every other rank came to the barrier in time to be told, who left early), after three attempts at most."""
+    """(whether every other rank came to the barrier in time, the ranks that left early), after three attempts at most."""
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
@@ -381,7 +381,7 @@ def _meeting_s(ready: PreparedCase, world: World) -> float:
 
 
 def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
-    """One barrier: who of this process's ranks left early, of how many it can be told, and whether they came too late for that."""
+    """One barrier: which of this process's ranks left early, of how many this is known, and whether they came too late for that."""
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()
     world.agree(None, _what(ready))

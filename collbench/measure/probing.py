@@ -1,4 +1,4 @@
-"""One probe per host of the launch this process belongs to, or of this host alone; rank 0 has the machines and speaks for all."""
+"""One probe per host of the launch this process belongs to, or of this host alone; rank 0 has the machines and reports for all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int])
 
 
 def launched(env: Mapping[str, str]) -> bool:
-    """Whether a launcher started this process. Raises UsageError where it says so in words that nobody understands."""
+    """Whether a launcher started this process. Raises UsageError where its variables are invalid."""
     return _launch(env) is not None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pass
 
 
-# Whether a run would be the same again: what was asked for, of which software, where. What differs is told in a sentence.
+# Whether a run would be the same again: what was requested, of which software, where.
 
 _IDENTITY = (*SERIES, "size_bytes")
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
@@ -54,7 +54,7 @@ def _named(item: Work, world: World) -> tuple[Row, Row]:
 
 
 def key_of(row: Row) -> Key:
-    """What tells the row's cell apart from all others of a run. The pairs of a point-to-point cell follow from the ranks."""
+    """What distinguishes the row's case from all others of a run. The pairs of a point-to-point case follow from the ranks."""
     operation = operations().get(row.operation)
     known = replace(row, group="all") if operation and operation.pair else row
     return tuple(getattr(known, name) for name in _IDENTITY)
@@ -107,7 +107,7 @@ def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> st
 
 
 def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, text) of all that must be the same, the most telling first."""
+    """(name, text) of all that must be the same, the most important first."""
     yield "collbench", str(info.get("collbench"))
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
@@ -243,7 +243,7 @@ class LineCut(Fact, frozen=True):
 class Stored:
     """What a run has already: nothing, but for one that is resumed. All but `done` and `resumed` at rank 0 alone.
 
-    info     what run.json says of this launch
+    info     the part of run.json about this launch
     rows     by the place of their cell in the work; done: these places
     cut      bytes of lines that a kill had left unfinished, by file
     """
@@ -277,7 +277,7 @@ class Stored:
             self.folder.write_topology(topology)
 
     def complete(self, code: int) -> RunFolder | None:
-        """Of a run to which nothing is added: the folder where it does not say yet that it ended with this code, else None."""
+        """Of a run to which nothing is added: the folder where it does not record an end with this code, else None."""
         if self.folder is None:
             return None
         if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
@@ -294,7 +294,7 @@ class Stored:
 
 
 def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
-    """A new folder, or that of the run to resume, held for this process; at rank 0. `info`: what run.json says of this launch.
+    """A new folder, or that of the run to resume, held for this process; at rank 0. `info`: the part of run.json about this launch.
 
     `planned`: as `same_run.planned` names the cells. Raises UsageError for another run, and for one that cannot be gone on with.
     """

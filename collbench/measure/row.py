@@ -23,7 +23,7 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
-_MOST_GROUPS = 1024  # told one by one
+_MOST_GROUPS = 1024  # listed one by one
 _WHOLE_ARRAYS_UP_TO = 10**6
 _MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
 Samples = NDArray[np.float64]
@@ -38,7 +38,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class RowContext:
-    """What a row says beside its figures: the ranks of each host, the ceilings, flags and evidence."""
+    """What a row has besides its figures: the ranks of each host, the ceilings, flags and evidence."""
 
     hosts: Sequence[Sequence[int]]
     ceiling: Ceiling | None = None
@@ -91,7 +91,7 @@ def make_row(
 
 
 def _places(ready: PreparedCase) -> list[list[int]]:
-    """For each group where its timed ranks stand among all that are timed."""
+    """For each group the positions of its timed ranks among all that are timed."""
     place = {rank: index for index, rank in enumerate(ready.timed)}
     return [[place[rank] for rank in (group[:1] if ready.operation.pair else group)] for group in ready.groups]
 
@@ -202,7 +202,7 @@ def _percent(busbw: float | None, around: RowContext) -> float | None:
 
 
 def _against_ceilings(busbw: float | None, around: RowContext) -> Iterator[str]:
-    """Yield the flags that say why there is no percentage."""
+    """Yield the flags that withhold the percentage."""
     if around.ceiling is not None and around.ceiling.disturbed:
         yield "reference_disturbed"
     if _above_bound(busbw, around):

@@ -1,4 +1,4 @@
-"""The state of one launch, and who is told what happens in it."""
+"""The state of one launch: its backends, its run folder, its notes, and how it ends."""
 
 from __future__ import annotations
 
@@ -143,12 +143,12 @@ def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None
 
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Why it does not open at some rank, and whether that is for the user to mend; None once it is open. All ranks call."""
+    """Return why it does not open at some rank, and whether the user can fix that; None once it is open. All ranks call."""
     return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
 
 
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Why it does not open here, and whether that is for the user to mend."""
+    """Return why it does not open here, and whether the user can fix that."""
     try:
         with world.watchdog.phase(f"opening {backend.name}"):
             backend.open(world, settings)
@@ -193,7 +193,7 @@ def close_backends(opened: list[OpenBackend], world: World) -> None:
             one.paths.close()
 
 
-# What run.json says of a launch: command, ranks, libraries, environment.
+# The part of run.json about a launch: command, ranks, libraries, environment.
 
 
 def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
@@ -279,7 +279,7 @@ _PATIENCE_S = 1.0
 
 
 class Listener(Protocol):
-    """Who is told what happens, at rank 0; the room report has them."""
+    """The progress listener at rank 0; collbench/report has the implementations."""
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
         """Everything that will be measured."""
@@ -294,7 +294,7 @@ class Listener(Protocol):
         ...
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def end(self) -> None:
@@ -329,7 +329,7 @@ class Launch:
         return cls(request, world, listener, world.decide(drawn, "beginning"))
 
     def leave(self, opened: list[OpenBackend], code: int, ended: Callable[[int], None]) -> None:
-        """Tells `ended` the exit code, then leaves the libraries: one that crashes there changes nothing of what was measured."""
+        """Pass the exit code to `ended`, then leave the libraries: one that crashes there changes nothing of what was measured."""
         ended(code)
         self.world.agree(None, "ending")
         close_backends(opened, self.world)
@@ -349,12 +349,12 @@ class Launch:
             thread.join(max(0.0, ending - time.monotonic()))
 
     def _show(self) -> None:
-        with suppress(OSError, ValueError):  # our output is gone: somebody closed it
+        with suppress(OSError, ValueError):  # the output was closed
             if self.listener:
                 self.listener.end()
 
     def break_off(self, error: BaseException) -> None:
-        """Keeps why the run ends before its time, who knocked at the control plane meanwhile, and how far it came."""
+        """Keep why the run ends early, which connections were refused meanwhile, and how far it came."""
         with suppress(CollbenchError):
             self.remark()
         self._end_early(Text(str(error) or type(error).__name__), code_of(error))
@@ -383,11 +383,11 @@ class Launch:
 
     @cached_property
     def run_began_s(self) -> float | None:
-        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: it does not say."""
+        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: not recorded."""
         try:
             began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
             return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
-        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which anybody may have altered
+        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which is not trusted
             return None
 
     def note_once(self, about: str, fact: Fact) -> None:
@@ -442,11 +442,11 @@ def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
     return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]
 
 
-# How launches that measure begin and end: the run folder, and whatever breaks them off.
+# How launches that measure begin and end: the run folder, and errors that end them early.
 
 
 class Ending(Protocol):
-    """Who is told, at rank 0, that nothing more will come."""
+    """A listener at rank 0 that only hears of the end."""
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -457,8 +457,8 @@ class Ending(Protocol):
 class RunContext:
     """launch    with its folder
     opened    the backends, which are left at the end
-    listener  rank 0's; ended: told the exit code before the libraries are left, one of which may crash there
-    let_go    what is to be done first where it ends early: as soon as others know of the error, a launcher may kill this process
+    listener  rank 0's; ended: gets the exit code before the libraries are left, one of which may crash there
+    let_go    what to do first where it ends early: as soon as others know of the error, a launcher may kill this process
     """
 
     launch: Launch
@@ -509,7 +509,7 @@ def create_folder(launch: Launch, opened: list[OpenBackend], facts: Mapping[str,
 
 
 def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
-    """Return a fact for each piece of software whose version is not the same on all hosts."""
+    """Return a fact for each piece of software that has several versions on the hosts."""
     return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 

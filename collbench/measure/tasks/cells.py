@@ -75,7 +75,7 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
 
 
 def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
-    """Whether a cell's data was wrong, the same at all ranks; says that the launch ends there, with so many cells `left`."""
+    """Whether a case's data was wrong, the same at all ranks; notes that the launch ends there, with so many cases `left`."""
     wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
     if wrong and row:
         where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
@@ -220,7 +220,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
-    """Raises UsageError on all ranks when they have not all read the same traffic, whose names hold the sums of the files."""
+    """Raise UsageError on all ranks where they have read different traffic: its names hold the sums of the files."""
     if not any(operation.uneven for operation in sweep.operations):
         return
     read = world.agree([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
@@ -289,8 +289,8 @@ class CoresShared(Fact, frozen=True):
         """Return the sentence."""
         return (
             f"{self.ranks} ranks share {plural(self.cores, 'core')} on {self.host}: times include the wait for a core, so no percentage is "
-            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI, whose ranks yield; MPICH spins: 8 bytes take "
-            "10 ms)"
+            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI: its ranks yield, but MPICH spins and takes "
+            "10 ms for 8 bytes)"
         )
 
 
@@ -328,7 +328,7 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
     """Measures the request on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left: one that crashes there changes nothing of what was measured.
+    `ended` gets the exit code before the libraries are left: one that crashes there changes nothing of what was measured.
     """
     launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
@@ -374,7 +374,7 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
 
 
 def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
-    """Tells the listener what there is to measure, and what is there already."""
+    """Pass to the listener what there is to measure, and what is stored already."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
     cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
@@ -421,7 +421,7 @@ def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
 
 
 def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
-    """What NCCL's logs say of the launch, by backend; nothing where none is measured."""
+    """Return what NCCL's logs show of the launch, by backend; nothing where none is measured."""
     facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
     return {"nccl_log": facts} if facts else {}
 

@@ -73,7 +73,7 @@ _ENOUGH = 6  # below, no interval of 95 % exists
 
 @dataclass(frozen=True)
 class Job:
-    """A channel of this host and how to measure it; without a way `channel` says why it is n/a."""
+    """A channel of this host and how to measure it; without a method `channel` has the reason."""
 
     channel: Channel
     measure: Callable[[], Channel] | None = None
@@ -91,7 +91,7 @@ class Job:
 
 
 def against(channel: Channel, link: Link) -> Channel:
-    """The channel with the link that limits it; one that nobody knows says why instead."""
+    """The channel with the link that limits it, or with the reason where that is unknown."""
     told = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
     return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=told)
 
@@ -227,7 +227,7 @@ class Pinned:
 
     @property
     def nodes(self) -> list[int | None]:
-        """The NUMA nodes whose CPUs this host's ranks may use; None alone where no source tells of any."""
+        """The NUMA nodes with CPUs that this host's ranks may use; only None where no source has any."""
         known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
         return [*known] or [None]
 
@@ -243,13 +243,13 @@ class Pinned:
 
 
 def numbers_of_gpus(machine: Machine, gpus: Sequence[Gpu]) -> dict[str, int]:
-    """CUDA's number of each GPU by its key in the machine; those that no source tells of are left out."""
+    """CUDA's number of each GPU by its key in the machine; those that no source has are left out."""
     by_address = {gpu.address: gpu.key for gpu in machine.gpus if gpu.address}
     return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
 
 
 def no_gpu(host: str, why: str) -> list[Job]:
-    """The rows of a host whose GPUs cannot be used, or that has none."""
+    """The rows of a host without usable GPUs."""
     return [Job(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
 
 
@@ -333,7 +333,7 @@ def _fill(gpu: Gpu, address: int, stream: Stream) -> None:
 
 
 def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
-    """Times the copies, all at once, then clears the targets, copies once more and compares every byte."""
+    """Time the copies, all at once, then clear the targets, copy again and compare every byte."""
     once = float(_loop(copies, 1).run(2)[0].min())
     count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
     loop = _loop(copies, count)
@@ -363,7 +363,7 @@ def _slot(machine: Machine, gpu: Gpu) -> Link:
     return PcieTree(machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}")
 
 
-# The channels from one host's memory to another's through MPI. Which link its library took, the counters tell.
+# The channels from one host's memory to another's through MPI. The counters show which link its library took.
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
@@ -448,7 +448,7 @@ def _figures(row: Channel, ready: PreparedCase, measured: Measured, wrong: str |
 
 
 def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
-    """Against the link that the counters say was taken; where they do not, against none."""
+    """Compare with the link that the counters show; without one, with none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
     if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
@@ -661,7 +661,7 @@ def links_of(world: World) -> dict[str, Link]:
 
 
 def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
-    """One row. The target listens and says where, then both ends work; either one's failure is the row's reason."""
+    """One row. The target listens and sends its address, then both ends work; either one's failure is the row's reason."""
     row, target = way.channel(links), way.pair.target
     listener: list[socket.socket] = []
     key = secrets.token_bytes(tcp_streams.KEY_BYTES)
@@ -682,7 +682,7 @@ def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
 
 
 def _both_ends(way: _Way, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
-    """(what the source says, what the target says), at all ranks."""
+    """(the source's report, the target's report), at all ranks."""
     (address, port, key), waits = offer, patience(world)
     send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
     mine: dict[str, Told] = {}

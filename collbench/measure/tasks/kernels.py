@@ -42,7 +42,7 @@ class Show(Protocol):
 def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int:
     """Measures on this host's GPUs, at rank 0 where a launcher started several; 0. All ranks return together.
 
-    size: bytes of each array; None: as the kernels' room decides. Raises UsageError where there is no GPU, or the size does not fit;
+    size: bytes of each array; None: as the memory allows. Raises UsageError without a GPU, or where the size does not fit;
     RunFailed where a kernel did not do what it had to.
     """
     with together_or_alone(env, _TIMEOUT_S) as world:

@@ -1,8 +1,8 @@
 """One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
 
-The backend cannot be told which interface to take; a stream of our own can: it leaves from that interface's address for the address of
+The backend cannot choose an interface; a stream of collbench can: it leaves from that interface's address for the address of
 the same interface of the other host, and what the interfaces at both ends counted proves that it did. Where hosts have several
-interfaces in one network their kernels may choose others, to send and to answer for an address: then there is no figure.
+interfaces in one network their kernels may choose others, to send and to answer for an address: then no figure is given.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class PairsRequest:
 
     launch       what concerns the launch; its budget is that of one measurement, of which a round has three
     by           "rank" or "node"; None: nodes where there are several
-    size_bytes   of the messages whose bandwidth is measured; latency_size_bytes: of those whose latency is
+    size_bytes   of the bandwidth messages; latency_size_bytes: of the latency messages
     concurrent   pairs of places that are measured at the same time, at most; None: all of a round
-    one_to_all   the rank (or a rank of the node) whose pairs alone are measured; None: all pairs
+    one_to_all   the rank (or a rank of the node) to which the pairs are limited; None: all pairs
     sample       partners that each place has at least; None: all
     budget_s     seconds for the whole matrix, the suspects that are measured again apart
     tools        names of wire tools that run between the same pairs; none by default
@@ -288,8 +288,8 @@ class HuntRequest:
 
     pairs    how pairs are measured, among which places, and the time for all rounds (`budget_s`)
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
-    growing  whether groups that grow are measured; isolate: whether who is confirmed is looked at alone
-    node     what the scheduler calls this rank's node, where it tells
+    growing  whether growing groups are measured; isolate: whether confirmed places are measured alone
+    node     the scheduler's name of this rank's node, where known
     """
 
     pairs: PairsRequest
@@ -302,7 +302,7 @@ class HuntRequest:
 
 @dataclass(frozen=True)
 class Asked:
-    """One round that is to be measured, as the hunt asks for it: see `results.hunts.HuntRound`."""
+    """One round to measure, as the hunt requests it: see `results.rounds.HuntRound`."""
 
     kind: str
     groups: Groups
@@ -365,7 +365,7 @@ def _addresses() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Way:
-    """One stream over an interface: who sends, to whom, from which address to which."""
+    """One stream over an interface: its source and target, and both addresses."""
 
     nic: str
     source: Member
@@ -467,7 +467,7 @@ def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) ->
             (target, f"nothing arrived at {way.target.host} ({way.target_address})"))  # fmt: skip
     for told, what in ends:
         if "value" not in told:
-            return _Carried(na=f"{what}: {told.get('why', 'nothing was said')}")
+            return _Carried(na=f"{what}: {told.get('why', 'no reason was reported')}")
     (rates, wrong, came), left = target["value"], source["value"]
     if not rates or max(rates) <= 0:
         return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
@@ -562,7 +562,7 @@ class PairContext:
 
 @dataclass(frozen=True)
 class _Times:
-    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, what is to be known."""
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
 
     seconds: tuple[float | None, ...]
     intervals: tuple[_Interval, ...]
@@ -739,7 +739,7 @@ def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...],
 def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
     """Why the library refuses one first (None: it does not), and this process's part of each group. All ranks call, in one order.
 
-    Each is tried, since the other ranks go on. Of a rank that has died libraries tell in errors of their own; who it was comes out when
+    Each is tried, since the other ranks go on. Libraries report a rank that has died by errors of their own; which one it was shows when
     the ranks agree.
     """
     made: dict[tuple[int, ...], Group | None] = {}
@@ -801,7 +801,7 @@ _Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class RoundRunner:
-    """Where a hunt's rounds are measured: the court of pairs, the interfaces, and why no groups can be measured (None: they can)."""
+    """Where a hunt's rounds are measured: the context of pairs, the interfaces, and why no groups can be measured (None: they can)."""
 
     court: PairContext
     streaming: Streaming
@@ -874,16 +874,16 @@ def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
             yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)
 
 
-# A hunt under way: whoever thinks at rank 0 asks for rounds, all ranks measure them, until there is a verdict.
+# A hunt under way: the strategy at rank 0 requests rounds, all ranks measure them, until there is a verdict.
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 
 
 class HuntListener(Protocol):
-    """Who thinks, and is told what happens, at rank 0."""
+    """The strategy and progress listener at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -899,11 +899,11 @@ class HuntListener(Protocol):
         ...
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The verdict, JSON-ready, with its "result": "confirmed", "nobody" or "no verdict"; `about` has the ceiling."""
+        """The verdict, JSON-ready, with its "result": `confirmed`, `nobody` or `no verdict`; `about` has the ceiling."""
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """What follows of a verdict that stands: all ranks are well, and no data was wrong. `event`(kind, **facts) keeps what is done."""
+        """Act on a verdict: all ranks are there, and no data was wrong. `event`(kind, **facts) keeps what is done."""
         ...
 
     def end(self) -> None:
@@ -962,7 +962,7 @@ def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
         hunting.note(fact)
     verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
     code = world.decide(_code(hunting, verdict), "ending")
-    world.agree(None, "ending")  # all are still there: nobody is drained for a node that died
+    world.agree(None, "ending")  # all are still there: no node is drained for another that died
     if launch.folder:
         hunting.about["verdict"] = verdict
         launch.folder.update(hunt=hunting.about)
@@ -997,7 +997,7 @@ def _wrong(hunting: HuntRun) -> list[WrongDataFound | MoreWrongData]:
     return wrong_data(hunting.about["places"], met, "group")
 
 
-# Where pairs are played: the stage of a launch whose rounds of pairs run on one backend, and what does not fit it.
+# The context of a launch that measures rounds of pairs on one backend, and the checks of its options.
 
 
 def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
@@ -1018,7 +1018,7 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others
 
 
 def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
-    """The court; all ranks make it together."""
+    """The context of pairs; all ranks make it together."""
     backend, world = opened.backend, launch.world
     assert backend is not None
     ways = ways_of(asked, backend.name)
@@ -1033,9 +1033,9 @@ def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, place
 
 
 def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
-    """Hunts on all ranks of `world`. Returns the exit code, the same on all ranks: 1 where somebody is confirmed. Raises CollbenchError.
+    """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 where a place is confirmed. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left, as in `runner.run`.
+    `ended` gets the exit code before the libraries are left, as in `runner.run`.
     """
     request, waiting = asked.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -1069,14 +1069,14 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
 
 
 def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
-    """What the listener says of the plan, at all ranks. Raises UsageError on all where it refuses."""
+    """The listener's plan, at all ranks. Raises UsageError on all where it refuses."""
     mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
     agreed: dict[str, Any] = world.decide(mine or {}, "planning the hunt")
     return agreed
 
 
 def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
-    """[host, what its manager calls the node] of all ranks that were told it, each once; at rank 0."""
+    """[host, its manager's name of the node] of all ranks that know it, each once; at rank 0."""
     told = world.gather((world.me.host, asked.node or ""), "asking for the nodes' names") or []
     return sorted({(host, node) for host, node in told if node})
 
@@ -1084,7 +1084,7 @@ def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
 def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
     launch, (rails, lacking) = hunting.launch, known
     ceilings = Ceilings(launch.request, launch.world)
-    ceilings.prepare([], [])  # probes the machines, for their links; memory is no ceiling of messages, far below which nobody is ill
+    ceilings.prepare([], [])  # probes the machines, for their links; memory is far above the rate of messages
     if launch.folder:
         launch.folder.write_topology(ceilings.topology())
     if hunting.listener:
@@ -1103,7 +1103,7 @@ def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[s
     Of pairs that of one pair of ranks, times the ranks of a place: so many messages pass at once, and share what limits them.
     """
     first = next(iter(hunting.rounds), None)
-    if first is None or "oversubscribed" in court.flags:  # times of waiting for a core say nothing of a link
+    if first is None or "oversubscribed" in court.flags:  # times that include waits for a core show nothing about a link
         return None
     backend, places = court.stage.backend, court.places
     if first.kind == "pairs":
@@ -1123,10 +1123,10 @@ def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[s
 
 
 class PairsListener(Protocol):
-    """Who is told what happens, at rank 0."""
+    """The progress listener at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
@@ -1150,7 +1150,7 @@ class PairsListener(Protocol):
         ...
 
     def theirs(self, rows: list[Row]) -> None:
-        """What other tools said of the pairs, where any were asked for; before `matrix`."""
+        """Take the rows of external tools, where any were requested; before `matrix`."""
         ...
 
     def end(self) -> None:
@@ -1216,7 +1216,7 @@ def limits(match: PairRun) -> Iterator[Fact]:
 
 
 def measure_rounds(match: PairRun, court: PairContext) -> bool:
-    """Round by round, until all are done or the time is used up; nobody is left without a pair.
+    """Round by round, until all are done or the time is used up; every rank or node has at least one pair.
 
     Returns False where wrong data ended it, as --stop-on-wrong asks.
     """
@@ -1300,9 +1300,9 @@ def _pairs_exit_code(rounds: Sequence[PairRound], measured: int, result: str) ->
     return _CODES[result] if measured else USAGE
 
 
-# What other tools say of the pairs, beside ours: in the rounds of the matrix, each way, after it, as rows of theirs.
+# External tools between the pairs: in the rounds of the matrix, each way, after it, as rows of their own.
 #
-# The rows stand in tools.jsonl, apart from what we measured: nothing that judges reads them.
+# The rows are in tools.jsonl, apart from collbench's own: no verdict uses them.
 
 _INSIDE: tuple[dict[str, str], dict[str, str]] = ({}, {"path": "loopback: both are on one host"})
 _AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))
@@ -1318,7 +1318,7 @@ def tools_of(match: PairRun) -> Tools:
 
 
 def beside(match: PairRun, tools: Tools) -> None:
-    """Runs the tools round by round, at all ranks, until all pairs that were measured have been met or --budget is used up once more."""
+    """Run the tools round by round, at all ranks, until all measured pairs are done or --budget is used up a second time."""
     if not tools.tools:
         return
     world, began = match.launch.world, time.monotonic()
@@ -1372,7 +1372,7 @@ def _asks(match: PairRun, tool: WireTool) -> list[Ask]:
 
 
 def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
-    """The row of one run, which does not say yet between which places it was."""
+    """The row of one run, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
     rate = ask.size_bytes / time_s if time_s else None
     return Row(
@@ -1398,7 +1398,7 @@ def _keep(match: PairRun, row: Row) -> None:
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
     """Measures all pairs on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left, as in `runner.run`.
+    `ended` gets the exit code before the libraries are left, as in `runner.run`.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)

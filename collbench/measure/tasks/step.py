@@ -80,7 +80,7 @@ class _Server:
             np.add(total[:count], received[at : at + count], out=total[:count])
 
     def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
-        """What is wrong with the sum, told by the rank in the job; the order of adding is known, so it is exact in every type."""
+        """Mismatches of the sum, by the rank in the job; the order of adding is known, so it is exact in every type."""
         total = self.totals[slot]
         right = np.zeros_like(total)
         for wanted in wanted_of(operation, seeded(self.place, slot)):
@@ -118,7 +118,7 @@ class Adding:
             server.add(slot)
 
     def spoil(self) -> None:
-        """Poisons the sums: one that nobody makes shows."""
+        """Poison the sums, so that a missing one shows."""
         for server, _ in self._servers:
             poison(server.totals)
 
@@ -128,7 +128,7 @@ class Adding:
         return [wrong for wrong in found if wrong]
 
 
-MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and none of the models at hand has 1,000
+MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and no known model has 1,000
 _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows
 
 
@@ -178,7 +178,7 @@ class Part:
 
     @property
     def laid(self) -> tuple[Operation, Cell]:
-        """The operation and cell for whoever derives the groups from these: pairs, too, as they are named."""
+        """The operation and cell from which the groups are derived: pairs, too, as they are named."""
         return replace(self.operation, pair=False), replace(self.cell, split=_given(self.groups))
 
 
@@ -309,7 +309,7 @@ def _used(part: Part, of_all_slots: int) -> int:
 
 
 def _on_host(plan: Plan, here: int) -> Iterator[int]:
-    """Of every part; the sums of a server as much again as it receives."""
+    """Of every part; a server's sums need the same as it receives."""
     for part in plan.parts:
         taking = min(here, part.width * len(part.groups))
         yield _used(part, bytes_on_host(part.operation, part.cell, part.width, taking, len(part.groups)))
@@ -408,13 +408,13 @@ def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: BackendCont
     operation = Operation(title, bus_factor=lambda n: 1.0, arrives=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
-    mine = (stage.whole,) if stage.whole else ()  # for whoever reads counters: which ranks this process drives
+    mine = (stage.whole,) if stage.whole else ()  # for the counters: which ranks this process drives
     must = partial(must_cross, found)
     return PreparedCase(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
 def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> Least:
-    """Bytes that must leave and reach each host in a step, whatever the algorithm."""
+    """Bytes that must leave and reach each host in a step, for any algorithm."""
     each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
     hosts = set(host_of.values())
     out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
@@ -521,7 +521,7 @@ def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[
 
 
 def path_s(plan: Plan, each: Seconds) -> float | None:
-    """How long a step takes whose parts take so long each: one after the other where they share a rank. None where one is not known.
+    """How long a step of such parts takes: one after the other where they share a rank. None where one is not known.
 
     An exchange begins when all its ranks have come, and ends at all of them at once; ranks that share nothing go on side by side.
     """
@@ -660,7 +660,7 @@ class Training:
     """One way of training a model.
 
     regime  what it exchanges
-    shape   from the host of each rank, numbered, to what the regime is told; called on every rank. May raise UsageError
+    shape   from the host of each rank, numbered, to the regime's shape; called on every rank. May raise UsageError
     model   what users call it: "bert-large"
     optional   whether one that cannot be laid out over these ranks is a row without figures, and not the end of the launch
     """

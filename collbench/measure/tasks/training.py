@@ -58,7 +58,7 @@ from collbench.reason import Fact
 from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
 
-# What is asked of a workload launch, and who is told what happens in it.
+# The request of a workload launch, and its progress listener.
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class WorkloadRequest:
 
     launch     what concerns the launch; its budget is that of a step, of which a fifth at most goes to the looks at its parts. Of
                asynchronous training `max_time_s` is how long the workers go on, and `iterations` how many rounds each of them makes.
-               The sweep says dtype (of nothing: exchanges have their own), device, seed and the backends' habits
+               The sweep has dtype (of nothing: exchanges have their own), device, seed and the backends' defaults
     trainings  in the order in which they are measured
     parts      whether each exchange is looked at alone, too
-    step_time_s  what the user says that a step computes; it is kept in run.json, for reports
+    step_time_s  the computing time of a step as the user set it; it is kept in run.json, for reports
     """
 
     launch: Request
@@ -80,10 +80,10 @@ class WorkloadRequest:
 
 
 class WorkloadListener(Protocol):
-    """Who is told what happens, at rank 0."""
+    """The progress listener at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
@@ -107,7 +107,7 @@ class WorkloadListener(Protocol):
 
 
 def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[Turn]:
-    """All that is to be measured. Raises UsageError, on all ranks, for what cannot be laid out over these ranks, or into their memory."""
+    """All trainings to measure. Raises UsageError, on all ranks, for what does not fit these ranks, or their memory."""
     return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
 
 
@@ -175,7 +175,7 @@ class WrongStepData(Fact, frozen=True):
 
 
 _FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
-_OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is
+_OF_TIMEOUT = 0.8  # within one step the loop reports no progress
 
 
 @dataclass
@@ -218,7 +218,7 @@ class WorkloadRun:
 def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
     """Measures every training on every backend on all ranks of `world`. Returns the exit code, the same on all ranks.
 
-    `ended` is told the code before the libraries are left, as in `runner.run`. Raises CollbenchError.
+    `ended` gets the exit code before the libraries are left, as in `runner.run`. Raises CollbenchError.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
