@@ -1,4 +1,4 @@
-"""collbench workload: what one step of training exchanges, how long that takes on this network, and what limits it."""
+"""The measuring commands: one per operation, kernels, pairs, run and workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The part of a rank other than 0: passes its own words up; where it is the first of its node, those of the node's other ranks, too.
+"""Every other rank's side of the control plane: its uplink, the agent of its node, and the calls of its main thread.
+
+The part of a rank other than 0: passes its own words up; where it is the first of its node, those of the node's other ranks, too.
 
 So each node has one connection to rank 0, and rank 0 gets few messages per node and step. A large message is offered first and sent when
 rank 0 has room for it.

@@ -1,4 +1,4 @@
-"""Why a launch does not go on: a value with fields, rendered as one sentence here and nowhere else."""
+"""The diagnosis of a hang: states and processes of ranks, the evidence, and the fact that names the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""TCP_INFO of this process's own connections, a library's too: what each has sent, lost and not seen acknowledged.
+"""TCP paths between hosts: what connections show, probe packets, and the fault of a path.
+
+TCP_INFO of this process's own connections, a library's too: what each has sent, lost and not seen acknowledged.
 
 Source of the layout: struct tcp_info, include/uapi/linux/tcp.h. Older kernels return a shorter structure; what it lacks reads 0.
 """

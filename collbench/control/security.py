@@ -1,4 +1,6 @@
-"""The secret of a launch: a process without it cannot join, and cannot read or forge a message.
+"""Secret, keys, socket filters and rejected peers of the control plane.
+
+The secret of a launch: a process without it cannot join, and cannot read or forge a message.
 
 It is never sent, printed or stored. Where it comes from, in this order:
     the launch itself         a local start's private folder, or a broadcast over MPI: then the token is a secret already

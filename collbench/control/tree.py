@@ -1,4 +1,6 @@
-"""Where the ranks below connect: the other ranks of this node, and at rank 0 the first rank of each other node.
+"""Connections below a rank, the messages bundled on them, and the open-file limit.
+
+Where the ranks below connect: the other ranks of this node, and at rank 0 the first rank of each other node.
 
 libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed, and nothing else that names it
 (a failed handshake comes with the listener's own address, garbage before a handshake with no event at all). So a rejected peer is a

@@ -1,4 +1,6 @@
-"""A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
+"""Deadlines: the watchdog of library calls, the start-up timer of the kernel, and how a launch ends.
+
+A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
 
 The watching thread never calls the library. It looks at a progress word that the timed loops advance; when nothing moves
 for the whole timeout it has all ranks asked for their states; without an answer it reports for this rank and ends the process.

@@ -1,4 +1,6 @@
-"""One message of the control plane: [kind, step, sizes, JSON, raw arrays …]. Nothing in it can be executed, and all of it is bounded.
+"""Messages of the control plane: kinds, shapes, framing and limits.
+
+One message of the control plane: [kind, step, sizes, JSON, raw arrays …]. Nothing in it can be executed, and all of it is bounded.
 
 Messages are not trusted until `parsed` has read them: kinds from a list, steps that are numbers, JSON of plain values
 up to a limit and of the kind's own shape, raw parts of the sizes that were announced. JSON and arrays go in pieces of 64 KiB: a socket

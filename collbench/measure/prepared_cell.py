@@ -1,4 +1,4 @@
-"""One cell from allocation to row, on all ranks in step."""
+"""One case prepared on all ranks in step: groups, buffers, program and first call; its timing, verification and release."""
 
 from __future__ import annotations
 

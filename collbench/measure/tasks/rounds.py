@@ -1,4 +1,6 @@
-"""One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
+"""Rounds of pairs and of hunts: places, requests, measurement over backends, interfaces and external tools, and the runs themselves.
+
+One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
 
 The backend cannot choose an interface; a stream of collbench can: it leaves from that interface's address for the address of
 the same interface of the other host, and what the interfaces at both ends counted proves that it did. Where hosts have several
