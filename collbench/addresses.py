@@ -55,7 +55,7 @@ def bracketed(address: str) -> str:
 
 
 def resolve(host: str) -> tuple[str, ...]:
-    """Return the addresses of a host, IPv4 first; empty where it does not resolve. Link-local ones count only where there are no others."""
+    """Return the addresses of a host, IPv4 first; empty where it does not resolve. Link-local ones count only without others."""
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError, ValueError):
@@ -82,7 +82,7 @@ def is_own(address: str) -> bool:
 
 
 def route_to(address: str) -> str | None:
-    """Return the address of this host on the way to another address; None where there is no route. Sends nothing."""
+    """Return the address of this host on the way to another address; None without a route. Sends nothing."""
     with socket.socket(_number(address), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
@@ -110,7 +110,7 @@ class Scope(Enum):
 
     GIVEN = "at the addresses of the given host"
     NAME_IS_LOOPBACK = "the name is this host's, but resolves to loopback here"
-    NOT_OWN = "the given host has no address of this host"
+    NOT_OWN = "the given name is not an address of this host"
 
 
 @dataclass(frozen=True)

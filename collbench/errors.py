@@ -5,8 +5,8 @@
     ├── NoVerdict             3  nothing wrong was shown, and nothing right either
     └── RunFailed             4  wrong data, hang, crash, launcher and communicator disagree
         ├── WaitExpired       4  a rank did not arrive within the deadline
-        └── PeerFailed        4  another rank failed and told us why
-            └── Orphaned      4  rank 0 is not there any longer: nobody else can say so
+        └── PeerFailed        4  another rank failed and sent the reason
+            └── Orphaned      4  rank 0 has ended: this rank reports it
 
 Exit code 1 is kept for a negative verdict of the gate or the doctor; 130 and 143 for signals, which raise Interrupted.
 """
@@ -22,12 +22,21 @@ _MOST_LETTERS = 8000  # of a sentence: what a file calls a name may be as long a
 
 
 class CollbenchError(Exception):
-    """What went wrong, where, and the remedy, in one sentence; `exit_code` is what the process returns."""
+    """What is wrong, where, and what to do, in one sentence.
+
+    exit_code  what the process returns
+    rank       the rank that failed, where the sentence names it; else None
+    phase      the phase in which it failed, where the sentence names it; else ""
+    """
 
     exit_code = FAILED
 
+    def __init__(self, *args: object, rank: int | None = None, phase: str = "") -> None:
+        super().__init__(*args)
+        self.rank, self.phase = rank, phase
+
     def __str__(self) -> str:
-        """The sentence; of one that quotes too much the middle is left out: the remedy stands at its end."""
+        """Return the sentence, without its middle where it quotes too much: the remedy is at its end."""
         text, half = super().__str__(), _MOST_LETTERS // 2
         return text if len(text) <= _MOST_LETTERS else f"{text[:half]} … {text[-half:]}"
 
@@ -67,9 +76,9 @@ class Orphaned(PeerFailed):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks this process to end. No CollbenchError: nothing went wrong, and nobody but the front door is to catch it.
+    """A signal asks this process to end. Not a CollbenchError: nothing went wrong, and only the entry point catches it.
 
-    exit_code: 130 for Ctrl-C, 143 for any other; said: whether the user has been told.
+    exit_code: 130 for Ctrl-C, 143 for any other; `said`: whether it has been reported to the user.
     """
 
     def __init__(self, number: int) -> None:

@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.match(text)
     if not match:
-        raise UsageError(f"size '{text}' is not a number of bytes: write it like 8, 1K, 64M or 1G (K, M, G = 1024)")
+        raise UsageError(f"size '{text}' is not a valid number of bytes: use e.g. 8, 1K, 64M or 1G (K, M, G = 1024)")
     value = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
     if value < 1 or value != int(value):
         raise UsageError(f"size '{text}' is not a whole, positive number of bytes: the smallest size is 1")
@@ -35,7 +35,7 @@ def parse_sizes(text: str) -> list[int]:
     for part in text.split(","):
         sizes.update(_range(part.strip(), text) if "-" in part else [parse_size(part)])
         if len(sizes) > _MAX_SIZES:
-            raise UsageError(f"'{text}' asks for more than {_MAX_SIZES} sizes: take a larger step")
+            raise UsageError(f"'{text}' has more than {_MAX_SIZES} sizes: use a larger step")
     return sorted(sizes)
 
 
@@ -43,10 +43,10 @@ def _range(part: str, whole: str) -> list[int]:
     span, _, step = part.partition(":")
     low, _, high = span.partition("-")
     if not low or not high:
-        raise UsageError(f"size range '{part}' in '{whole}' lacks an end: write it like 1K-1G (sizes are positive)")
+        raise UsageError(f"size range '{part}' in '{whole}' lacks an end: use e.g. 1K-1G (sizes are positive)")
     first, last = parse_size(low), parse_size(high)
     if first > last:
-        raise UsageError(f"size range '{part}' runs downwards: write the smaller size first, {high}-{low}")
+        raise UsageError(f"size range '{part}' is reversed: write the smaller size first, {high}-{low}")
     return size_steps(first, last, step or "x2")
 
 
@@ -58,9 +58,9 @@ def size_steps(first: int, last: int, step: str) -> list[int]:
     if kind == "+" and amount:
         increment = parse_size(amount)
         if (last - first) // increment > _MAX_SIZES:
-            raise UsageError(f"step '{step}' makes more than {_MAX_SIZES} sizes: take a larger one")
+            raise UsageError(f"step '{step}' gives more than {_MAX_SIZES} sizes: use a larger one")
         return list(range(first, last + 1, increment))
-    raise UsageError(f"size step '{step}' goes nowhere: write a factor above 1 like x2, or an increment like +1K")
+    raise UsageError(f"size step '{step}' is not a valid step: use a factor above 1 such as x2, or an increment such as +1K")
 
 
 def _by_factor(first: int, last: int, factor: float) -> list[int]:
@@ -69,12 +69,12 @@ def _by_factor(first: int, last: int, factor: float) -> list[int]:
         sizes.append(int(size))
         size = max(size * factor, int(size) + 1)
         if len(sizes) > _MAX_SIZES:
-            raise UsageError(f"factor x{factor:g} makes more than {_MAX_SIZES} sizes: take a larger one")
+            raise UsageError(f"factor x{factor:g} gives more than {_MAX_SIZES} sizes: use a larger one")
     return sizes
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes as "8 B", "1 KiB", "1.5 MiB"; sizes that are no round multiple keep their exact bytes ("1000 B")."""
+    """Return bytes as "8 B", "1 KiB", "1.5 MiB"; sizes that are not round multiples keep their exact bytes ("1000 B")."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         value = size_bytes / 1024**power
         if value >= 1 and (value * 8).is_integer():

@@ -1,7 +1,7 @@
-"""Reads files that nobody vouches for: regular ones alone, without waiting, and never more than a limit.
+"""Read files of unknown origin: only regular ones, without waiting, and never more than a limit.
 
 A pipe or a terminal in a file's place would have us wait for ever, a device may act when it is opened, and a sparse file holds more
-than any memory. What is refused is an OSError whose `strerror` says why: callers tell it as they tell that a file is not there.
+than any memory. A refused file raises OSError with the reason in `strerror`, which callers show as they do for a missing file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def open_file(path: Path) -> BinaryIO:
         _check_kind(path, os.stat(path).st_mode)  # noqa: PTH116 - before it is opened: some devices act on that
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
-        raise OSError(errno.EINVAL, "no file can have that name", str(path)) from error
+        raise OSError(errno.EINVAL, "not a valid file name", str(path)) from error
     try:
         _check_kind(path, os.fstat(descriptor).st_mode)
         return os.fdopen(descriptor, "rb")
@@ -41,14 +41,14 @@ def open_file(path: Path) -> BinaryIO:
 def read_file(path: Path, most: int) -> bytes:
     """All that a regular file holds. Raises OSError, for one of more than `most` bytes, too."""
     with open_file(path) as file:
-        data = file.read(most + 1) or b""  # None: of the kernel's files some have nothing to say at the moment
+        data = file.read(most + 1) or b""  # None: some files of the kernel have no content at the moment
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
     return data
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """What TOML says. Raises ValueError, for what is nested or named too deeply, too."""
+    """Return the content of TOML. Raises ValueError, also for what is nested or named too deeply."""
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {_MOST_PARTS} parts")
     try:
@@ -66,12 +66,12 @@ def _check_kind(path: Path, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, and no file", str(path))
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'a special file')}, not a regular file", str(path))
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Nobody looks for garbage meanwhile: of a million values that were read, and stay, none is; a look takes a third of the time."""
+    """Switch the garbage collector off meanwhile: of a million values that stay none is garbage; a search takes a third of the time."""
     looked = gc.isenabled()
     gc.disable()
     try:

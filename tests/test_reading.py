@@ -40,13 +40,13 @@ def test_what_only_stands_in_a_files_place_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as end:
         end.bind(str(tmp_path / "socket"))
         for name, why in (
-            ("pipe", "it is a pipe, and no file"),
-            ("zero", "it is a device, and no file"),
-            ("socket", "it is a socket, and no file"),
+            ("pipe", "it is a pipe, not a regular file"),
+            ("zero", "it is a device, not a regular file"),
+            ("socket", "it is a socket, not a regular file"),
             ("circle", "Too many levels of symbolic links"),
             ("none", "No such file or directory"),
             (".", "Is a directory"),
-            ("a\0b", "no file can have that name"),
+            ("a\0b", "not a valid file name"),
         ):
             with pytest.raises(OSError) as refused:
                 read_file(tmp_path / name, 10)

@@ -144,7 +144,9 @@ class Links:
         except OSError as error:
             _close(made)
             remedy = "see whether a firewall lets TCP ports through between these hosts"
-            raise RunFailed(f"{self.world.me} cannot connect to {target} at {place[0]} port {place[1]} ({error}): {remedy}") from error
+            raise RunFailed(
+                f"{self.world.me} cannot connect to {target} at {place[0]} port {place[1]} ({error}): {remedy}", rank=self.world.rank
+            ) from error
         return made
 
     def _accepted(self, way: _Way) -> list[socket.socket]:
@@ -165,7 +167,9 @@ class Links:
             _close(found.values())
             source = self.world.members[way.source]
             came = f"{len(found)} of {way.streams} streams came within {self._patience_s:g} s"
-            raise RunFailed(f"{source} did not connect to {self.world.me} at {self.world.me.address} ({came}: {error})") from error
+            raise RunFailed(
+                f"{source} did not connect to {self.world.me} at {self.world.me.address} ({came}: {error})", rank=self.world.rank
+            ) from error
         return [found[greeting] for greeting in awaited]
 
     def _next(self, end: float) -> tuple[socket.socket, bytes]:

@@ -104,7 +104,9 @@ def joined(context: Any, world: World, beside: Link, window: Window) -> ZmqLink:
     except (OSError, zmq.ZMQError) as error:
         made.close(linger=0)
         beside.close()
-        raise RunFailed(f"{world.me} and {beside.peer} do not meet over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}") from error
+        raise RunFailed(
+            f"{world.me} and {beside.peer} do not meet over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}", rank=world.rank
+        ) from error
 
 
 def _set(made: Any, window: Window, patience_s: float) -> None:

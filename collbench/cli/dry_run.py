@@ -41,14 +41,14 @@ def plan(request: Request, ranks: int) -> Planned:
     missing = {name: why for name in request.backends if (why := _missing(name))}
     labelled = [each for name in request.backends if name not in missing for each in _cells(request, name, ranks)]
     if not labelled:
-        raise UsageError("no backend of this suite is at hand: `collbench backends` tells how to get one")
+        raise UsageError("no backend of this suite is installed: `collbench backends` shows how to install one")
     run, title = _earlier(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
     left = [(label, cell) for label, cell in labelled if not stored.has(cell, ranks_of(request, cell.backend, ranks))]
     return Planned(
         title=title, ranks=ranks, cells=left, max_time_s=request.budget.max_time_s, launches=request.launches,
         done=len(labelled) - len(left), known_s=_seconds_per_cell(run) if run else None, known_from=str(request.earlier or ""),
-        notes=[f"without {name}: {why}" for name, why in missing.items()],
+        notes=[f"{name} is skipped: {why}" for name, why in missing.items()],
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
 
 
 def _missing(name: str) -> str | None:
-    """Why a backend is not at hand, None where it is."""
+    """Why a backend is not installed, None where it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
@@ -119,7 +119,7 @@ class _Stored:
 
 
 def _seconds_per_cell(run: Run) -> float | None:
-    """How long a cell took on average by the calendar; None where the run was resumed, or does not say when it ended."""
+    """How long a case took on average by the calendar; None where the run was resumed, or its end is not recorded."""
     if "resumed" in run.info or not run.rows:
         return None
     first, last = _time(run.info.get("started_utc")), _time(run.info.get("finished_utc") or (run.events or [{}])[-1].get("utc"))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
 from collbench.launch.info import number
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
 
-_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set for the ranks that `repeat` starts, and for nobody else
+_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `repeat` starts
 Start = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
@@ -34,7 +34,7 @@ class One:
 def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
     """The request with this launch's index. Raises UsageError for several launches under a launcher: it has started one only.
 
-    `instead` says what to do where it was not --launches that asked for several.
+    `instead` is the remedy where another option than --launches needs several launches.
     """
     if request.launches == 1:
         return request
@@ -42,15 +42,15 @@ def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: 
         return replace(request, launch_index=number(env, _INDEX))
     refusal = UsageError(
         instead.format(launcher=info.launcher)
-        or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks once: start the "
+        or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
         f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
     )
-    refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 speaks for all
+    refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
     raise refusal
 
 
 def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Starts the launches one after the other and prints what they say together; the first failure ends them.
+    """Start the launches one after the other and print their common result; the first failure ends them.
 
     `start(argv, env)` starts all ranks once and returns their exit code. Returns 0, or the code of the launch that failed.
     Raises UsageError when the folder holds a run or launches already.
@@ -86,7 +86,7 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
     except Interrupted as error:  # while no ranks' supervisor was there to take it
         code = error.exit_code
     if code:
-        say(_why_it_ended(code, one.title, left))
+        report_error(_why_it_ended(code, one.title, left))
     return code
 
 
@@ -96,7 +96,7 @@ def refuse_a_used(folder: Path) -> None:
 
     held = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()] or [path.name for path in launch_folders(folder)]
     if held:
-        raise UsageError(f"--out {folder} already holds a run ({held[0]}): choose a new folder, so that nothing is lost")
+        raise UsageError(f"--out {folder} already holds a run ({held[0]}): use a new folder, so that no data is lost")
 
 
 def _why_it_ended(code: int, title: str, rest: int) -> str:
@@ -116,26 +116,28 @@ def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def talk(sentence: str, arguments: argparse.Namespace) -> None:
-    """Says something on stderr, unless --quiet."""
+    """Print a sentence to stderr, unless --quiet."""
     if not arguments.quiet:
         print(sentence, file=sys.stderr, flush=True)
 
 
-# --gdr-check: launches with and without GPUDirect RDMA in turns, and what the difference says of the path.
+# --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows about the path.
 
 _LEVEL, _NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _WITH, _WITHOUT = "with-gdr", "without-gdr"
 BY_HAND = (
-    "--gdr-check starts the ranks itself, but {launcher} has started them already: "
+    "--gdr-check starts the ranks itself, but {launcher} has already started them: "
     f"run the command twice in the allocation without it, the second time with {_LEVEL}={_NEVER} exported, "
-    "each with an --out of its own, then `collbench compare A B`"
+    "each with its own --out, then `collbench compare A B`"
 )
 
 
 def pairs(launches: int, env: Mapping[str, str]) -> int:
     """How many pairs of launches: two at least, else no interval is over launches. Raises UsageError where both sides would be alike."""
     if env.get(_LEVEL, "").strip().upper() in (_NEVER, "0") and "COLLBENCH_LOCAL" not in env:
-        raise UsageError(f"--gdr-check sets {_LEVEL} itself, but {_LEVEL}={env[_LEVEL]} is exported: unset it, else both sides are without")
+        raise UsageError(
+            f"--gdr-check sets {_LEVEL} itself, but {_LEVEL}={env[_LEVEL]} is exported: unset it, or neither side uses GPUDirect RDMA"
+        )
     return max(2, launches)
 
 
@@ -145,7 +147,7 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
     Raises UsageError for a folder that holds launches already, and for a format that a comparison does not have.
     """
     if arguments.format == "nccl-tests":
-        raise UsageError("--gdr-check prints a comparison, which has no --format nccl-tests: choose table, csv or json")
+        raise UsageError("--gdr-check prints a comparison, which --format nccl-tests does not support: use table, csv or json")
     folder, allocation = new_folder(request, env)
     for side in (_WITH, _WITHOUT):
         refuse_a_used(folder / side)

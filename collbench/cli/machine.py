@@ -86,10 +86,10 @@ def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def read_machines(sources: Sequence[Path]) -> list[Machine]:
     """The machines in the files of --from; which files are of no kind that is read goes to stderr. Raises UsageError."""
-    from collbench.launch.supervise import say
+    from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
-    return read_paths(sources, say)
+    return read_paths(sources, report_error)
 
 
 def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
@@ -329,10 +329,10 @@ def _alone(arguments: argparse.Namespace) -> int:
         from collbench.machine.gather import gather
 
         return gather(arguments.gather)
-    from collbench.launch.supervise import say
+    from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
-    return _tell_probe(read_paths(arguments.sources, say), arguments)
+    return _tell_probe(read_paths(arguments.sources, report_error), arguments)
 
 
 def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
@@ -463,10 +463,10 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
 
 def _sent(arguments: argparse.Namespace) -> int:
     """Machines that somebody sent files of."""
-    from collbench.launch.supervise import say
+    from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
-    return _tell(read_paths(arguments.sources, say), _logs(arguments), arguments)
+    return _tell(read_paths(arguments.sources, report_error), _logs(arguments), arguments)
 
 
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:

@@ -19,19 +19,19 @@ from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 
-# What to say of a word that no command knows, or not this one: what it may have been, or whose it is.
+# Unknown commands and options: what may have been meant, or which command has the option.
 
 _MOST_NAMED = 6
 Parsers = Mapping[str, argparse.ArgumentParser]
 
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
-    """Raises UsageError where the first word is no command; `parsers` by command."""
+    """Raise UsageError where the first word is not a command; `parsers` by command."""
     first = argv[0] if argv else "--help"
     if first in parsers or first in ("-h", "--help", "--version"):
         return
     if first.startswith("-"):
-        raise UsageError(f"'{first}' stands where the command belongs: write that first, like `collbench allreduce {first}` …")
+        raise UsageError(f"'{first}' comes before the command: write the command first, e.g. `collbench allreduce {first}` …")
     from collbench.operations.suite import nearest  # here: no start that is right needs it
 
     raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
@@ -42,7 +42,7 @@ def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
     if not left:
         return
     option = next((_option(word) for word in left if word.startswith("-")), None)
-    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is one word too many"
+    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is an unexpected argument"
     raise UsageError(f"{what} (see `collbench {command} --help`)")
 
 
@@ -52,19 +52,19 @@ def _option(word: str) -> str:
 
 
 def _remedy(option: str, command: str, parsers: Parsers) -> str:
-    """What is alike, why it cannot have it, or who has it; nothing where nobody does."""
+    """Return similar options, why the command cannot have it, or which commands have it; "" where none has."""
     alike = _alike(option, _options(parsers[command]))
     if alike:
         return f": did you mean {alike}?"
     if _moves_nothing(command) and option in _of_what_moves(parsers):
-        return ": it moves nothing, so there are no sizes, types and buffers to choose"
+        return ": it moves no data, so it has no sizes, types and buffers"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
     named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
     return f": {' and '.join(filter(None, (', '.join(named[:-1]), named[-1])))} {'have' if others[1:] else 'has'} it" if others else ""
 
 
 def _alike(option: str, known: Sequence[str]) -> str | None:
-    """The long option that begins with this one, or is most like it; the dashes, which all have, say nothing."""
+    """Return the long option that begins with this one, or is most similar; the dashes do not count."""
     if not option.startswith("--"):
         return None
     word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
@@ -88,8 +88,8 @@ def _of_what_moves(parsers: Parsers) -> set[str]:
 
 
 _EPILOG = """\
-exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
-4 wrong data, hang, crash, launcher and communicator disagree · 130/143 signals"""
+exit codes: 0 success · 1 negative verdict · 2 bad input, a missing backend, every case n/a · 3 no verdict ·
+4 wrong data, hang, crash, launcher and communicator differ · 130/143 signals"""
 COMMANDS = frozenset(
     {
         "backends",
@@ -135,13 +135,15 @@ def run(argv: list[str]) -> int:
         print(f"collbench {__version__}")
         return 0
     if arguments.command is None:
-        raise UsageError("no command: type `collbench allreduce` to measure, `collbench backends` to see with what, or `collbench --help`")
+        raise UsageError(
+            "no command: use `collbench allreduce` to measure, `collbench backends` to list the backends, or `collbench --help`"
+        )
     code: int = arguments.call(arguments, argv)
     return code
 
 
 def parsed(argv: list[str]) -> Namespace:
-    """What a command line says, without the environment, and without running it. Raises UsageError as `run` does."""
+    """Return what a command line means, without the environment, and without running it. Raises UsageError as `run` does."""
     return _read(argv, *_parsers())
 
 
@@ -178,7 +180,7 @@ def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) 
 
 
 def _open_streams() -> None:
-    """What whoever started us had closed leads nowhere: Python's own exit code for that, 1, would read as a regression."""
+    """Handle closed outputs: Python's own exit code for that, 1, would read as a regression."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -207,13 +209,13 @@ def _in_style(code: int, argv: list[str], error: BaseException) -> int:
 
 
 def _code_of(error: BaseException) -> int:
-    """The exit code for what ended the run; says why unless that was said already."""
+    """Return the exit code for what ended the run; report the reason unless that was done already."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, BrokenPipeError):
         return FAILED
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
-        start.say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+        start.say(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
         return FAILED
     error = _known(error)
     if not isinstance(error, CollbenchError | Interrupted):
@@ -225,7 +227,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _is_silent_follower() -> bool:
-    """Whether this is a rank of a local start whose rank 0 reports the interruption for all."""
+    """Whether this is a rank of a local start in which rank 0 reports the interruption for all."""
     from collbench.launch.detect import is_follower
 
     return is_follower(os.environ)
@@ -260,7 +262,7 @@ def _leave(code: int) -> NoReturn:
 def _run_exit_handlers(code: int) -> None:
     """Leaves through libc's exit: MPICH takes leave of its launcher there, not in MPI_Finalize.
 
-    To hydra, a rank whose connection closes without that has died, and it kills the ranks that are still leaving.
+    Without it hydra takes a rank with a closed connection for dead, and kills the ranks that are still leaving.
     """
     import ctypes
     import threading

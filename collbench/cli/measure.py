@@ -1,4 +1,4 @@
-"""collbench workload: what one step of training exchanges, how long that takes on this network, and what limits it."""
+"""The measuring commands: one per operation, kernels, pairs, run and workload."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from collbench.cli.options import (
     add_check,
     add_messages,
     add_options,
-    add_options_workload,
     add_samples,
     add_slowed,
     add_stop_on_wrong,
     add_tools,
     add_where,
+    add_workload_options,
     default_backends,
     local_ranks,
     make_request,
@@ -70,7 +70,7 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _refuse(wrong: UsageError) -> None:
-    """Says what is wrong with the plug-in that the command would have come from, whatever its options were to be."""
+    """Report what is wrong with the plug-in that defines the command, for any options."""
     raise wrong
 
 
@@ -90,24 +90,24 @@ def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
 # collbench kernels: what each GPU's memory and the links between GPUs carry, measured by the project's own kernels.
 
 _ABOUT = (
-    "runs the kernels of cuda_kernels/ on every visible GPU, and between each GPU and the next, checks what they did, "
-    "and sets them against what the memory and the links allow"
+    "Run the kernels of cuda_kernels/ on every visible GPU and between each GPU and the next, verify their results, and compare their "
+    "rates with the limits of memory and links."
 )
 
 
 def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    parser = commands.add_parser("kernels", help="what the GPUs' memory and the links between them carry, against their floor",
+    parser = commands.add_parser("kernels", help="bandwidth and latency of GPU memory and of the links between GPUs",
                                  description=_ABOUT)  # fmt: skip
-    parser.add_argument("--size", metavar="SIZE", help="bytes of each of three arrays; K = 1024 (default: 512M, or what fits)")
+    parser.add_argument("--size", metavar="SIZE", help="bytes of each of three arrays; K = 1024 (default: 512M, or as much as fits)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="lines, or one JSON object per line (default: table)")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     parser.set_defaults(call=call_kernels)
     return {"kernels": parser}
 
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures and prints; 0. Raises UsageError where there is no GPU, RunFailed where a kernel's result is wrong."""
+    """Measure and print; return 0. Raises UsageError without a GPU, RunFailed where a kernel's result is wrong."""
     import os
     import sys
 
@@ -146,25 +146,25 @@ def _add_options(parser: Parser) -> None:
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
-    add_messages(group, "what is paired")
+    add_messages(group, "what to pair")
     group.add_argument("--one-to-all", metavar="RANK", type=natural, nargs="?", const=0,
-                       help="only the pairs of this rank, or of its node, one by one (RANK: 0)")  # fmt: skip
+                       help="only the pairs of this rank, or of its node, one at a time (RANK: 0)")  # fmt: skip
     group.add_argument("--sample", metavar="N", type=positive,
-                       help="only so many partners of each place, of an odd number of places one more for some (default: all)")  # fmt: skip
+                       help="number of partners of each rank or node; for an odd number some have one more (default: all)")  # fmt: skip
     add_backend(group)
-    add_tools(group, "that are to run between the same pairs, too, as rows beside ours")
+    add_tools(group, "that run between the same pairs as well, as separate rows")
     group.add_argument("--streams", metavar="K", type=streams, help="socket: TCP connections per pair of ranks (default: 1)")
 
 
 def _add_how(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--concurrent", metavar="K", type=positive, help="pairs at the same time, at most (default: all of a round)")
+    group.add_argument("--concurrent", metavar="K", type=positive, help="most pairs at the same time (default: all of a round)")
     add_samples(group)
     group.add_argument("--budget", metavar="SECONDS", type=amount, default=_BUDGET_S,
-                       help="for the whole matrix: of more rounds than fit into it a sample is measured, in which each place has a "
-                            f"partner at least (default: {_BUDGET_S:g}, all pairs of 400 nodes)")  # fmt: skip
+                       help="time limit of the whole matrix: if not all pairs fit, measure a sample in which each rank or node has "
+                            f"at least one partner (default: {_BUDGET_S:g}: all pairs of 400 nodes)")  # fmt: skip
     add_check(group)
     add_stop_on_wrong(group)
-    group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of rounds (default: 0, and any order)")
+    group.add_argument("--seed", metavar="N", type=natural, help="seed of the inputs and of the order of rounds (default: 0, random order)")
     add_slowed(group)
 
 
@@ -180,8 +180,7 @@ def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
-        raise UsageError("pairs cannot be resumed: all rounds of a matrix are set against one another, so one launch measures them; "
-                         "start a new run, without --resume")  # fmt: skip
+        raise UsageError("pairs runs cannot be resumed, because all rounds are compared: start a new run, without --resume")
     return PairsRequest(
         pairs_request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size), arguments.concurrent,
         arguments.one_to_all, arguments.sample, arguments.budget, tools_asked(arguments),
@@ -206,25 +205,27 @@ def _listening_pairs(request: Request, arguments: argparse.Namespace) -> Listeni
     return PairsListening(arguments)
 
 
-# collbench run SUITE: what a suite says, in one launch.
+# collbench run SUITE: the sweeps of a suite, in one launch.
 
 _RUN_ABOUT = """\
-A suite is a TOML file that lists sweeps; quick (a minute on a laptop), full (every operation) and gate (the cells that a gate
-needs) are built in. What is typed here, or set as a COLLBENCH_* variable, replaces what the suite says, in every sweep of it."""
+A suite is a TOML file that lists sweeps. quick (a minute on a laptop), full (every operation) and gate (the cases that a gate
+needs) are built in. An option that is set here, or by a COLLBENCH_* variable, replaces that of the suite, in each of its sweeps."""
 
 
 def add_run(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    parser: Parser = commands.add_parser("run", help="a suite: many operations, backends and sizes in one launch", description=_RUN_ABOUT)
+    parser: Parser = commands.add_parser(
+        "run", help="measure a suite: many operations, backends and sizes in one launch", description=_RUN_ABOUT
+    )
     parser.add_argument("suite", metavar="SUITE", help="quick, full, gate, or a TOML file")
-    parser.add_argument("--dry-run", action="store_true", help="print the cells and how long they may take, and start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the cases and the estimated time, and exit")
     parser.later(partial(add_options, parser, list(operations().values())))
     parser.set_defaults(call=partial(call_run, parser))
     return {"run": parser}
 
 
 def call_run(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures the suite, or with --dry-run says what it would measure. Returns the exit code. Raises CollbenchError."""
+    """Measure the suite, or with --dry-run print what it would measure. Returns the exit code. Raises CollbenchError."""
     from collbench.cli.request import suite_request
 
     info = launch_of(arguments, argv)
@@ -252,17 +253,17 @@ def _refuse_run(info: LaunchInfo, timeout_s: float, wrong: str) -> int:
     return together(info, timeout_s, work)
 
 
-_SUMMARY = "what a step of training exchanges, how long that takes here, and what limits it"
+_SUMMARY = "the exchanges of a training step: their bytes, their time here, and what limits them"
 _DESCRIPTION = (
     f"{_SUMMARY}: data-parallel, pipeline, sharded and other training of a model. The exchanges of a step are measured in their order, "
-    "without the computing between them."
+    "without the computation between them."
 )
 
 
 def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("workload", help=_SUMMARY, description=_DESCRIPTION)
-    parser.later(partial(add_options_workload, parser))
+    parser.later(partial(add_workload_options, parser))
     parser.set_defaults(call=call_workload, gdr_check=False)
     return {"workload": parser}
 
@@ -283,7 +284,7 @@ def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadReques
     from collbench.measure.tasks.training import WorkloadRequest
 
     if arguments.resume:
-        raise UsageError("workload cannot be resumed: one launch measures all of it; start a new run, without --resume")
+        raise UsageError("workload runs cannot be resumed: start a new run, without --resume")
     trainings = trainings_of(arguments)
     step_time = None if arguments.step_time is None else parse_step_time(arguments.step_time)
     return WorkloadRequest(_request(arguments, argv, trainings[0]), trainings, parts=not arguments.no_parts, step_time_s=step_time)
@@ -365,5 +366,5 @@ def _planned(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[lis
         except UsageError as error:
             if not training.optional:
                 raise
-            left_out.append(f"without {training.regime.name}: {error}")
+            left_out.append(f"{training.regime.name} is skipped: {error}")
     return planned, left_out

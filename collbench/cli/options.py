@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 # What a command line means where there are GPUs: which backends, how many processes, and which options only some backends have.
 
-_ONE_EACH = {"srun": "each task of srun is alone on its node and", "kubernetes": "each pod"}
+_ONE_EACH = {"srun": "each task of srun is the only one of its node and", "kubernetes": "each pod"}
 
 
 def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
-    """nccl alone where there are GPUs and it can run, else the CPU backends; with GPUs but without NCCL both, so that it is said why."""
+    """Return nccl with GPUs where it can run, else the CPU backends; with GPUs but without NCCL both, so that the reason is shown."""
     from collbench.backends.registry import DEFAULTS, backend_class
 
     if not visible_gpus(env):
@@ -48,7 +48,7 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def agreed(request: Request, world: World) -> Request:
-    """The request with the same default backends on all hosts: where only some have GPUs, all ranks look for nccl and say why not."""
+    """Return the request with the same default backends on all hosts: where only some have GPUs, all ranks report why nccl is missing."""
     unnamed = () if request.asked else request.backends
     usual = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
     if not usual or world.info.launcher == "local":
@@ -77,13 +77,13 @@ def check_options(request: Request, gdr_check: bool) -> None:
 
 def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
     backends = ", ".join(request.backends)
-    return f"{option} concerns {whose}, which is not among the backends ({backends}): add --backend {whose}, or drop {option}"
+    return f"{option} concerns {whose}, which is not among the backends ({backends}): add --backend {whose}, or remove {option}"
 
 
 def per_process(request: Request) -> int | None:
     """How many GPUs each process drives; None where no backend needs GPUs of its own.
 
-    nccl may stand among the default backends only to say why it is missing; then it needs none.
+    nccl may be among the default backends only to show why it is missing; then it needs none.
     """
     devices = {request.sweep.defaults(name).device for name in request.backends}
     needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
@@ -112,9 +112,9 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
 
 
 def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
-    """The launch with a sentence about the processes that this task becomes, which rank 0 will say."""
+    """Return the launch with a sentence about the processes that this task starts, which rank 0 prints."""
     one = _ONE_EACH.get(info.launcher, "each task")
-    why = f"{one} becomes {ranks} processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    why = f"{one} starts {ranks} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
     kept = [info.advice] if info.advice and info.ranks > 1 else []  # with one task srun's own advice is to start more
     return replace(info, advice="; ".join([why, *kept]))
 
@@ -136,37 +136,37 @@ def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) ->
 
 def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
     """Adds what the commands that look at nodes without measuring have in common."""
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
-                        help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+                        help=f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
 
 
 def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """Adds how many ranks a measuring command has, and who starts them."""
+    """Add the number of ranks of a measuring command, and how they are started."""
     group.add_argument(
         "--ranks",
         metavar="N",
         type=positive,
-        help="processes to start here when no launcher did (default: one per GPU, or per K of -g; on CPUs 2 at least)",
+        help="processes to start on this host without a launcher (default: one per GPU, or one per K GPUs of -g; on CPUs at least 2)",
     )
     group.add_argument("--oversubscribe", action="store_true",
-                       help="allow more than 16 ranks per core on this host (default: refuse them before anything starts)")  # fmt: skip
+                       help="allow more than 16 ranks per core on this host (default: refuse to start)")  # fmt: skip
     group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
-                       help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
+                       help="NCCL: number of GPUs (and ranks) that each process uses, as in nccl-tests (default: 1)")  # fmt: skip
     group.add_argument("--ranks-per-node", metavar="K", type=positive,
-                       help="under one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
+                       help="with one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
 
 
 def add_slowed(group: argparse._ArgumentGroup) -> None:
     """Adds how a user makes cells slower on purpose."""
     group.add_argument("--slowed", metavar="SPEC", action="append", default=[],
-                       help="make cells slower on purpose, to prove what a gate finds: by=10%%, by=5-15%% or by=10±3%%, of all cells or "
-                            "of those of operations=, backends=, sizes=, at all ranks or ranks=; several with ';' between")  # fmt: skip
+                       help="slow cases down on purpose, to test a gate: by=10%%, by=5-15%% or by=10±3%%; select cases by operations=, "
+                            "backends=, sizes= and ranks by ranks= (default: all); separate several with ';'")  # fmt: skip
 
 
 def add_stop_on_wrong(group: argparse._ArgumentGroup) -> None:
     """Adds whether wrong data ends the run."""
-    words = "end the run after wrong data, with what was measured until then (default: measure on, and exit with 4)"
+    words = "end the run at the first wrong data and keep the rows measured so far (default: continue, and exit with code 4)"
     group.add_argument("--stop-on-wrong", action="store_true", help=words)
 
 
@@ -191,10 +191,10 @@ def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> No
         "--backend",
         metavar="NAMES",
         type=words,
-        help="nccl, torch-nccl, mpi, gloo, socket (p2p), simulated … (default: nccl where there are GPUs, else every CPU backend at hand)",
+        help="nccl, torch-nccl, mpi, gloo, socket (p2p), simulated … (default: nccl with GPUs, else every installed CPU backend)",
     )
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                       help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
+                       help="memory of the buffers (default: auto: cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
     if moves:
         group.add_argument("-d", "--dtype", metavar="TYPES", type=words, default=["float32"],
                            help="float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
@@ -210,76 +210,98 @@ def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> No
                                 "or 'OR 0x7' (default: one group of all)")  # fmt: skip
     if any(operation.uneven for operation in operations):
         traffic = group.add_mutually_exclusive_group()
-        traffic.add_argument("--skew", metavar="X", type=skew, help="rank 0 receives X times the average (default: 1, all parts are equal)")
+        traffic.add_argument("--skew", metavar="X", type=skew, help="rank 0 receives X times the average (default: 1: all parts are equal)")
         traffic.add_argument("--traffic", metavar="FILE", type=Path,
-                             help="bytes from rank (row) to rank (column), as CSV or between spaces; scaled to --sizes where they are "
-                                  "given")  # fmt: skip
+                             help="matrix of bytes from rank (row) to rank (column), as CSV or separated by spaces; scaled to --sizes if "
+                                  "set")  # fmt: skip
 
 
 def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
     group.add_argument("--mode", choices=MODES,
-                       help="isolated: synchronised before each call; pipelined: back to back; batched: synchronised before "
-                            "each 20; graph: a CUDA graph (default: isolated on CPUs, pipelined on NCCL)")  # fmt: skip
+                       help="isolated: synchronize before each call; pipelined: back to back; batched: synchronize before each "
+                            "20 calls; graph: a CUDA graph (default: isolated on CPUs, pipelined on NCCL)")  # fmt: skip
     if not all(operation.is_barrier for operation in operations):
         _add_placing(group)
     if any(operation.windowed for operation in operations):
         group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
     if any(operation.pair and not operation.one_sided for operation in operations):
         group.add_argument("--streams", metavar="K", type=streams,
-                           help="socket: TCP connections between two ranks, over which each message is divided (default: 1)")  # fmt: skip
+                           help="socket: TCP connections between two ranks, which share each message (default: 1)")  # fmt: skip
     if any(not operation.pair for operation in operations):
         group.add_argument("--algorithms", metavar="NAMES", type=words, default=[],
-                           help=f"NCCL: force each of these beside its own choice: {', '.join(ALGORITHMS)}")  # fmt: skip
+                           help=f"NCCL: algorithms to force, besides NCCL's own choice: {', '.join(ALGORITHMS)}")  # fmt: skip
         group.add_argument("--protocols", metavar="NAMES", type=words, default=[],
-                           help=f"NCCL: likewise, with each algorithm: {', '.join(PROTOCOLS)}")  # fmt: skip
+                           help=f"NCCL: protocols to force, with each algorithm: {', '.join(PROTOCOLS)}")  # fmt: skip
     group.add_argument("--registration", metavar="WORDS", type=words, default=[],
-                       help=f"NCCL: how it knows the buffers: {', '.join(REGISTRATIONS)}, or several (default: none)")  # fmt: skip
-    group.add_argument("-n", "--iterations", metavar="N", type=positive, help="N samples, if --max-time allows (default: until precise)")
-    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until settled)")
-    group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
-    group.add_argument("--max-time", metavar="SECONDS", type=amount, default=5.0, help="per cell, before all counts (default: 5)")
-    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per cell; 0: off (default: 1)")
-    add_stop_on_wrong(group)
-    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
+                       help=f"NCCL: registration of the buffers: {', '.join(REGISTRATIONS)}, or several (default: none)")  # fmt: skip
     group.add_argument(
-        "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a host's rate divided by X (default: 1)"
+        "-n",
+        "--iterations",
+        metavar="N",
+        type=positive,
+        help="exactly N samples, unless --max-time ends first (default: until --precision is reached)",
     )
-    group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of cells (default: 0, and any order)")
+    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until times are stable)")
+    group.add_argument(
+        "--precision", metavar="PCT", type=amount, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
+    )
+    group.add_argument(
+        "--max-time", metavar="SECONDS", type=amount, default=5.0, help="time limit per case, before all counts (default: 5)"
+    )
+    group.add_argument(
+        "-c", "--check", metavar="N", type=natural, default=1, help="calls per case that verify the data; 0: off (default: 1)"
+    )
+    add_stop_on_wrong(group)
+    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="expected bus bandwidth (default: from the probed hardware)")
+    group.add_argument(
+        "--oversubscription",
+        metavar="X",
+        type=factor,
+        default=1.0,
+        help="oversubscription of the fabric: it carries the rate of a host divided by X (default: 1)",
+    )
+    group.add_argument(
+        "--seed", metavar="N", type=natural, help="seed of the inputs and of the order of the cases (default: 0, and a random order)"
+    )
     group.add_argument("--evidence", choices=("on", "off", "tuning"), default="on",
-                       help="counters and logs that prove which path the bytes took; tuning: NCCL older than 2.27 tells its choices, "
-                            "too, at the cost of a line per call (default: on)")  # fmt: skip
+                       help="record counters and logs that show the path of the bytes; tuning: also the choices of NCCL before 2.27, "
+                            "which logs a line per call (default: on)")  # fmt: skip
     group.add_argument("--telemetry", metavar="N", type=hertz, default=1.0,
-                       help="read the GPUs' clocks, power and heat N times a second, at most 5, while 1 MiB or more is sent "
+                       help="read clocks, power and temperature of the GPUs N times a second (at most 5), for sizes from 1 MiB "
                             "(default: 1; 0: never)")  # fmt: skip
     add_slowed(group)
 
 
 def _add_placing(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--buffers", choices=("fixed", "rotating"),
-                       help="the same buffers each time, or 64 MiB of them in turn, on GPUs 256 MiB (default: fixed on CPUs, "
-                            "rotating on NCCL)")  # fmt: skip
+                       help="fixed: the same buffers for each call; rotating: 64 MiB of buffers in turn, on GPUs 256 MiB (default: "
+                            "fixed on CPUs, rotating on NCCL)")  # fmt: skip
     place = group.add_mutually_exclusive_group()
-    place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
-    place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
+    place.add_argument("--in-place", action="store_true", help="use one buffer to send and to receive")
+    place.add_argument("--out-of-place", action="store_true", help="use two buffers (default, if the library supports it)")
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
     add_ranks(group)
     group.add_argument("--launches", metavar="N", type=positive, default=1,
-                       help="starts of all ranks on this host; intervals are over their medians (default: 1)")  # fmt: skip
+                       help="number of launches on this host; intervals are over their medians (default: 1)")  # fmt: skip
     group.add_argument("--gdr-check", action="store_true",
-                       help="NCCL: launches with and without GPUDirect RDMA in turns, --launches of each and 2 at least, set against "
-                            "each other")  # fmt: skip
+                       help="NCCL: compare launches with and without GPUDirect RDMA, interleaved; --launches of each, at least "
+                            "2")  # fmt: skip
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
-                       help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+                       help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
-    group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-<operation>-<id>)")
-    group.add_argument("--resume", metavar="RUN", type=Path, help="go on with a run that broke off: only what is missing in its folder")
+    group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-<operation>-<id>)")
+    group.add_argument(
+        "--resume", metavar="RUN", type=Path, help="continue an incomplete run: measure only the cases that its folder lacks"
+    )
     group.add_argument("--resume-if-exists", action="store_true",
-                       help="go on with the run in --out DIR, if there is one: for jobs that may be requeued")  # fmt: skip
-    group.add_argument("--format", choices=("table", "nccl-tests", "csv", "json"), default="table", help="of stdout (default: table)")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
-    group.add_argument("--quiet", action="store_true", help="data and errors only")
+                       help="continue the run in --out DIR if there is one, for jobs that may be requeued")  # fmt: skip
+    group.add_argument(
+        "--format", choices=("table", "nccl-tests", "csv", "json"), default="table", help="format of stdout (default: table)"
+    )
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
+    group.add_argument("--quiet", action="store_true", help="print only data and errors")
 
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
@@ -332,7 +354,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
 
 
 def _traffic(arguments: argparse.Namespace) -> Traffic | None:
-    """What --skew and --traffic say; None where neither was given."""
+    """Return the traffic of --skew and --traffic; None without both."""
     if getattr(arguments, "traffic", None):
         from collbench.operations.traffic import read_traffic
 
@@ -346,20 +368,20 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
     others = {"--out": arguments.out, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
     for name, given in others.items():
         if given and resume:
-            raise UsageError(f"--resume goes on in the folder of one run, {name} asks for another or more: leave one of the two out")
+            raise UsageError(f"--resume and {name} exclude each other: remove one of them")
     return resume
 
 
 def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
-    """Whether a run in --out is to be gone on with. Raises UsageError without a folder, or with what asks for other folders."""
+    """Whether to continue a run in --out. Raises UsageError without a folder, or with options that need other folders."""
     if not getattr(arguments, "resume_if_exists", False):
         return False
     if arguments.out is None:
-        raise UsageError("--resume-if-exists needs the run's folder: add --out DIR")
+        raise UsageError("--resume-if-exists needs a run folder: add --out DIR")
     others = {"--resume": arguments.resume, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
     other = next((name for name, given in others.items() if given), None)
     if other:
-        raise UsageError(f"--resume-if-exists goes on in the folder of one run, {other} asks for another or more: leave one of the two out")
+        raise UsageError(f"--resume-if-exists and {other} exclude each other: remove one of them")
     return True
 
 
@@ -372,7 +394,7 @@ def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ..
 
 def _root(text: str) -> int:
     if not text.isdecimal():
-        raise UsageError(f"root '{text}' is not a rank: write whole numbers from 0 on, like 0 or 0,1")
+        raise UsageError(f"root '{text}' is not a valid rank: use whole numbers from 0, e.g. 0 or 0,1")
     return int(text)
 
 
@@ -380,7 +402,7 @@ def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
     """The sizes, None where each backend has its own, and the step between those."""
     short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
     if arguments.sizes is not None and any(given is not None for given in short):
-        raise UsageError("--sizes and -b/-e/-f/-i both give sizes: use one of them")
+        raise UsageError("--sizes and -b/-e/-f/-i both set sizes: use one of them")
     if arguments.sizes is not None:
         return tuple(parse_sizes(arguments.sizes)), "x2"
     step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
@@ -391,7 +413,7 @@ def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
     most = least if arguments.maximum is None else arguments.maximum
     first, last = parse_size(least), parse_size(most)
     if first > last:
-        raise UsageError(f"-b {least} is larger than -e {most}: exchange them")
+        raise UsageError(f"-b {least} is larger than -e {most}: swap them")
     return tuple(size_steps(first, last, step)), step
 
 
@@ -404,24 +426,26 @@ _WINDOW = 16  # a sample must be short enough for six of them to fit into half a
 def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
     """Adds what is paired ("what is paired; ..." begins with `who`), and the messages."""
     group.add_argument("--by", choices=("rank", "node"),
-                       help=f"{who}; two nodes meet with all their ranks at once, each with its counterpart (default: node where "
-                            "there are several, else rank)")  # fmt: skip
-    group.add_argument("--size", metavar="SIZE", default="1M", help="of the messages whose bandwidth is measured (default: 1M)")
-    group.add_argument("--latency-size", metavar="SIZE", default="8", help="of those whose latency is (default: 8)")
+                       help=f"{who}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else "
+                            "rank)")  # fmt: skip
+    group.add_argument("--size", metavar="SIZE", default="1M", help="size of the bandwidth messages (default: 1M)")
+    group.add_argument("--latency-size", metavar="SIZE", default="8", help="size of the latency messages (default: 8)")
     group.add_argument("--window", metavar="W", type=positive, default=_WINDOW, help=f"messages in flight (default: {_WINDOW})")
 
 
 def add_backend(group: argparse._ArgumentGroup) -> None:
     """Adds which backend carries them, and where the buffers lie."""
-    group.add_argument("--backend", metavar="NAME", type=words, help="one of those of `collbench backends` (default: the first at hand)")
+    group.add_argument(
+        "--backend", metavar="NAME", type=words, help="a backend of `collbench backends` (default: the first that is installed)"
+    )
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                       help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
+                       help="memory of the buffers (default: auto: cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
 
 
 def add_tools(group: argparse._ActionsContainer, which: str) -> None:
-    """Adds the tools of others; `which` says what they do here."""
+    """Add the external tools; `which` describes their use."""
     group.add_argument("--tools", metavar="NAME", type=words,
-                       help=f"of iperf3, fi_pingpong, ucx_perftest and ib_write_bw those {which} (default: none)")  # fmt: skip
+                       help=f"external tools (iperf3, fi_pingpong, ucx_perftest, ib_write_bw) {which} (default: none)")  # fmt: skip
 
 
 def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -435,29 +459,39 @@ def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def add_samples(group: argparse._ArgumentGroup) -> None:
     """Adds how long one measurement takes."""
-    group.add_argument("-n", "--iterations", metavar="N", type=positive, help="N samples, if --max-time allows (default: until precise)")
+    group.add_argument(
+        "-n",
+        "--iterations",
+        metavar="N",
+        type=positive,
+        help="exactly N samples, unless --max-time ends first (default: until --precision is reached)",
+    )
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: 10 ping-pongs, 1 window)")
-    group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
+    group.add_argument(
+        "--precision", metavar="PCT", type=amount, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
+    )
     group.add_argument("--max-time", metavar="SECONDS", type=amount, default=_MAX_TIME_S,
-                       help=f"per measurement, of which a round has three (default: {_MAX_TIME_S:g})")  # fmt: skip
+                       help=f"time limit per measurement; a round has three (default: {_MAX_TIME_S:g})")  # fmt: skip
 
 
 def add_check(group: argparse._ArgumentGroup) -> None:
     """Adds how often what arrived is compared."""
-    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per measurement; 0: off (default: 1)")
+    group.add_argument(
+        "-c", "--check", metavar="N", type=natural, default=1, help="calls per measurement that verify the data; 0: off (default: 1)"
+    )
 
 
 def add_where(group: argparse._ArgumentGroup, command: str) -> None:
-    """Adds who starts the ranks, and where the results go."""
+    """Add how the ranks are started, and where the results go."""
     add_ranks(group)
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
-                       help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+                       help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
-    group.add_argument("--out", metavar="DIR", type=Path, help=f"the run's folder (default: runs/<time>-{command}-<id>)")
+    group.add_argument("--out", metavar="DIR", type=Path, help=f"run folder (default: runs/<time>-{command}-<id>)")
     group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
-    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="of stdout (default: table)")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
-    group.add_argument("--quiet", action="store_true", help="data and errors only")
+    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="format of stdout (default: table)")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
+    group.add_argument("--quiet", action="store_true", help="print only data and errors")
 
 
 def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
@@ -488,7 +522,7 @@ def _backends(arguments: argparse.Namespace) -> tuple[str, ...]:
 
     asked = tuple(dict.fromkeys(arguments.backend or ()))
     if len(asked) > 1:
-        raise UsageError(f"{arguments.command} measures one backend, but --backend names {' and '.join(asked)}: choose one")
+        raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(asked)}: use one")
     for name in asked:
         backend_class(name)
     return asked or default_backends(os.environ)
@@ -501,11 +535,11 @@ _WORKLOAD_MAX_TIME_S = 10.0
 _METAVARS = {"model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X"}
 
 
-def add_options_workload(parser: Parser) -> None:
+def add_workload_options(parser: Parser) -> None:
     """Adds all of them."""
-    _add_what_workload(parser.add_argument_group("what to train"))
-    _add_how_workload(parser.add_argument_group("how to measure"))
-    _add_where_workload(parser.add_argument_group("launch and output"))
+    _add_training_options(parser.add_argument_group("what to train"))
+    _add_step_options(parser.add_argument_group("how to measure"))
+    _add_workload_output_options(parser.add_argument_group("launch and output"))
 
 
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
@@ -524,69 +558,73 @@ def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
     return tuple(found)
 
 
-def _add_what_workload(group: argparse._ArgumentGroup) -> None:
+def _add_training_options(group: argparse._ArgumentGroup) -> None:
     from collbench.workloads.registry import regimes
     from collbench.workloads.shape import USUAL, help_of
 
-    group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several with commas between, or {ALL}")
+    group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several separated by commas, or {ALL}")
     for name, knowing in _known_by().items():
         if name == "seed":
             continue  # it has a meaning of its own to every command
         said, usual = help_of(knowing[0])[name], _usual(name, knowing)
         default = f" (default: {usual})" if usual and "(default" not in said else ""
-        whose = "" if name in USUAL else f"; of {', '.join(regime.name for regime in knowing)}"
+        whose = "" if name in USUAL else f"; only {', '.join(regime.name for regime in knowing)}"
         short = ["-d"] if name == "dtype" else []
         group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{said}{default}{whose}".replace("%", "%%"))
     group.add_argument("--step-time", metavar="TIME",
-                       help="how long a step computes, without exchanging, like 180ms: tells the scaling efficiency that the network "
+                       help="computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network "
                             "allows")  # fmt: skip
 
 
 def _usual(name: str, knowing: Sequence[Regime]) -> str:
-    """What an option is where nothing is typed, by training where they differ; "" where the model says it."""
+    """Return the default of an option, by training where they differ; "" where the model sets it."""
     values: dict[str, list[str]] = {}
     for regime in knowing:
         values.setdefault(_words(regime)[name], []).append(regime.name)
     if len(values) == 1:
         return next(iter(values))
-    return ", ".join(f"{value} of {' and '.join(names)}" for value, names in values.items())
+    return ", ".join(f"{value} for {' and '.join(names)}" for value, names in values.items())
 
 
-def _add_how_workload(group: argparse._ArgumentGroup) -> None:
+def _add_step_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend", metavar="NAMES", type=words,
-                       help="nccl, torch-nccl, mpi, gloo, simulated … (default: nccl where there are GPUs, else every CPU backend at "
-                            "hand)")  # fmt: skip
+                       help="nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU "
+                            "backend)")  # fmt: skip
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                       help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
+                       help="memory of the buffers (default: auto: cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
     group.add_argument("-n", "--steps", metavar="N", type=positive,
-                       help="N steps, if --max-time allows; of asynchronous training N rounds of each worker (default: until "
-                            "precise)")  # fmt: skip
-    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N steps before (default: until settled)")
-    group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
+                       help="exactly N steps, unless --max-time ends first; asynchronous training: N rounds of each worker (default: "
+                            "until --precision is reached)")  # fmt: skip
+    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up steps (default: until times are stable)")
+    group.add_argument(
+        "--precision", metavar="PCT", type=amount, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
+    )
     group.add_argument("--max-time", metavar="SECONDS", type=amount, default=_WORKLOAD_MAX_TIME_S,
-                       help=f"per training and backend (default: {_WORKLOAD_MAX_TIME_S:g})")  # fmt: skip
+                       help=f"time limit per training and backend (default: {_WORKLOAD_MAX_TIME_S:g})")  # fmt: skip
     group.add_argument("--no-parts", action="store_true",
-                       help="measure the whole step alone, and not each of its exchanges for a fifth of the time, too")  # fmt: skip
-    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying steps; 0: off (default: 1)")
+                       help="measure only the whole step; without it each exchange is measured too, in a fifth of the time")  # fmt: skip
+    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="steps that verify the data; 0: off (default: 1)")
     add_stop_on_wrong(group)
-    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
+    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="expected bus bandwidth (default: from the probed hardware)")
     group.add_argument("--oversubscription", metavar="X", type=factor, default=1.0,
-                       help="the fabric carries a host's rate divided by X (default: 1)")  # fmt: skip
-    group.add_argument("--seed", metavar="N", type=natural, help="of the inputs; expert-parallel: of who is the busiest, too (default: 0)")
+                       help="oversubscription of the fabric: it carries the rate of a host divided by X (default: 1)")  # fmt: skip
+    group.add_argument(
+        "--seed", metavar="N", type=natural, help="seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"
+    )
     add_slowed(group)
 
 
-def _add_where_workload(group: argparse._ArgumentGroup) -> None:
+def _add_workload_output_options(group: argparse._ArgumentGroup) -> None:
     add_ranks(group)
-    group.add_argument("--dry-run", action="store_true", help="print the exchanges of a step and their bytes, and start nothing")
+    group.add_argument("--dry-run", action="store_true", help="print the exchanges of a step and their bytes, and exit")
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
-                       help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+                       help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
-    group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-workload-<id>)")
+    group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-workload-<id>)")
     group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
-    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="of stdout (default: table)")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
-    group.add_argument("--quiet", action="store_true", help="data and errors only")
+    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="format of stdout (default: table)")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
+    group.add_argument("--quiet", action="store_true", help="print only data and errors")
 
 
 def _chosen(text: str) -> tuple[Regime, ...]:
@@ -599,18 +637,18 @@ def _chosen(text: str) -> tuple[Regime, ...]:
 
 
 def _typed(arguments: argparse.Namespace) -> dict[str, str]:
-    """The trainings' options that were given, as text. --seed is the launch's, too: where no training knows it nobody minds."""
+    """Return the trainings' options that were set, as text. --seed belongs to the launch, too: skip it without a training that has it."""
     given = {name: getattr(arguments, name) for name in _known_by()}
     heard = any("seed" in _words(regime) for regime in _chosen(arguments.names))
     return {name: str(value) for name, value in given.items() if value is not None and (name != "seed" or heard)}
 
 
 def _check_known(typed: Mapping[str, str], chosen: tuple[Regime, ...]) -> None:
-    """Raises UsageError for an option that none of several trainings knows; of one alone `shape_of` says it."""
+    """Raise UsageError for an option that none of several trainings has; for one training `shape_of` does."""
     for name in typed if len(chosen) > 1 else ():
         if not any(name in _words(regime) for regime in chosen):
             owners, names = (", ".join(regime.name for regime in those) for those in (_known_by()[name], chosen))
-            raise UsageError(f"{_option(name)} means nothing to {names}, only to {owners}: leave it out")
+            raise UsageError(f"{_option(name)} does not apply to {names}, only to {owners}: remove it")
 
 
 def _words(regime: Regime) -> Mapping[str, str]:

@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What stands before a bare `--`, and what after it (None: there is none)."""
+    """Return the arguments before a bare `--`, and those after it (None: there is none)."""
     words = list(typed)
     at = words.index("--") if "--" in words else None
     return (words, None) if at is None else (words[:at], words[at + 1 :])
@@ -95,7 +95,7 @@ def hertz(text: str) -> float:
     """How often NVML is read: up to 5 times a second, since reading disturbs what is measured; 0: never."""
     value = 0.0 if text.strip() == "0" else amount(text)
     if value > 5:
-        raise argparse.ArgumentTypeError(f"'{text}' would disturb what is measured: write 1 to 5 (times a second), or 0 for never")
+        raise argparse.ArgumentTypeError(f"'{text}' would disturb the measurement: use 1 to 5 (times a second), or 0 for never")
     return value
 
 
@@ -103,7 +103,7 @@ def factor(text: str) -> float:
     """A fabric's oversubscription, 1 to 1000."""
     value = amount(text)
     if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError(f"'{text}' is no such factor: write 2 for a fabric with half the hosts' rate (1 to 1000)")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid factor: use 2 for a fabric with half the rate of the hosts (1 to 1000)")
     return value
 
 
@@ -111,7 +111,7 @@ def skew(text: str) -> float:
     """How many times the average the busiest rank receives, from 1 on."""
     value = amount(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is below 1, which is even traffic: write how many times the average one rank receives")
+        raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
     return value
 
 
@@ -119,7 +119,7 @@ def streams(text: str) -> int:
     """How many connections the socket backend makes between two ranks."""
     value = positive(text)
     if value > MOST_STREAMS:
-        raise argparse.ArgumentTypeError(f"'{text}' is too many: write 1 to {MOST_STREAMS}")
+        raise argparse.ArgumentTypeError(f"'{text}' is too large: use 1 to {MOST_STREAMS}")
     return value
 
 
@@ -127,7 +127,7 @@ def words(text: str) -> list[str]:
     """Names separated by commas."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
-        raise argparse.ArgumentTypeError("an empty list; name at least one")
+        raise argparse.ArgumentTypeError("an empty list: name at least one")
     return found
 
 
@@ -157,7 +157,7 @@ def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
-# What says the same in other words: typed, these win over the variable, too.
+# Options with the same meaning: on the command line, these win over the variable, too.
 _INSTEAD = {
     "sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",),
     "skew": ("--traffic",), "traffic": ("--skew",),
@@ -182,8 +182,8 @@ def _is(word: str, option: str) -> bool:
 
 SHELLS = ("bash", "zsh")
 _DESCRIPTION = """\
-prints a script that completes commands, options, and values such as operations, backends and files:
-  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file once, and source that
+Print a script that completes commands, options and values such as operations, backends and files:
+  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file and source the file
   zsh:   eval "$(collbench completion zsh)"        in ~/.zshrc, after compinit; or write it to a file _collbench in $fpath"""
 
 # What follows emit's -- is a command line of ours: it is completed as one.
@@ -215,9 +215,7 @@ def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
 def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the script; 0. Raises UsageError for another shell."""
     if arguments.shell not in SHELLS:
-        raise UsageError(
-            f"'{arguments.shell}' is no shell that collbench completes in: write bash or zsh, like `collbench completion bash`"
-        )
+        raise UsageError(f"'{arguments.shell}' is not a supported shell: use bash or zsh, e.g. `collbench completion bash`")
     print(script(arguments.shell))
     return 0
 
@@ -249,7 +247,7 @@ def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str,
 
 
 def _words() -> dict[str, Iterable[str]]:
-    """The names that may stand there, where the parsers leave it to what reads them: plug-ins and files add to these."""
+    """The values that may follow, where the parsers leave the check to later code: plug-ins and files add to them."""
     from collbench.backends.registry import backend_names
     from collbench.deploy.kinds import kinds
     from collbench.machine.doctor.finding import pages

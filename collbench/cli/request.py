@@ -1,6 +1,6 @@
 """A suite and what was typed beside it -> the request that was meant.
 
-The suite stands where COLLBENCH_* variables stand, one rank lower: its keys become the options of the same name, what is typed or set
+The suite has the place of COLLBENCH_* variables, one rank lower: its keys become the options of the same name, what is typed or set
 in the environment replaces them, in every sweep.
 """
 
@@ -71,8 +71,8 @@ def _check_number(suite: Suite) -> None:
     number = sum(prod(map(len, each)) for each in lists)
     if number > _MOST_COMBINATIONS:
         raise UsageError(
-            f"suite {suite.files[0]} makes {number:,} combinations of {', '.join(_ONE_BY_ONE)}, the most is {_MOST_COMBINATIONS:,}: "
-            "make its lists shorter"
+            f"suite {suite.files[0]} makes {number:,} combinations of {', '.join(_ONE_BY_ONE)}, but at most {_MOST_COMBINATIONS:,} are "
+            "supported: shorten its lists"
         )
 
 
@@ -81,7 +81,7 @@ def _check_use(typed: set[str], suite: Suite) -> None:
     chosen = operations_of([name for table in suite.sweeps for name in table.values["operations"]])
     for key, option in (_TOGETHER | _ONE_BY_ONE).items():
         if option in typed and not concerns(key, chosen) and not os.environ.get(f"COLLBENCH_{option.upper()}"):
-            raise UsageError(f"--{option} is for {whose(key)}, and suite {suite.name} has none: leave it out")
+            raise UsageError(f"--{option} is for {whose(key)}, but suite {suite.name} has none: remove it")
 
 
 def _sweeps_of(table: Table, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:

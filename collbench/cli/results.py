@@ -263,7 +263,7 @@ def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
 
 
 def _say(sentence: str) -> None:
-    from collbench.launch.supervise import say
+    from collbench.launch.supervise import report_error
     from collbench.report.cells import printable
 
-    say(printable(sentence))
+    report_error(printable(sentence))

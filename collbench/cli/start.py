@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collbench.report.progress import Listening
 
 
-# What nobody has foreseen: its traceback, and whose fault it is.
+# Unforeseen errors: the traceback, and a request to report it.
 
 
 def say(text: str) -> None:
@@ -45,7 +45,7 @@ def _plain(text: str) -> str:
 
 
 def is_one(error: BaseException) -> bool:
-    """Whether nobody has foreseen it; what the operating system refuses may be an output that is gone."""
+    """Whether an error is unforeseen; one that the operating system reports may be an output that is gone."""
     return isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError)
 
 
@@ -54,7 +54,7 @@ def tell(error: BaseException) -> None:
     if getattr(error, "said", False):
         return
     say("".join(traceback.format_exception(error)))
-    say("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
+    say("collbench: this is a bug of collbench, not of your network: please report the lines above\n")
     error.said = True  # type: ignore[attr-defined]
 
 
@@ -68,7 +68,7 @@ def same_suite(request: Request, world: World) -> None:
 
 
 def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -> None:
-    """Raises UsageError on all ranks where one says what is `wrong` with the suite, or where their digests differ."""
+    """Raise UsageError on all ranks where one reports what is `wrong` with the suite, or where their digests differ."""
     views = world.agree([wrong, digest, name], "comparing the suite")
     reasons = [reason for reason, _, _ in views]
     rank = next((rank for rank, reason in enumerate(reasons) if reason), None)
@@ -79,8 +79,8 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
     if other is not None:
         first, second = world.members[0].host, world.members[other].host
         raise UsageError(
-            f"suite {views[0][2]} is not the same text for all ranks: rank 0 on {first} and rank {other} on {second} have read different "
-            f"ones: copy one of them to all hosts"
+            f"suite {views[0][2]} is not the same for all ranks: rank 0 on {first} and rank {other} on {second} read "
+            "different files: copy one file to all hosts"
         )
 
 
@@ -95,7 +95,7 @@ def run_cells(request: Request, world: World, listener: Listener | None, ended: 
 
 
 def listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    """What rank 0 tells the user meanwhile."""
+    """The progress listener at rank 0."""
     from collbench.report.progress import Listening, OneOfSeveral
 
     return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
@@ -106,8 +106,8 @@ class Command:
     """A measuring command as typed.
 
     argv      the words, which the ranks that are started repeat
-    measure   what it does as a rank: (request, world, the listener at rank 0, who is told the exit code) -> exit code
-    listen    what rank 0 tells the user meanwhile
+    measure   what it does as a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
+    listen    makes the listener of rank 0
     """
 
     arguments: argparse.Namespace
@@ -117,7 +117,7 @@ class Command:
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
-    """The launch this process belongs to, or None: nobody started ranks yet. Raises UsageError where that cannot be told."""
+    """Return the launch this process belongs to, or None: no launcher started it. Raises UsageError where that is unclear."""
     from collbench.launch.detect import LocalRequest, detect
 
     return detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
@@ -231,10 +231,10 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
     """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
-    from collbench.control.watchdog import AFTER_S, DeadMan
+    from collbench.control.watchdog import AFTER_S, StartupWatchdog
 
-    early = DeadMan()  # whoever is stopped before the others know of it is ended by nobody else
-    early.wind(timeout_s + AFTER_S)
+    early = StartupWatchdog()  # a process that is stopped before the others know of it is ended by nothing else
+    early.arm(timeout_s + AFTER_S)
     from collbench.control.tree import out_of_files
     from collbench.control.world import World
     from collbench.launch.detect import end_of_job
@@ -253,7 +253,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
             tell(error)
         if world.rank == 0 and why is error:
             world.speak(str(why), why.exit_code)  # before the others end: mpiexec kills rank 0 as soon as one of them has
-        # Rank 0 speaks for all; another rank only when rank 0 does not answer.
+        # Rank 0 reports for all; another rank only when rank 0 does not answer.
         why.said = world.abort(why)  # type: ignore[union-attr]
         if error is caught:
             raise

@@ -28,6 +28,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.launch import mpi
 from collbench.launch.info import LaunchInfo, meeting_at
 from collbench.launch.mpi import mpi_mismatch, size_disagrees
+from collbench.reason import Fact
 
 # Where to meet when only MPI knows: rank 0's address and a fresh token, broadcast over the communicator itself.
 
@@ -44,7 +45,7 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
 
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
-        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host, so that the ranks can meet without MPI")
+        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI")
     mpi.initialise(MPI)
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:
@@ -57,7 +58,7 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
     if away and not common:
         raise UsageError(
             f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
-            "set MASTER_ADDR to its address in the network between the hosts, and pass it to all ranks"
+            "set MASTER_ADDR to its address in the network between the hosts, and pass MASTER_ADDR to all ranks"
         )
     return replace(info, meeting=meeting_at(common[0] if common else LOOPBACK), token=str(token), secret="token")
 
@@ -83,13 +84,13 @@ def _reaches(address: str) -> bool:
     return own is not None and own != address and not is_loopback(own)
 
 
-# Whether a host is there at all: its kernel answers a connection, whatever its processes do.
+# Whether a host is there at all: its kernel answers a connection, even if its processes are stopped.
 
 _PORT = 9  # where nothing listens: a host that is there refuses at once
 
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:
-    """The first of these addresses whose host accepts or refuses a connection within so many seconds; None where none does."""
+    """Return the first address with a host that accepts or refuses a connection within so many seconds; None where none does."""
     knocking = {}
     try:
         for address in addresses:
@@ -141,7 +142,7 @@ def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
         if own:
             routes.setdefault(family_of(address), (own, address))
     if not routes:
-        raise UsageError(f"there is no route from this host to rank 0's host '{host}' ({', '.join(addresses)}): set MASTER_ADDR")
+        raise UsageError(f"rank 0's host '{host}' ({', '.join(addresses)}) cannot be reached from this host: no route; set MASTER_ADDR")
     return tuple(routes.values())
 
 
@@ -173,7 +174,7 @@ def await_name(meeting: str, patience_s: float) -> bool:
 
 _CANDIDATES = 8
 _FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the range that kernels hand out themselves
-_SHORT = 24  # characters of a name that nobody can guess
+_SHORT = 24  # characters of a name that cannot be guessed
 
 
 def candidate_ports(secret: Secret) -> list[int]:
@@ -196,12 +197,24 @@ def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
     return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
 
 
-def note_on(found: HubAddresses) -> str | None:
-    """Return a sentence where rank 0 listens at every address of its host; None where it listens at those of its name alone."""
+class OpenListener(Fact, frozen=True):
+    """Rank 0 listens at every address of its host, because its name does not select one of them.
+
+    resolved  the loopback addresses that the name resolves to; empty where the name is not an address of the host at all
+    """
+
+    host: str
+    resolved: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """Return the sentence."""
+        loopback = f"its name '{self.host}' resolves to loopback there ({', '.join(self.resolved)})"
+        why = loopback if self.resolved else f"'{self.host}' is not one of its addresses"
+        return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
+
+
+def open_listener(found: HubAddresses) -> OpenListener | None:
+    """Return the fact that rank 0 listens at every address of its host; None where it listens only at those of its name."""
     if found.scope is Scope.GIVEN:
         return None
-    why = {
-        Scope.NAME_IS_LOOPBACK: f"its name '{found.host}' resolves to loopback there ({', '.join(found.resolved)})",
-        Scope.NOT_OWN: f"'{found.host}' is not one of its addresses",
-    }[found.scope]
-    return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
+    return OpenListener(found.host, tuple(found.resolved) if found.scope is Scope.NAME_IS_LOOPBACK else ())

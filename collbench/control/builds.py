@@ -7,7 +7,7 @@ has no welcome after one second asks here. What this module sends must therefore
     call       {"rank", "host", "build", "nonce", "echo", "about"}: from a rank; echo is rank 0's nonce as soon as the rank knows it
     answer     {"host", "build", "nonce", "echo", "noted"}: from rank 0; nonce is the caller's, echo is rank 0's
 
-A datagram without the launch's secret gets no answer, so a stranger learns nothing, not even that a process listens. Rank 0 acts only
+A datagram without the launch's secret gets no answer, so other programs cannot even detect that a process listens. Rank 0 acts only
 on a call that repeats rank 0's own nonce: a recorded one changes nothing. Rank 0 listens only until all ranks have joined.
 """
 
@@ -45,7 +45,7 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Call:
-    """What a rank sent: its build (None: not readable), and whatever else the command asks of each host."""
+    """What a rank sent: its build (None: not readable), and what else the command asks of each host."""
 
     rank: int
     host: str
@@ -153,7 +153,7 @@ def ask(place: Place, me: Call, stop: threading.Event, seconds: float) -> Answer
 def _send(datagram: bytes, open_at: Mapping[str, socket.socket], targets: Sequence[int]) -> None:
     for address, ours in open_at.items():
         for port in targets:
-            with suppress(OSError):  # no route, or a firewall that says so
+            with suppress(OSError):  # no route, or a firewall that rejects it
                 ours.sendto(datagram, (address, port))
 
 
@@ -184,7 +184,7 @@ class _Keys:
 def _sealed(value: Mapping[str, Any], key: bytes) -> bytes:
     text = json.dumps(value, separators=(",", ":")).encode()
     if len(text) > _MOST_BYTES:
-        raise ValueError(f"{len(text)} bytes in one datagram, and {_MOST_BYTES} are the most")
+        raise ValueError(f"a datagram of {len(text)} bytes exceeds the limit of {_MOST_BYTES}")
     return _MAGIC + hmac.digest(key, text, "sha256") + text
 
 
@@ -261,7 +261,7 @@ def hosts_of(info: LaunchInfo) -> int:
 
 
 def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
-    """Report this host's software to rank 0; for the first rank of a host. Raises UsageError where there is no secret."""
+    """Report this host's software to rank 0; for the first rank of a host. Raises UsageError without a secret."""
     secret = secret_of(info, env)
     place = Place(secret, info.port, addresses_of(hub_places(info, secret)))
     ask(place, Call(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)

@@ -1,4 +1,6 @@
-"""The part of a rank other than 0: passes its own words up; where it is the first of its node, those of the node's other ranks, too.
+"""Every other rank's side of the control plane: its uplink, the agent of its node, and the calls of its main thread.
+
+The part of a rank other than 0: passes its own words up; where it is the first of its node, those of the node's other ranks, too.
 
 So each node has one connection to rank 0, and rank 0 gets few messages per node and step. A large message is offered first and sent when
 rank 0 has room for it.
@@ -19,37 +21,50 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
+from msgspec import structs
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
 from collbench.control.addresses import host_of, hub_places, node_place
 from collbench.control.builds import Call, Place, addresses_of, ask
-from collbench.control.diagnosis import Cause, HangDiagnosis, Node, Standing, is_stopped, own_stack, stack, standings, tool_here
-from collbench.control.io_thread import Keeper
-from collbench.control.members import Member, above
+from collbench.control.diagnosis import (
+    Cause,
+    HangDiagnosis,
+    NodeProcesses,
+    ProcessEnd,
+    RankState,
+    is_stopped,
+    own_stack,
+    rank_states,
+    stack,
+    tool_here,
+)
+from collbench.control.io_thread import IOThread
+from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
-from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, bundles, size_of, started_again
+from collbench.control.security import SECRET_REMEDY, Keys, Secret
+from collbench.control.tree import LARGE_BYTES, Child, Downlinks, Entry, RankRestarted, bundles, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import mismatch, own
+from collbench.reason import as_json
 
 # A rank's way up: one connection to the first rank of its node, or from there to rank 0.
 
 _RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # the default waits 100 ms and more for a rank 0 that is just starting
-_AFTER_REFUSAL_S = 1.0  # whoever has the wrong secret must not be a flood
+_AFTER_REFUSAL_S = 1.0  # a rank with the wrong secret must not cause a flood
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
-class Up:
-    """Knocks at each place in turn until one welcomes it; from then on that one alone is spoken to. Used by one thread.
+class Uplink:
+    """Connects to each place in turn until one welcomes it; from then on it uses only that one. Used by one thread.
 
     places      where, and for how many seconds before the next place is tried as well
-    refused     where somebody has answered who does not have this launch's secret
+    refused     places that answered without this launch's secret
     place       where it was welcomed
-    descriptor  of the connection that spoke last, -1 before there is one
+    descriptor  of the connection that was used last, -1 before there is one
     cut         since when the connection is gone; None while it is there. It does not come back: what was under way is lost.
     """
 
@@ -69,7 +84,7 @@ class Up:
 
     @property
     def sockets(self) -> list[Any]:
-        """What is to be polled."""
+        """The sockets to poll."""
         return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
 
     @property
@@ -93,7 +108,7 @@ class Up:
             self._second.send_multipart(message.frames(), copy=False)
 
     def knock(self, hello: Message, now: float) -> float:
-        """Says hello where it is time to; returns when it wants to be called again, until it is welcomed."""
+        """Send hello where it is time to; return when to call again, until it is welcomed."""
         if self._hello is None:
             self._hello, at = hello, now
             for place, patience_s in self._patience:
@@ -115,14 +130,14 @@ class Up:
         socket.send_multipart(hello.frames())
 
     def send(self, message: Message) -> None:
-        """Sends to whoever has welcomed this rank; before that, it waits."""
+        """Send to the place that has welcomed this rank; before that, keep the message."""
         if self.socket:
             self.socket.send_multipart(message.frames(), copy=False)
         else:
             self._waiting.append(message)
 
     def read(self, ready: Any) -> Message | None:
-        """What has come at a polled socket; None for what is no message of ours, and for events of the connection."""
+        """Return the message at a polled socket; None for an invalid message, and for events of the connection."""
         if ready is self._second:
             return self._from_second(ready)
         if ready in self._places:
@@ -169,7 +184,7 @@ class Up:
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
-            socket.setsockopt(zmq.LINGER, 0)  # nobody will ever take what is queued
+            socket.setsockopt(zmq.LINGER, 0)  # queued messages will never be taken
         monitor = self._knocking.pop(socket)
         del self._places[monitor]
         socket.disable_monitor()
@@ -177,7 +192,7 @@ class Up:
         socket.close()
 
     def close(self) -> None:
-        """Sends what is still queued, for a second at most, if anybody has welcomed this rank."""
+        """Send what is queued, for a second at most, if a place has welcomed this rank."""
         for each in list(self._knocking):
             self._drop(each, in_vain=self.socket is None)
         if self._second:
@@ -187,34 +202,37 @@ class Up:
 _ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
 _SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
 _STEP_S = 0.05
-_LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: what rank 0 said last is read before
+_LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: rank 0's last message is read before
 
 
-class Relay:
+class NodeAgent:
     """Everything here runs in the keeper's thread. `inbox` is what the rank's main thread waits at: messages, or errors to raise.
 
-    stand      tells where this rank stands
-    beat_s     how often it is told
+    _stand     returns the state of this rank
+    beat_s     how often it is sent
     farewell   set when nothing more will come from above
-    released   set when this rank may leave: nobody behind it needs it any longer
-    hub_heard  set when rank 0 says anything
+    released   set when this rank may leave: no rank behind it needs it any longer
+    hub_heard  set when any message of rank 0 arrives
     address    this host's, as rank 0 reaches it, of the first rank of a node; "" elsewhere
-    above      who is at the other end of the way up: "rank 0", or the first rank of this node
-    or_else    who else may have died, where the launcher kills all of a host for one
+    above      the name of the other end of the uplink: "rank 0", or the first rank of this node
+    or_else    which others may have ended before it, where the launcher kills all ranks of a host for one
     """
 
-    def __init__(self, rank: int, up: Up, down: Down | None, stand: Callable[[], Standing], *, beat_s: float, ending: Ending) -> None:
+    def __init__(
+        self, rank: int, up: Uplink, down: Downlinks | None, stand: Callable[[], RankState], *, beat_s: float, ending: Ending
+    ) -> None:
         self.rank, self.up, self.down, self._stand, self._beat_s, self.ending = rank, up, down, stand, beat_s, ending
-        self.node = Node()
+        self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
-        self.above, self.or_else = "rank 0", ""
+        self.above = "rank 0"
+        self.or_else: HostKilled | None = None
         self._hello: Message | None = None
         self._said: dict[int, dict[int, Entry]] = {}
         self._sent = 0
         self._offered: dict[int, deque[Message]] = {}
         self._partings: list[Message] = []
-        self._told: dict[int, Standing] = {}
+        self._told: dict[int, RankState] = {}
         self._about: dict[int, Any] = {}
         self._beat_at = 0.0
         self.address = ""
@@ -235,7 +253,7 @@ class Relay:
         self._hello = Message(Kind.HELLO, 0, [[self.rank, about, build]])
 
     def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
-        """What this rank says in a step."""
+        """Send this rank's value of a step."""
         self._take(step, [(self.rank, value, raw)])
 
     def send(self, message: Message) -> None:
@@ -286,7 +304,8 @@ class Relay:
     def read(self, ready: Any) -> None:
         """From above, from below, or a process of this node that has ended."""
         if ready in self.node.descriptors:
-            self.up.send(Message(Kind.GONE, 0, list(self.node.ended(ready))))  # perhaps without a word
+            rank, end = self.node.ended(ready)
+            self.up.send(Message(Kind.GONE, 0, [rank, as_json(end)]))
         elif self.down and ready in self.down.sockets:
             try:
                 came = self.down.read(ready)
@@ -336,12 +355,12 @@ class Relay:
         self.inbox.put(PeerFailed(sentence, code))
         self.ending.begin(sentence, code, self.node)
 
-    def _held(self) -> list[Standing]:
-        """Those of this node that cannot answer themselves, where they stood when they were last heard of."""
-        return [replace(self._told.get(rank, Standing(rank)), held=True) for rank in self.node.stopped()]
+    def _held(self) -> list[RankState]:
+        """Return the stopped ranks of this node, with their last known state."""
+        return [replace(self._told.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
 
     def _stack(self, message: Message) -> None:
-        """A tool looks into the rank's process where there is one; otherwise the rank itself tells what Python knows."""
+        """Take the stack of a rank with a tool if there is one; otherwise the rank sends what Python knows."""
         rank, child = message.body, self.down.with_rank(message.body) if self.down else None
         if rank == self.rank:
             self._tell_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
@@ -359,7 +378,7 @@ class Relay:
         elif message.kind is Kind.SAY:
             self._take(message.step, list(entries(message, child.ranks)))
         elif message.kind is Kind.BEAT:
-            self._told |= {one.rank: one for one in standings(message.body, child.ranks)}
+            self._told |= {one.rank: one for one in rank_states(message.body, child.ranks)}
         elif message.kind is Kind.OFFER and self.down:
             self.down.send(child, Message(Kind.GRANT, message.step))  # here is room for all that the ranks of a node have
         elif message.kind in (Kind.BYE, Kind.MOVED):
@@ -371,7 +390,7 @@ class Relay:
         assert self.down
         for rank, about, _ in message.body:
             if self._begun and self._about.get(rank) != about:
-                self.down.refuse(child, started_again(rank, about), FAILED)
+                self.down.refuse(child, RankRestarted.of(rank, about).render(), FAILED)
                 break
             child.ranks.add(rank)
             self._about[rank] = about
@@ -380,7 +399,7 @@ class Relay:
         self.up.send(message)
 
     def _leave(self, child: Child, message: Message) -> None:
-        """A rank leaves in order, or speaks through another connection from now on."""
+        """A rank leaves in order, or uses another connection from now on."""
         assert self.down
         child.ranks.discard(message.body)
         self._told.pop(message.body, None)
@@ -429,7 +448,7 @@ class Relay:
         return min(due, self._beat_at)
 
     def _part(self) -> None:
-        """Tells who has left as soon as nothing of theirs is here any longer; lets this rank go, if it wants to, when it is the last."""
+        """Report ranks that left as soon as none of their messages is here; let this rank go, if it wants to leave, as the last one."""
         empty = not (self._offered or self._said)
         if empty and self._partings:
             partings, self._partings = self._partings, []
@@ -441,7 +460,7 @@ class Relay:
             self.up.send(Message(Kind.BYE, 0, self.rank))
 
     def _without(self, now: float, cut: float) -> float:
-        """There is no connection to rank 0 any longer; returns when this is to be looked at again."""
+        """The connection to rank 0 is gone; return when to check again."""
         if self.farewell.is_set():
             return now + _LOST_S
         if now - cut > _LOST_S:
@@ -450,9 +469,10 @@ class Relay:
             during = f" during {where}" if where else ""
             if self._connections.lossy:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
-                self.lose(f"the connection to {self.above} closed without a farewell{during}: {reason}")
+                self.lose(f"the connection to {self.above} closed unexpectedly{during}: {reason}")
             else:
-                self.lose(f"{self.above} ended without a word{during}: killed, crashed or out of memory{self.or_else}")
+                others = f"; {self.or_else.render()}" if self.or_else else ""
+                self.lose(f"{self.above} ended unexpectedly{during}: {ProcessEnd().render()}{others}")
         return cut + _LOST_S
 
     def lose(self, sentence: str) -> None:
@@ -466,7 +486,7 @@ class Relay:
             self.down.tell(Message(Kind.ABORT, 0, [sentence, FAILED]))
 
     def leave(self) -> None:
-        """This rank wants to leave in order; `released` is set as soon as it may, and rank 0 is told."""
+        """Let this rank leave in order; `released` is set as soon as it may, and rank 0 is informed."""
         self._leaving = True
 
     def close(self) -> None:
@@ -488,7 +508,7 @@ class Relay:
 
 _FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
 _ASK_AGAIN_S = 2.0
-_LAST_WORD_S = 3.0  # how long it waits for rank 0, which speaks for all, to be the first that leaves
+_LAST_WORD_S = 3.0  # how long it waits for rank 0, which reports for all ranks, to leave first
 _RELEASE_S = 60.0  # how long the first rank of a node stays for the others there at most
 _AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries the next one as well
 _BEAT_S = 1.0
@@ -497,26 +517,26 @@ _HUB_ANSWERS_S = 3.0
 _ASK_BEFORE_S = 1.2
 
 
-class SpokeEnd:
-    """What a rank says to rank 0 and hears from it; the first rank of a node speaks for the others there."""
+class Client:
+    """The connection of a rank to rank 0; the first rank of a node passes on the messages of the others there."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
         self._places = _places(info, secret)
         keys = Keys.of(secret)
-        up = Up(self._context, keys, self._places)
+        up = Uplink(self._context, keys, self._places)
         beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # rank 0 reads 200 beats a second at most
-        self._part = Relay(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
-        self._keeper = Keeper(self._part)
+        self._part = NodeAgent(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
+        self._keeper = IOThread(self._part)
         self._me: Member | None = None
         self._hub: Member | None = None
 
-    def _leading(self, keys: Keys) -> Down | None:
+    def _leading(self, keys: Keys) -> Downlinks | None:
         """Where the other ranks of this node come, if this is its first rank."""
         info = self._info
         if info.local_rank or info.local_ranks == 1 or info.meeting.startswith("ipc://"):
             return None
-        down = Down(self._context, keys)
+        down = Downlinks(self._context, keys)
         try:
             down.bind(node_place(info, self._secret))
         except zmq.ZMQError:  # the launcher's two nodes are one: the others find rank 0 by themselves
@@ -524,13 +544,13 @@ class SpokeEnd:
             return None
         return down
 
-    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, str]) -> None:
-        """Who this rank is, who the others are, and by rank who is beside it: to name them."""
+    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
+        """Take the members, this rank among them, and by rank which others may have ended instead: to name them."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
             self._part.address = me.address
-        self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
+        self._part.or_else = beside.get(first.rank) if first.host != me.host else None  # this rank runs: not all of its host were killed
 
     def join(self, about: Any, deadline_s: float) -> None:
         """Find rank 0 and present this rank.
@@ -566,28 +586,28 @@ class SpokeEnd:
         info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
         if self._part.up.refused:
             return (
-                f"rank {info.rank} was refused where rank 0 should be ({self._part.up.refused[0]}): the secret of {self._secret.source} is "
-                "not the same there, something else listens there, or strangers hold all connections of rank 0; export COLLBENCH_SECRET "
-                "with the same 16 characters or more for all ranks, and give a second launch a MASTER_PORT of its own"
+                f"rank {info.rank} was refused at the place of rank 0 ({self._part.up.refused[0]}): rank 0 has another secret than that of "
+                f"{self._secret.source}, another program listens there, or rank 0 has no free connection; "
+                f"{SECRET_REMEDY}, and give a second launch its own MASTER_PORT"
             )
-        missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
-        why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"
+        missing = f"rank {info.rank} on {socket.gethostname()} cannot connect to rank 0 at {where} within {deadline_s:g} s"
+        why = f"{missing}: check that rank 0 started and its host can be reached, or raise --timeout"
         host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
         if not all(map(is_loopback, resolve(host) or ("",))):
             return why
         return (
-            f"{why}; '{host}' is a loopback address here, which leads to this host alone: if rank 0 runs on another host, set MASTER_ADDR "
+            f"{why}; '{host}' is a loopback address on this host: if rank 0 runs on another host, set MASTER_ADDR "
             "to an address of that host in the network between the hosts"
         )
 
     def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
-        """What this rank says in a step; rank 0 must be at the same thing there."""
+        """Send this rank's value of a step; rank 0 must be in the same phase there."""
         self._keeper.see_done(lambda: self._part.say(step, [what, value], raw))
 
     def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
-        """What rank 0 says in this step. Raises WaitExpired, PeerFailed, RunFailed.
+        """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
-        Orphaned where after the first seconds rank 0 does not even say that it is there; it may wait for others itself, up to the deadline.
+        Orphaned where after the first seconds rank 0 does not answer at all; rank 0 may itself wait for others, up to the deadline.
         """
         end = time.monotonic() + deadline_s
         try:
@@ -595,9 +615,7 @@ class SpokeEnd:
         except Empty:
             message = self._later(what, end, deadline_s)
         if message.step != step:
-            raise RunFailed(
-                f"{what}: the ranks are not in the same step ({message.step} and {step}); they were started with different arguments"
-            )
+            raise other_step(what, message.step, step)
         return message.body
 
     def _first(self, end: float) -> Any:
@@ -627,12 +645,12 @@ class SpokeEnd:
         hub, me = self._hub, self._me
         found = HangDiagnosis(Cause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
         if hub and me and hub.host == me.host:
-            return replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
+            return structs.replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
         if self._info.local_rank:
-            return replace(found, cause=Cause.RELAYED)
+            return structs.replace(found, cause=Cause.RELAYED)
         info = tcp_info(self._part.up.descriptor)
         cause = Cause.UNREACHABLE if info and info.unacked else Cause.NO_ANSWER
-        return replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
+        return structs.replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
 
     def _next(self, end: float) -> Any:
         one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
@@ -641,9 +659,9 @@ class SpokeEnd:
         return one
 
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
-        """Tells rank 0 why this rank ends. Returns why rank 0 ends, which speaks then; Orphaned where it is gone, None where silent."""
+        """Report to rank 0 why this rank ends. Return why rank 0 ends; Orphaned where it is gone, None where it does not answer."""
         self.interrupt(sentence, code)
-        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # nobody hears who was never let in
+        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that never joined
         try:
             while True:
                 self._next(end)
@@ -653,20 +671,20 @@ class SpokeEnd:
             return reason
 
     def interrupt(self, sentence: str, code: int) -> None:
-        """Tells rank 0 why everything ends, and goes on. Any thread."""
+        """Report to rank 0 why everything ends, and continue. Any thread."""
         self._keeper.do(lambda: self._part.send(Message(Kind.ABORT, 0, [sentence, code])))
 
     def farewell(self) -> None:
-        """Waits until rank 0 has left, for a short time: some launchers end all ranks as soon as one has, and rank 0 is to speak."""
+        """Wait shortly until rank 0 has left: some launchers end all ranks as soon as one has left, and rank 0 must report first."""
         if self._part.up.socket:
             self._part.farewell.wait(_LAST_WORD_S)
 
-    def stuck(self, what: str) -> str | None:
-        """This rank's own main thread does not move: asks rank 0 to find out why. None: it does; or a sentence about rank 0. Any thread."""
-        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else str(self._silence(what))
+    def stuck(self, what: str) -> HangDiagnosis | None:
+        """Ask rank 0 why this rank's main thread does not move; return why rank 0 does not answer, None where it does. Any thread."""
+        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else self._silence(what)
 
     def close(self) -> None:
-        """Leaves in order: everything said is on its way, that of the ranks behind this one, too."""
+        """Leave in order: all messages are sent, also those of the ranks behind this one."""
         self._keeper.do(self._part.leave)
         self._part.released.wait(_RELEASE_S)
         self._keeper.close()

@@ -1,4 +1,4 @@
-"""Why a launch does not go on: a value with fields, rendered as one sentence here and nowhere else."""
+"""The diagnosis of a hang: states and processes of ranks, the evidence, and the fact that names the cause."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from collbench.addresses import own_addresses
 from collbench.control.addresses import answering
+from collbench.control.members import HostKilled
 from collbench.control.path import PathEvidence, PathFault, PathProblem, PathReport, Probe, ProbeResult, directions, tcp_info
 from collbench.control.wire import Kind, Malformed, Message
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
+from collbench.reason import Fact, as_json
+from collbench.units import listed, plural
 
 if TYPE_CHECKING:
     from collbench.control.server import Coordinator
 
 _MOST_NAMED = 4
+_BETWEEN = "work between two phases"
 
 
 class Cause(Enum):
-    """What was found. Every cause but those of paths belongs to ranks."""
+    """The cause of a hang. Every cause but that of a path belongs to ranks."""
 
     ENDED = "process ended"
     STOPPED = "process stopped"
@@ -52,14 +58,43 @@ class Cause(Enum):
     NOTHING_MOVES = "no rank is behind"
 
 
-@dataclass(frozen=True)
-class HangDiagnosis:
-    """One cause with its evidence.
+class ProcessEnd(Fact, frozen=True):
+    """How the process of a rank ended, as the kernel of its host reports it.
+
+    killed        by a signal; signal: its number, 0 where it is not known
+    exit_code     -1 where it is not known
+    out_of_memory whether the kernel of that host has killed a process for lack of memory
+    """
+
+    killed: bool = False
+    signal: int = 0
+    exit_code: int = -1
+    out_of_memory: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether the kernel reported anything."""
+        return self.killed or self.exit_code >= 0
+
+    def render(self) -> str:
+        """Return the end in a few words: "killed by signal 9 (SIGKILL)"."""
+        if not self.known:
+            return "killed, crashed or out of memory"
+        how = f"exit code {self.exit_code}" if not self.killed else f"killed by signal {self.signal}" if self.signal else "killed"
+        if self.killed and self.signal:
+            with suppress(ValueError):
+                how += f" ({signal.Signals(self.signal).name})"
+        return f"{how} (its host ran out of memory)" if self.out_of_memory else how
+
+
+class HangDiagnosis(Fact, frozen=True):
+    """Why a launch does not go on: one cause with its evidence.
 
     phase      where the others wait, or the rank was last
     ranks      those that are named; names: "rank 13 (node07, pid 4242)" each
     waiting    how many of `members` wait for them; timeout_s: the deadline
-    detail     how the process ended, the phase that it is at, or an address that answers
+    detail     the phase that the rank is at, or an address that answers
+    end        how the process ended; others: ranks that may have ended before it
     iteration  of the timed loop, -1 without one; more: processes that ended later
     source, target   the hosts between which packets may be lost; "" where both are one
     path       the fault of a path
@@ -75,6 +110,8 @@ class HangDiagnosis:
     members: int = 0
     timeout_s: float = 0.0
     detail: str = ""
+    end: ProcessEnd | None = None
+    others: HostKilled | None = None
     iteration: int = -1
     more: int = 0
     source: str = ""
@@ -83,61 +120,95 @@ class HangDiagnosis:
     doing: str = ""
     reporter: str = ""
 
-    def __str__(self) -> str:
+    def render(self) -> str:
+        """Return the sentence, on one line."""
         return " ".join(self._text().split())
 
     def _text(self) -> str:
         if self.cause is Cause.ENDED:
-            more = f"; {self.more} more did so after it" if self.more else ""
-            return f"{self._named} ended without a word{f' during {self.phase}' if self.phase else ''}: {self.detail}{more}"
+            more = f"; {plural(self.more, 'other rank')} ended after it" if self.more else ""
+            others = f"; {self.others.render()}" if self.others else ""
+            during = f" during {self.phase}" if self.phase else ""
+            return f"{self._named} ended unexpectedly{during}: {(self.end or ProcessEnd()).render()}{others}{more}"
         if self.cause is Cause.NOTHING_MOVES:
             return (
-                f"hang: {self.phase}: all {self.members} ranks answer, and none is behind the others{_iteration(self.iteration)}: "
-                f"the path between them carries nothing, or {self.timeout_s:g} s is too short a --timeout"
+                f"hang: {self.phase}: all {self.members} ranks answer, and no rank is behind the others{_iteration(self.iteration)}: "
+                f"the path between them carries nothing, or --timeout {self.timeout_s:g} is too short"
             )
-        if self.cause is Cause.PATH:
-            return f"hang: {self.phase}: {self.path} (--timeout {self.timeout_s:g})"
-        seen = f"; as {self.reporter} sees it" if self.reporter else f"; {self._waiting}"
-        return f"hang: {self.phase}: {self._finding}{seen}{f'; it is in {self.doing}' if self.doing else ''}"
+        if self.cause is Cause.PATH and self.path:
+            return f"hang: {self.phase}: {self.path.render()} (--timeout {self.timeout_s:g})"
+        evidence = f"; reported by {self.reporter}" if self.reporter else f"; {self._waiting}"
+        return f"hang: {self.phase}: {self._cause}{evidence}{f'; it is in {self.doing}' if self.doing else ''}"
 
     @property
-    def _finding(self) -> str:
+    def _cause(self) -> str:
         one = len(self.ranks) == 1
         is_, does, its = ("is", "does", "its") if one else ("are", "do", "their")
         they = "it is" if one else "they are"
         if self.cause is Cause.NO_ANSWER:
-            return f"no answer received from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
+            return f"no answer from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
         return f"{self._named} " + {
-            Cause.STOPPED: f"{is_} stopped (SIGSTOP, or a debugger holds it)",
+            Cause.STOPPED: f"{is_} stopped (by SIGSTOP or a debugger)",
             Cause.CONTROL_LOST: f"lost {its} control connection: the host answers at {self.detail}, "
             "but does not acknowledge what rank 0 sends",
-            Cause.HOST_SILENT: f"{is_} on a host that does not answer: it is dead, or its link is cut",
-            Cause.PROCESS_SILENT: f"{does} not answer, though the host does: stopped, or inside a call that holds its Python",
+            Cause.HOST_SILENT: f"{is_} on a host that does not answer: it is down, or its link is cut",
+            Cause.PROCESS_SILENT: f"{does} not answer, but the host does: stopped, or inside a call that holds the Python lock (GIL)",
             Cause.RELAYED: f"{does} not answer; the answers come through the first rank of this node",
-            Cause.UNREACHABLE: f"cannot be reached: the host is dead, or the path between {self.source} and {self.target} is cut",
+            Cause.UNREACHABLE: f"cannot be reached: the host is down, or the path between {self.source} and {self.target} is cut",
             Cause.BEHIND: f"never entered iteration {self.iteration}"
             if self.iteration >= 0 and not self.detail
-            else f"never came: {they} still at {self.detail}{_iteration(self.iteration)}",
-            Cause.ELSEWHERE: f"{is_} elsewhere: at {self.detail}",
+            else f"{is_} behind: still at {self.detail}{_iteration(self.iteration)}",
+            Cause.ELSEWHERE: f"{is_} in another phase: {self.detail}",
         }[self.cause]  # fmt: skip
 
     @property
     def _named(self) -> str:
-        return named(self.names)
+        return listed(self.names, _MOST_NAMED)
 
     @property
     def _waiting(self) -> str:
         return f"{self.waiting} of {self.members} ranks {'wait' if self.waiting != 1 else 'waits'} (--timeout {self.timeout_s:g})"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values, for events.jsonl."""
-        path = {"path": self.path.as_json()} if self.path else {}
-        return {"cause": self.cause.value, "phase": self.phase, "ranks": list(self.ranks), **path}
+
+class RankPaused(Fact, frozen=True):
+    """Rank 0 itself was stopped for longer than the other ranks wait."""
+
+    name: str
+    phase: str
+    paused_s: float
+    timeout_s: float
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return (
+            f"hang: {self.phase or _BETWEEN}: {self.name} was paused for {self.paused_s:.1f} s (by SIGSTOP, a debugger or its machine), "
+            f"longer than the others wait (--timeout {self.timeout_s:g}): they have ended"
+        )
 
 
-def named(names: Sequence[str]) -> str:
-    """Return some names, and how many more there are."""
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+class RankStalled(Fact, frozen=True):
+    """A rank made no progress within the deadline, and no rank with a view of all of them could be asked.
+
+    stopped  the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each
+    """
+
+    phase: str
+    name: str
+    timeout_s: float
+    iteration: int = -1
+    stopped: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """Return the sentence: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41; …"."""
+        is_ = "is" if len(self.stopped) == 1 else "are"
+        cause = f"{listed(self.stopped, _MOST_NAMED)} {is_} stopped" if self.stopped else "look at the ranks that print no such line"
+        return (
+            f"hang: {self.phase}: {self.name} has not moved for {self.timeout_s:g} s{_iteration(self.iteration)}; "
+            f"{cause}; raise --timeout if this is expected"
+        )
+
+
+Hang = HangDiagnosis | RankPaused | RankStalled
 
 
 def _iteration(number: int) -> str:
@@ -160,9 +231,9 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 
 
 def stack(pid: int) -> str:
-    """The stack as py-spy or gdb tells it; where neither can, why. Never raises, and takes 2.5 seconds at most."""
+    """Return the stack as py-spy or gdb prints it, or why there is none. Never raises, and takes 2.5 seconds at most."""
     tool = tool_here()
-    return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "neither py-spy nor gdb is there to look into it"
+    return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
 
 
 def tool_here() -> str | None:
@@ -177,7 +248,7 @@ def own_stack() -> str:
 
 
 def innermost(text: str) -> str:
-    """What a stack says in a few words: the main thread's innermost calls, "poll < MPID_Progress_wait < PMPI_Allreduce"; "" unknown."""
+    """Return the main thread's innermost calls of a stack, "poll < MPID_Progress_wait < PMPI_Allreduce"; "" where unknown."""
     lines = text.splitlines()
     begin = next((at for at, line in enumerate(lines) if _OF_MAIN.match(line)), None)
     if begin is None:
@@ -193,19 +264,18 @@ def _asked(line: Sequence[str]) -> str:
     try:
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env)
     except subprocess.TimeoutExpired as late:
-        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not look into it within {_DEADLINE_S:g} s"
+        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
     except OSError as error:
-        return f"{tool} could not look into it ({type(error).__name__})"
-    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} could not look into it"
+        return f"{tool} failed ({type(error).__name__})"
+    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
-# The ranks of this node as processes: who has ended, who is stopped, what one of them is doing.
+# The ranks of this node as processes: which have ended or are stopped, and what one of them is doing.
 
-KILLED = "killed"
 _EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
 
 
-class Node:
+class NodeProcesses:
     """Processes of this node that this one watches. Used by one thread. `descriptors`: readable as soon as one has ended."""
 
     def __init__(self) -> None:
@@ -219,9 +289,9 @@ class Node:
         return list(self._ranks)
 
     def watch(self, rank: int, about: Any) -> None:
-        """Begins to watch a rank's process, if it is one of this host: what it says of itself must be true here.
+        """Watch a rank's process, if it is one of this host and its description is true here.
 
-        Containers number their processes alike and may begin at the same moment: the host's name must fit, too, and nobody is itself.
+        Containers number their processes alike and may begin at the same moment, so the host's name must match too. Never watch oneself.
         """
         if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
             return
@@ -240,12 +310,12 @@ class Node:
         """Whether that rank's process is watched here."""
         return rank in self._pids
 
-    def ended(self, descriptor: int) -> tuple[int, str]:
-        """The rank whose process has ended, and how, as far as the kernel still knows; it is watched no longer."""
+    def ended(self, descriptor: int) -> tuple[int, ProcessEnd]:
+        """Return the rank of a process that has ended, and how, as far as the kernel still knows. Stop watching it."""
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
-        return rank, f"{how or KILLED}, out of memory as its host's kernel says" if self._short else how
+        return rank, structs.replace(how, killed=how.killed or not how.known, out_of_memory=True) if self._short else how
 
     def _forget(self, descriptor: int) -> None:
         self._pids.pop(self._ranks.pop(descriptor), None)
@@ -261,8 +331,8 @@ class Node:
         return [rank for rank, pid in self._pids.items() if is_stopped(pid)]
 
     def stack_of(self, rank: int) -> str:
-        """What the rank's process is doing: its native stack, or why that cannot be told."""
-        return stack(self._pids[rank]) if rank in self._pids else "its process is not known here"
+        """Return the native stack of the rank's process, or why there is none."""
+        return stack(self._pids[rank]) if rank in self._pids else "its process is not on this host"
 
     def kill(self, ranks: Collection[int] | None = None) -> None:
         """Ends every process that is still there, even a stopped one; or those of some ranks."""
@@ -272,13 +342,13 @@ class Node:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Watches nobody any longer."""
+        """Stop watching all processes."""
         for descriptor in list(self._ranks):
             self._forget(descriptor)
 
 
 def _killed_for_memory() -> int:
-    """How often the kernel has done so since boot, in whatever control group; source: mm/vmstat.c. 0 where it does not tell."""
+    """Return how often the kernel has done so since boot, in any control group; source: mm/vmstat.c. 0 where it is not shown."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -292,21 +362,14 @@ def began_of(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else -1
 
 
-def how_ended(pid: int) -> str:
-    """ "killed by signal 9 (SIGKILL)", "it exited with code 0"; "" where the process is not there to be asked, or still runs.
-
-    Its parent may already have collected it.
-    """
+def how_ended(pid: int) -> ProcessEnd:
+    """Return how a process ended; nothing is known where it still runs, or where its parent has already collected it."""
     fields = _stat(pid)
     if len(fields) <= _EXIT or fields[0] != "Z" or not fields[_EXIT].isdigit():
-        return ""
+        return ProcessEnd()
     status = int(fields[_EXIT])
     number = status & 0x7F
-    if not number:
-        return f"it exited with code {status >> 8}"
-    with suppress(ValueError):
-        return f"{KILLED} by signal {number} ({signal.Signals(number).name})"
-    return f"{KILLED} by signal {number}"
+    return ProcessEnd(killed=True, signal=number) if number else ProcessEnd(exit_code=status >> 8)
 
 
 def is_stopped(pid: int) -> bool:
@@ -322,14 +385,14 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-# Where a rank stands: what its keeper tells the coordinator now and then, and at once when it is asked.
+# The state of a rank: its I/O thread sends it to the coordinator now and then, and at once on request.
 
 _LONGEST = 300  # characters of a phase's name
-_LARGEST = 2**53  # a number beyond it, or none at all (NaN), is no count and no time
+_LARGEST = 2**53  # a larger number, or NaN, is not a valid count or time
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankState:
     """rank
     phase      what it is at ("allreduce 64 MiB on mpi: warm-up"), "" between phases
     waits      whether it waits there for the others over the control plane; else it works, or is inside a library
@@ -337,7 +400,7 @@ class Standing:
     still_s    for how long nothing has moved
     step       of the control plane, how many it has begun
     paused_s   for how long, in all, the whole process was not allowed to run (stopped, swapped out, its machine asleep)
-    held       whether SIGSTOP or a debugger holds it: then the first rank of its node says all this, as it last heard it
+    held       whether SIGSTOP or a debugger holds it: then the first rank of its node sends its last known state
     """
 
     rank: int
@@ -355,28 +418,28 @@ class Standing:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it is on the way that all ranks go; of two ranks the one whose place is smaller is behind."""
+        """The position on the way of all ranks; of two ranks the one with the smaller position is behind."""
         return self.step, self.iteration
 
 
 _TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float), int, (int, float), bool)
 
 
-def standings(body: Any, ranks: set[int]) -> list[Standing]:
-    """What was told of these ranks. Raises Malformed for anything else."""
+def rank_states(body: Any, ranks: set[int]) -> list[RankState]:
+    """Return the states in a message about these ranks. Raises Malformed for anything else."""
     if not isinstance(body, list):
-        raise Malformed("no list of standings")
+        raise Malformed("not a valid list of states")
     return [_standing(one, ranks) for one in body]
 
 
-def _standing(one: Any, ranks: set[int]) -> Standing:
+def _standing(one: Any, ranks: set[int]) -> RankState:
     if not (isinstance(one, list) and len(one) == len(_TYPES)):
-        raise Malformed("no standing")
+        raise Malformed("not a valid state of a rank")
     if not all(_is(value, wanted) for value, wanted in zip(one, _TYPES, strict=True)):
-        raise Malformed("no standing")
+        raise Malformed("not a valid state of a rank")
     if one[0] not in ranks:
-        raise Malformed("a standing of somebody else")
-    return Standing(one[0], one[1][:_LONGEST], *one[2:])
+        raise Malformed("the state of a rank of another connection")
+    return RankState(one[0], one[1][:_LONGEST], *one[2:])
 
 
 def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
@@ -397,8 +460,6 @@ def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
 #     a rank that is elsewhere            it answers, and is in another phase, or iterations behind
 #     none of these                       no rank is behind: the measured path carries nothing
 
-_BETWEEN = "work between two phases"
-
 
 @dataclass(frozen=True)
 class HangEvidence:
@@ -408,11 +469,11 @@ class HangEvidence:
     members      by rank how it is named: "rank 13 (node07, pid 4242)"
     answers      where those that answered are
     heard        where each rank was when it was last heard
-    gone         ranks whose process has ended, in the order of their ends
-    how          by rank how its process ended, where that is known: "killed by signal 9 (SIGKILL)"
-    beside       by rank which others may have died instead, where a launcher kills all of a host for one
-    held         ranks whose process is held by SIGSTOP or a debugger, as their node reports
-    unreachable  ranks whose host's kernel does not acknowledge rank 0's messages
+    gone         ranks with an ended process, in the order of their ends
+    how          by rank how its process ended
+    beside       by rank which others may have ended before it, where a launcher kills all ranks of a host for one
+    held         ranks with a process held by SIGSTOP or a debugger, as their node reports
+    unreachable  ranks on hosts that do not acknowledge rank 0's messages
     elsewhere    by rank an address at which its host answers nevertheless
     spokesmen    by rank the one that its messages come through: the first of its node
     doing        by rank the innermost calls that it is in
@@ -423,11 +484,11 @@ class HangEvidence:
     what: str
     timeout_s: float
     members: Mapping[int, str]
-    answers: Mapping[int, Standing]
-    heard: Mapping[int, Standing] = field(default_factory=dict)
+    answers: Mapping[int, RankState]
+    heard: Mapping[int, RankState] = field(default_factory=dict)
     gone: Sequence[int] = ()
-    how: Mapping[int, str] = field(default_factory=dict)
-    beside: Mapping[int, str] = field(default_factory=dict)
+    how: Mapping[int, ProcessEnd] = field(default_factory=dict)
+    beside: Mapping[int, HostKilled] = field(default_factory=dict)
     held: Collection[int] = ()
     unreachable: Collection[int] = ()
     elsewhere: Mapping[int, str] = field(default_factory=dict)
@@ -457,9 +518,10 @@ def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
 
 def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
     first = ended[0]
-    why = seen.how.get(first) or f"killed, crashed or out of memory{seen.beside.get(first, '')}"
+    end = seen.how.get(first, ProcessEnd())
     return HangDiagnosis(
-        Cause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), detail=why, more=len(ended) - 1, members=len(seen.members),
+        Cause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
+        others=None if end.known else seen.beside.get(first), more=len(ended) - 1, members=len(seen.members),
         timeout_s=seen.timeout_s,
     )  # fmt: skip
 
@@ -510,7 +572,7 @@ def _usual(seen: HangEvidence) -> tuple[tuple[int, int], str]:
     return usual, max(phases, key=lambda phase: (phases[phase], phase))
 
 
-def _how_late(one: Standing, usual: tuple[int, int], where: str) -> dict[str, Any]:
+def _how_late(one: RankState, usual: tuple[int, int], where: str) -> dict[str, Any]:
     if one.phase == where and one.step == usual[0]:
         return {"iteration": usual[1]}
     return {"detail": one.phase or _BETWEEN, "iteration": one.place[1]}
@@ -528,17 +590,17 @@ def _hang(seen: HangEvidence, cause: Cause, ranks: tuple[int, ...], where: str =
         cause, where or _where(seen, ranks), ranks, _names(seen, ranks), others, len(seen.members), seen.timeout_s,
         doing=next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), ""),
     )  # fmt: skip
-    return replace(found, **more)
+    return structs.replace(found, **more)
 
 
 def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
     return tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
 
 
-# A roll call: every rank is asked where it stands; a moment later what they answered, and who did not, is one sentence.
+# An inquiry asks every rank for its state; a moment later it has one diagnosis from the answers and the missing ones.
 #
 # calling    every rank answers at once, however busy its main thread is; the first rank of a node answers for those that are held
-# looking    into those who seem to be the reason: their stacks, whether their hosts answer, what the libraries know
+# looking    at the ranks that seem to be the cause: their stacks, whether their hosts answer, what the libraries know
 
 _SETTLE_S = 0.01  # for rank 0 to run into the wait for a rank that has ended: that is the phase in which it did
 _ANSWER_S = 1.5  # for a rank that is there, and for the news of one that has ended on another node
@@ -548,11 +610,11 @@ _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
 _REPORT_S = 4.0  # how old a rank's report of its connections may be when the roll call begins
-_MAIN_S = 0.5  # for rank 0's main thread, where it waits for what it is told
+_MAIN_S = 0.5  # for rank 0's main thread, where it waits for the result
 
 
 @dataclass(frozen=True)
-class Echo:
+class SecondaryError:
     """An error that a rank has met: the reason itself, unless another rank has ended or is silent. `own`: rank 0's."""
 
     sentence: str
@@ -562,26 +624,26 @@ class Echo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a roll call came to. facts: for events.jsonl, where every rank stood and what it was doing; echo: nobody else is the reason."""
+    """The result of an inquiry. facts: for events.jsonl, the state and stack of every rank; echo: no other rank is the cause."""
 
     sentence: str
     code: int
     facts: dict[str, Any]
-    echo: Echo | None = None
+    echo: SecondaryError | None = None
 
 
-class Inquiry:
-    """One roll call, in the keeper's thread. `answers` by rank, `held` by rank, `stacks` by rank: whoever receives them puts them here.
+class HangInquiry:
+    """One inquiry, in the I/O thread. `answers`, `held` and `stacks` are by rank, and filled from outside.
 
-    what      the phase that somebody is stuck in, "" where a process has ended or a rank has met an error
+    what      the phase that a rank is stuck in, "" where a process has ended or a rank has met an error
     echo      that error
-    patient   who is missing may go on with honest work
+    patient   missing ranks may continue with their work
     """
 
-    def __init__(self, hub: Coordinator, what: str, echo: Echo | None = None, *, patient: bool = False) -> None:
+    def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
         self.what, self.echo, self.patient, self._hub = what, echo, patient, hub
-        self.answers: dict[int, Standing] = {}
-        self.held: dict[int, Standing] = {}
+        self.answers: dict[int, RankState] = {}
+        self.held: dict[int, RankState] = {}
         self.stacks: dict[int, str] = {}
         self._unreachable: set[int] = set()
         self._own_paths: list[PathReport] = []
@@ -594,8 +656,8 @@ class Inquiry:
         self._called_at, self._looked_at = time.monotonic(), 0.0
         self._call()
 
-    def heard(self, one: Standing) -> None:
-        """A rank, or the first one of its node, says where it stands."""
+    def heard(self, one: RankState) -> None:
+        """Take the state that a rank sent, or the first rank of its node for it."""
         (self.held if one.held else self.answers)[one.rank] = one
 
     def tick(self, now: float) -> float | None:
@@ -621,13 +683,13 @@ class Inquiry:
         if self._is_certain:
             return
         for rank in self._hub.node.stopped():
-            self.held[rank] = self._hub.heard.get(rank, (Standing(rank), 0.0))[0]
+            self.held[rank] = self._hub.heard.get(rank, (RankState(rank), 0.0))[0]
         self._hub.down.tell(Message(Kind.WHERE))
 
     @property
     def _is_certain(self) -> bool:
         """Whether a process was killed: there is nothing to wait for, and no time."""
-        return any(self._hub.how.get(rank, "").startswith(KILLED) for rank in self._hub.gone.keys() - self.held.keys())
+        return any(self._hub.how.get(rank, ProcessEnd()).killed for rank in self._hub.gone.keys() - self.held.keys())
 
     def _missing(self) -> set[int]:
         return set(self._hub.expected) - self.answers.keys() - self.held.keys() - self._hub.gone.keys() - self._hub.left
@@ -666,7 +728,7 @@ class Inquiry:
             self._asked.add(rank)
 
     def _help(self, work: Callable[[], None]) -> None:
-        """Has a thread do what takes its time, so that the keeper hears everybody meanwhile."""
+        """Do slow work in a thread, so that the I/O thread keeps reading."""
         self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
         self._helpers[-1].start()
 
@@ -741,13 +803,13 @@ class Inquiry:
 
     @property
     def _blames_nobody(self) -> bool:
-        """Whether an error that a rank has met is the reason itself: a signal is one, whoever else is silent."""
+        """Whether an error that a rank has met is the cause itself: a signal is one, even if other ranks do not answer."""
         signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
         silent = not signal and (self._missing() or self.held)
         return self.echo is not None and not (self._hub.gone or silent)
 
     def outcome(self) -> Outcome | None:
-        """Who did not arrive, and why as far as can be told; or the error itself. None: everybody is there, and may go on."""
+        """Return which ranks did not arrive and why, or the error itself. None: all ranks are there and may continue."""
         if self.patient and self._all_work:
             return None
         path = self._paths().fault()
@@ -755,21 +817,20 @@ class Inquiry:
             return Outcome(self.echo.sentence, self.echo.code, {}, self.echo)
         self.heard(self._hub.stand())
         if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
-            return Outcome(self._slept(), FAILED, self._facts())
-        found = diagnose(self._seen())
-        return Outcome("; ".join([str(found), *self._said]), FAILED, {"diagnosis": found.as_json(), **self._facts()})
+            return self._hang_outcome(self._paused())
+        return self._hang_outcome(diagnose(self._seen()))
 
-    def _slept(self) -> str:
-        """Rank 0 stood still itself; the others have waited for it as long as they may."""
-        own, name = self._own, self._hub.expected.get(self._own.rank, "rank 0")
-        return (
-            f"hang: {own.phase or 'work between two phases'}: {name} stood still for {self._hub.woke_after_s:.1f} s (SIGSTOP, a debugger, "
-            f"or its machine did), longer than the others wait (--timeout {self._hub.timeout_s:g}): they have ended"
-        )
+    def _hang_outcome(self, hang: HangDiagnosis | RankPaused) -> Outcome:
+        return Outcome("; ".join([hang.render(), *self._said]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
+
+    def _paused(self) -> RankPaused:
+        """Rank 0 itself was stopped; the others have waited for it as long as they may."""
+        own, hub = self._own, self._hub
+        return RankPaused(hub.expected.get(own.rank, "rank 0"), own.phase, hub.woke_after_s, hub.timeout_s)
 
     @property
     def _all_work(self) -> bool:
-        """Whether nothing has ended, all have answered, and who does not wait for others has moved within the deadline."""
+        """Whether no process has ended, all have answered, and each rank that waits for no other has moved within the deadline."""
         still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
         return not (self._hub.gone or self.held or self._missing() or still)
 
@@ -801,25 +862,25 @@ class Inquiry:
         return {"standing": standing, "stacks": {str(rank): text for rank, text in self.stacks.items()}, **met}
 
 
-class Inquiries:
+class HangInquiries:
     """Rank 0's roll calls, one at a time, and what comes of them. Everything here runs in the keeper's thread.
 
-    Rank 0 speaks before the others learn that everything ends: then a launcher may kill it at any moment.
+    Rank 0 reports before the others learn that everything ends: then a launcher may kill it at any moment.
     """
 
     def __init__(self, hub: Coordinator) -> None:
         self._hub = hub
-        self._now: Inquiry | None = None
+        self._now: HangInquiry | None = None
         self._due = math.inf
         self._reason: tuple[str, int] | None = None
         self._speak_at = math.inf
 
-    def begin(self, what: str, echo: Echo | None = None, *, patient: bool = False) -> None:
-        """Asks every rank where it stands; the sentence comes a moment later. `patient`: none, where all are there and move."""
+    def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
+        """Ask every rank for its state; the result comes a moment later. `patient`: none, where all are there and move."""
         if self._reason or self._hub.ending.begun:
             return
         if self._now is None:
-            self._now, self._due = Inquiry(self._hub, what, echo, patient=patient), 0.0
+            self._now, self._due = HangInquiry(self._hub, what, echo, patient=patient), 0.0
         self._now.echo = self._now.echo or echo
         self._now.patient = self._now.patient and patient
 
@@ -829,13 +890,13 @@ class Inquiries:
         A launcher's signal, too, may be the echo of an end that is still to be heard of.
         """
         if own and self._hub.ending.begun:
-            self._hub.inbox.put(Cleared())
+            self._hub.inbox.put(NoOtherCause())
         elif own or code in (FAILED, INTERRUPTED, TERMINATED):
-            self.begin("", Echo(sentence, code, own))
+            self.begin("", SecondaryError(sentence, code, own))
         else:
             self.conclude(sentence, code)
 
-    def heard(self, one: Standing) -> None:
+    def heard(self, one: RankState) -> None:
         """A rank, or the first one of its node, has been asked and answers."""
         if self._now:
             self._now.heard(one)
@@ -851,7 +912,7 @@ class Inquiries:
             self._now.stacks[rank] = text
 
     def conclude(self, sentence: str, code: int) -> None:
-        """Everything ends for this reason, which the main thread tells; where it is inside a call, or there is no time, this one does."""
+        """End everything for this reason. The main thread reports it, or this thread where the main thread is inside a call."""
         if self._reason is None and not self._hub.ending.begun:
             self._now, self._reason = None, (sentence, code)
             waits = self._hub.stand().waits and not self._hub.gone
@@ -861,8 +922,8 @@ class Inquiries:
     def tick(self, now: float) -> float:
         """Goes on; returns when it wants to be called again."""
         if self._hub.ending.begun:
-            if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for what nobody looks for any longer
-                self._hub.inbox.put(Cleared())
+            if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for a result that is obsolete
+                self._hub.inbox.put(NoOtherCause())
             self._now = None
             return math.inf
         if self._now and now >= self._due:
@@ -882,10 +943,10 @@ class Inquiries:
         self._hub.facts = outcome.facts
         if outcome.echo and outcome.echo.own:
             self._now = None
-            self._hub.inbox.put(Cleared())
+            self._hub.inbox.put(NoOtherCause())
         else:
             self.conclude(outcome.sentence, outcome.code)
 
 
-class Cleared:
+class NoOtherCause:
     """For rank 0's main thread: the error that it has met is the reason itself."""

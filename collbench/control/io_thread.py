@@ -1,6 +1,6 @@
 """The thread that owns a process's control-plane sockets. It sleeps until something comes, or is due; it never calls the measured library.
 
-Whatever it does is done by its part: `Coordinator` at rank 0, `Relay` at any other rank.
+Its work is done by its part: `Coordinator` at rank 0, `NodeAgent` at any other rank.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Part(Protocol):
 
     @property
     def sockets(self) -> Sequence[Any]:
-        """ZeroMQ sockets, and file descriptors, that are to be polled."""
+        """ZeroMQ sockets and file descriptors to poll."""
         ...
 
     def read(self, ready: Any) -> None:
@@ -45,7 +45,7 @@ class Part(Protocol):
         ...
 
 
-class Keeper:
+class IOThread:
     """Runs a part until it is closed. `do` may be called from any thread."""
 
     def __init__(self, part: Part) -> None:

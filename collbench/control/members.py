@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from collbench.addresses import LOOPBACK, Family, family_of
 from collbench.errors import UsageError
-
-_MOST_NAMED = 8
+from collbench.reason import Fact
+from collbench.units import listed
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Member:
     address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
     routes       by address family this rank's address and rank 0's, as this rank presents itself; empty once all have joined
     addresses    its host's, where others may reach it; of the first rank of a node alone, where there are several
-    began        when its process began, in clock ticks since its host's boot; -1 where that cannot be told
+    began        when its process began, in clock ticks since its host's boot; -1 where unknown
     """
 
     rank: int
@@ -35,8 +35,8 @@ class Member:
         return f"rank {self.rank} ({self.host}, pid {self.pid})"
 
 
-class Crew:
-    """Who the ranks are. members: all of them, by rank, this one alone before they have joined; me: this one."""
+class Members:
+    """The ranks of a launch. members: all of them, by rank, this one alone before they have joined; me: this one."""
 
     def __init__(self, me: Member) -> None:
         self.me = me
@@ -90,21 +90,27 @@ def _route(member: Member, family: Family) -> tuple[str, str]:
     return next((own, hub) for own, hub in member.routes if family_of(hub) is family)
 
 
-def beside(members: Sequence[Member]) -> dict[int, str]:
-    """By the first rank of each host that has more: who else may have died, where a launcher kills all of a host for one."""
+class HostKilled(Fact, frozen=True):
+    """Other ranks of a host, of which one may have ended first: the launcher then kills all ranks of that host."""
+
+    host: str
+    ranks: tuple[int, ...]
+
+    def render(self) -> str:
+        """Return the other possibility, to go on a sentence about the first rank of the host."""
+        ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"one of the ranks {listed([*map(str, self.ranks)], word='or')}"
+        return f"or {ranks} ended first, and mpiexec killed all ranks of {self.host}"
+
+
+def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
+    """Return by the first rank of each host the other ranks there, for a launcher that kills all ranks of a host for one."""
     mates: dict[str, list[Member]] = {}
     for member in members:
         mates.setdefault(member.host, []).append(member)
-    return {first.rank: _others(others) for first, *others in mates.values() if others}
-
-
-def _others(mates: Sequence[Member]) -> str:
-    who = str(mates[0]) if len(mates) == 1 else f"one of ranks {', '.join(str(mate.rank) for mate in mates[:_MOST_NAMED])}"
-    more = f" and {len(mates) - _MOST_NAMED} more" if len(mates) > _MOST_NAMED else ""
-    return f"; or {who}{more} was, and mpiexec killed all of {mates[0].host}"
+    return {first.rank: HostKilled(first.host, tuple(one.rank for one in others)) for first, *others in mates.values() if others}
 
 
 def above(me: Member, members: Sequence[Member]) -> Member:
-    """Who a rank's words go through to rank 0: the first rank of its host, unless it is that itself."""
+    """Return the rank that passes on a rank's messages: the first rank of its host, or rank 0."""
     first = next(member for member in members if member.host == me.host)
     return members[0] if me == first else first

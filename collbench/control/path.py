@@ -1,4 +1,6 @@
-"""TCP_INFO of this process's own connections, a library's too: what each has sent, lost and not seen acknowledged.
+"""TCP paths between hosts: what connections show, probe packets, and the fault of a path.
+
+TCP_INFO of this process's own connections, a library's too: what each has sent, lost and not seen acknowledged.
 
 Source of the layout: struct tcp_info, include/uapi/linux/tcp.h. Older kernels return a shorter structure; what it lacks reads 0.
 """
@@ -12,9 +14,11 @@ import struct
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from enum import Enum
 from typing import Any
+
+from collbench.reason import Fact
 
 _ESTABLISHED, _SYN_SENT = 1, 2
 _STATES = frozenset({_ESTABLISHED, _SYN_SENT})
@@ -268,7 +272,7 @@ class _Attempt:
 
 
 class Probe:
-    """Sends to an address and port. Never blocks: `step` is to be called now and then until it returns the result."""
+    """Sends to an address and port. Never blocks: call `step` now and then until it returns the result."""
 
     def __init__(self, address: str, port: int) -> None:
         self._until = time.monotonic() + PROBE_S
@@ -323,8 +327,7 @@ class PathProblem(Enum):
     STALLED = "stalled"
 
 
-@dataclass(frozen=True)
-class PathFault:
+class PathFault(Fact, frozen=True):
     """A problem of the packets from one host to another.
 
     limit_bytes          the largest packet that passes (MTU)
@@ -346,25 +349,22 @@ class PathFault:
     stalled: int = 0
     direction_known: bool = True
 
-    def __str__(self) -> str:
+    def render(self) -> str:
+        """Return the problem and what to check."""
         way = f"from {self.source} to {self.target}"
         if self.problem is PathProblem.MTU:
             return f"packets above {self.limit_bytes} bytes do not pass {way}: check the MTU of both hosts and of the switches between them"
         if self.problem is PathProblem.LOSS:
             share = f" ({100 * self.retransmitted / self.sent:.0f} %)" if self.sent else ""
-            counts = f"{self.retransmitted} of {self.sent} were sent again{share}"
+            counts = f"{self.retransmitted} of {self.sent} were retransmitted{share}"
             return f"packets {way} are lost: {counts}; check cables, optics and switch queues"
         if self.problem is PathProblem.ONE_WAY:
             return f"packets {way} do not arrive, although packets from {self.target} to {self.source} do: check this path for drops"
         where = way if self.direction_known else f"between {self.source} and {self.target}"
         return (
-            f"the path {where} drops packets: one of up to {self.packet_bytes} bytes was sent again {self.retransmits} times "
+            f"the path {where} drops packets: a packet of up to {self.packet_bytes} bytes was retransmitted {self.retransmits} times "
             "and is not acknowledged; check its links and its MTU"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**asdict(self), "problem": self.problem.value}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""The secret of a launch: who does not have it cannot join, and cannot read or forge a message.
+"""Secret, keys, socket filters and rejected peers of the control plane.
+
+The secret of a launch: a process without it cannot join, and cannot read or forge a message.
 
 It is never sent, printed or stored. Where it comes from, in this order:
     the launch itself         a local start's private folder, or a broadcast over MPI: then the token is a secret already
@@ -36,20 +38,21 @@ from zmq.utils import z85
 from collbench.control.wire import PIECE_BYTES
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.reason import Fact
 
 _FEWEST, _MOST_BYTES = 16, 4096
-_REMEDY = "export COLLBENCH_SECRET with the same 16 characters or more for all ranks (openssl rand -hex 16)"
+SECRET_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all ranks (openssl rand -hex 16)"
 
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """32 bytes that the ranks of one launch share; `source` says where they come from, for sentences."""
+    """32 bytes that the ranks of one launch share; `source` names their origin, for messages."""
 
     key: bytes
     source: str
 
     def derived(self, what: str) -> bytes:
-        """32 bytes for one purpose, from which the secret cannot be told."""
+        """32 bytes for one purpose, which do not reveal the secret."""
         return hmac.digest(self.key, what.encode(), "sha256")
 
 
@@ -87,7 +90,7 @@ def _of_host(path: Path) -> tuple[bytes, str]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): {_REMEDY}") from error
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): {SECRET_REMEDY}") from error
     try:
         _check_folder(path.parent, os.fstat(folder))
         return _read(path, folder), str(path)
@@ -98,13 +101,13 @@ def _of_host(path: Path) -> tuple[bytes, str]:
 def _check_folder(path: Path, found: os.stat_result) -> None:
     """Raise UsageError unless `path` is a folder of this user that no other user can write."""
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise UsageError(f"{path} is not a folder that only its owner can write, so no secret is kept there: {_REMEDY}")
+        raise UsageError(f"{path} is not a folder that only its owner can write, so it cannot hold the secret: {SECRET_REMEDY}")
 
 
 def _users_own(env: Mapping[str, str]) -> Path:
     folder = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
     if not folder.startswith("/"):
-        raise UsageError(f"there is no HOME to keep the secret in that lets ranks join one another: {_REMEDY}")
+        raise UsageError(f"HOME is not set, so the secret with which ranks join cannot be stored: {SECRET_REMEDY}")
     return Path(folder) / "collbench" / "secret"
 
 
@@ -119,15 +122,15 @@ def _read(path: Path, folder: int | None = None) -> bytes:
         finally:
             os.close(handle)
     except OSError as error:
-        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {_REMEDY}") from error
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {SECRET_REMEDY}") from error
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise UsageError(f"the secret in {path} is not a file that its owner alone can read: chown it to yourself and chmod 600 it")
+        raise UsageError(f"the secret in {path} is in a file that others can read or own: chown it to yourself and chmod 600 it")
     return _long_enough(text.strip(), str(path))
 
 
 def _long_enough(text: bytes, where: str) -> bytes:
     if len(text) < _FEWEST:
-        raise UsageError(f"the secret in {where} has {len(text)} characters, and needs {_FEWEST}: make one with openssl rand -hex 16")
+        raise UsageError(f"the secret in {where} has {len(text)} characters, but needs {_FEWEST}: make one with openssl rand -hex 16")
     return text
 
 
@@ -150,14 +153,14 @@ def _made(path: Path) -> bytes:
         finally:
             draft.unlink()
     except OSError as error:
-        raise UsageError(f"no secret can be made in {path} ({error.strerror}), without which nobody may join: {_REMEDY}") from error
+        raise UsageError(f"the secret with which ranks join cannot be written to {path} ({error.strerror}): {SECRET_REMEDY}") from error
     return _read(path)
 
 
 # The keys of a launch on its sockets: ZeroMQ's CURVE encrypts and authenticates every message, and refuses a replayed one.
 #
-# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it nobody can
-# even begin to speak; of those who can, only the holder of the other pair is let in. Source: rfc.zeromq.org/spec/25 and 26.
+# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it a process
+# cannot begin a handshake; only the holder of the other pair completes it. Source: rfc.zeromq.org/spec/25 and 26.
 
 _HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
 _LINGER_MS = 1000
@@ -167,7 +170,7 @@ DOMAIN = b"collbench"
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """(public, secret) in Z85, of whoever listens and of whoever connects."""
+    """(public, secret) in Z85, of the end that listens and of the ends that connect."""
 
     listener: tuple[bytes, bytes]
     caller: tuple[bytes, bytes]
@@ -185,7 +188,7 @@ class Keys:
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
 
     def calling(self, socket: zmq.Socket[Any]) -> None:
-        """Speaks as a rank of this launch, to nobody but its coordinator. Before `connect`."""
+        """Prepare a socket of a rank of this launch, which connects only to its coordinator. Call it before `connect`."""
         _bounded(socket)
         socket.curve_serverkey = self.listener[0]
         socket.curve_publickey, socket.curve_secretkey = self.caller
@@ -269,10 +272,10 @@ def _attach(descriptor: int, steps: list[_Step]) -> None:
         copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(steps), ctypes.addressof(memory)))
 
 
-# Connections that did not belong to this launch: counted, with their addresses, in bounded memory, for one sentence to the user.
+# Connections that do not belong to this launch.
 #
-# When all ranks have joined and strangers come in a flood, the port is closed to new connections: the kernel drops them, so that the
-# measurement is not disturbed. Before that, `pending` limits them.
+# When all ranks have joined and such connections come in a flood, the port is closed to new ones: the kernel drops them, so that the
+# measurement is not disturbed. Before that, `PendingConnections` limits them.
 
 _MOST = 64  # addresses that are remembered
 _SHOWN = 3
@@ -281,8 +284,8 @@ _FLOOD = 1000
 _CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … TCP_CLOSING, include/net/tcp_states.h
 
 
-class Strangers:
-    """Refused connections.
+class RejectedPeers:
+    """The connections that rank 0 refused, counted in bounded memory.
 
     count      how many
     addresses  where they came from, as far as known
@@ -327,25 +330,39 @@ class Strangers:
                     drop_all(descriptor)
                 self.deaf = True
 
-    def sentence(self) -> str | None:
-        """Return a sentence for the user; None if no connection was refused."""
+    def fact(self) -> ConnectionsRefused | None:
+        """Return what the user should know; None if no connection was refused."""
         slow = {address: count for address, count in self.slow.items() if address not in self.members}
         count, addresses = self.count + sum(slow.values()), {**self.addresses, **slow}
         if not count:
             return None
-        shown = ", ".join([*addresses][:_SHOWN]) + (", …" if len(addresses) > _SHOWN else "")
-        what = "1 connection that was" if count == 1 else f"{count} connections that were"
-        return (
-            f"rank 0 refused {what} not of this launch (no secret, another one, or no message of ours), from "
-            f"{shown or 'an address that was gone before it could be read'}{', and stopped listening' if self.deaf else ''}"
-            f"{self._limits()}: "
-            "see what runs there; a second launch needs a MASTER_PORT of its own"
-        )
+        return ConnectionsRefused(count, tuple(addresses), self.deaf, tuple(self.held_back))
 
-    def _limits(self) -> str:
-        if not self.held_back:
-            return ""
-        return f"; new connections from {', '.join([*self.held_back][:_SHOWN])} were held back for a while, because there were too many"
+
+class ConnectionsRefused(Fact, frozen=True):
+    """Connections to rank 0 were refused, because they did not belong to the launch.
+
+    addresses       where they came from, as far as known
+    closed          whether rank 0 stopped listening because of them
+    limited         addresses from which new connections were refused for a while, because there were too many
+    """
+
+    count: int
+    addresses: tuple[str, ...] = ()
+    closed: bool = False
+    limited: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """Return the sentence, with what to check."""
+        shown = ", ".join(self.addresses[:_SHOWN]) + (", …" if len(self.addresses) > _SHOWN else "")
+        of_others = "1 connection that was" if self.count == 1 else f"{self.count} connections that were"
+        closed = ", and stopped listening" if self.closed else ""
+        limited = ", ".join(self.limited[:_SHOWN])
+        limit = f"; new connections from {limited} were refused for a while, because there were too many" if limited else ""
+        return (
+            f"rank 0 refused {of_others} not of this launch (without its secret, or without a valid message) from "
+            f"{shown or 'an unknown address'}{closed}{limit}: check what runs there; a second launch needs its own MASTER_PORT"
+        )
 
 
 def peer_of(descriptor: int) -> str | None:

@@ -1,4 +1,4 @@
-"""The part of rank 0: hears every node, knows where every rank stands, and finds out who is missing when nothing moves."""
+"""Rank 0's side of the control plane: it hears every node, keeps the state of every rank, and finds the missing ranks in a hang."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
+from msgspec import ValidationError
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
-from collbench.control.addresses import candidate_ports, host_of, node_place, note_on
+from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
 from collbench.control.builds import BuildServer, Call, Place, addresses_of
-from collbench.control.diagnosis import KILLED, Cleared, Inquiries, Node, Standing, standings
-from collbench.control.io_thread import Keeper
-from collbench.control.members import Member
+from collbench.control.diagnosis import HangInquiries, NodeProcesses, NoOtherCause, ProcessEnd, RankState, rank_states
+from collbench.control.io_thread import IOThread
+from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor, PathReport, path_report
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, allow_connections, size_of, started_again
+from collbench.control.tree import LARGE_BYTES, Child, Downlinks, Entry, RankRestarted, allow_connections, other_step, size_of
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Malformed, Message, entries
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import Build, mismatch, own, read_build
+from collbench.reason import Fact, decode
 
 _ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
-_MOST_LATE = 16  # ranks that come again, of which is told
+_MOST_LATE = 16  # ranks started again, of which it keeps a record
 _WORD_S = 0.3  # how long after a process's end its last word may come
 _LOOK_S = 0.003
 _READ_S = 0.003
@@ -41,8 +43,8 @@ _LOST_S = 0.1  # how long a node's connection may be gone before its process cou
 
 
 @dataclass(frozen=True)
-class Came:
-    """What ranks said in a step, for the main thread; `room_bytes` are to be given back when it has been taken."""
+class StepArrival:
+    """The values of ranks in a step, for the main thread; `room_bytes` are given back when it has been taken."""
 
     step: int
     said: list[Entry]
@@ -50,7 +52,7 @@ class Came:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinRequest:
     """A rank that presented itself, through a connection."""
 
     rank: int
@@ -62,22 +64,22 @@ class Joined:
 class Coordinator:
     """Everything here runs in the keeper's thread. `inbox` is what the main thread waits at: Joined, Came, or an error to raise.
 
-    heard   where each rank stood last, and when that was told
-    gone    ranks whose process has ended without a word; left: those that left in order
-    parted  set when all who joined have left or are gone
+    heard   the last state of each rank, and when it came
+    gone    ranks that have ended unexpectedly; left: those that left in order
+    parted  set when all ranks that joined have left or are gone
     late    sentences about processes that presented themselves as a rank which had joined already
     how     by rank how its process ended, where that is known
     woke_after_s   for how long this process was held, where that has just ended; else 0
 
     names, addresses   by rank, how it is named, and where others reach its host
     members            the ranks that have joined; reported: by rank the port for probes, its connections, and when it reported them
-    beside             by rank who else may have died, where the launcher kills all of a host for one
+    beside             by rank which others may have ended, where the launcher kills all of a host for one
     informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
     unreadable         why the last message could not be read, "" where all could
-    facts              for events.jsonl, where all ranks stood when a roll call found the reason
+    facts              for events.jsonl, the states of all ranks when an inquiry found the cause
     """
 
-    def __init__(self, down: Down, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
+    def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
         self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
         self.expected: Mapping[int, str] = {}
         self.members: Sequence[Member] = ()
@@ -85,21 +87,21 @@ class Coordinator:
         self.connections = ConnectionMonitor()
         self.names: dict[int, str] = {}
         self.addresses: Mapping[int, Sequence[str]] = {}
-        self.beside: Mapping[int, str] = {}
+        self.beside: Mapping[int, HostKilled] = {}
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
         self.unreadable = ""
-        self.node = Node()
+        self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.heard: dict[int, tuple[Standing, float]] = {}
+        self.heard: dict[int, tuple[RankState, float]] = {}
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.parted = threading.Event()
-        self.late: list[str] = []
-        self.how: dict[int, str] = {}
+        self.late: list[RankRestarted] = []
+        self.how: dict[int, ProcessEnd] = {}
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
-        self._ended: dict[int, float] = {}  # ranks whose process has ended, and when
-        self.inquiries = Inquiries(self)
+        self._ended: dict[int, float] = {}  # ranks with an ended process, and when
+        self.inquiries = HangInquiries(self)
         self._about: dict[int, Any] = {}
         self._offers: dict[int, deque[tuple[Child, int]]] = {}  # by step: connections, and bytes
         self._wanted = 0
@@ -121,7 +123,7 @@ class Coordinator:
                 self._from_below(*came)
         except Malformed as error:
             if self.expected:
-                self.inbox.put(RunFailed(f"a rank sent a message that cannot be read ({error}): install the same build on all nodes"))
+                self.inbox.put(RunFailed(unreadable(str(error))))
             self.unreadable = str(error)  # before all have joined the builds are compared, which gives the better sentence
 
     def _from_below(self, child: Child, message: Message) -> None:
@@ -147,7 +149,7 @@ class Coordinator:
 
     def _of_an_end(self, child: Child, message: Message) -> None:
         if message.kind is Kind.GONE:
-            self._end_of(_one_of(message.body[0], self._about), message.body[1])
+            self._end_of(_one_of(message.body[0], self._about), _process_end(message.body[1]))
         elif message.kind is Kind.BYE:
             self._bye(child, _one_of(message.body, child.ranks))
         elif message.kind is Kind.MOVED:
@@ -173,24 +175,25 @@ class Coordinator:
             self._about[rank] = about
             self.names[rank] = f"rank {rank} ({about.get('host')}, pid {about.get('pid')})"
             child.ranks.add(rank)
-            self.inbox.put(Joined(rank, about, child, read_build(build)))
+            self.inbox.put(JoinRequest(rank, about, child, read_build(build)))
             self.node.watch(rank, about)
         if child.ranks:
             self.down.send(child, Message(Kind.WELCOME))
 
     def _again(self, child: Child, rank: int, about: Any) -> None:
-        """Another process says it is a rank that has joined: it alone ends, unless the first rank of its node has told it already."""
+        """Another process joins as a rank that has joined: it alone ends, unless the first rank of its node has already refused it."""
+        restarted = RankRestarted.of(rank, about)
         if len(self.late) < _MOST_LATE:
-            self.late.append(started_again(rank, about))
+            self.late.append(restarted)
         if not child.ranks:
-            self.down.refuse(child, started_again(rank, about), FAILED)
+            self.down.refuse(child, restarted.render(), FAILED)
 
     def _said(self, child: Child, message: Message) -> None:
         size = size_of(message.raw)
-        self.inbox.put(Came(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
+        self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
     def want(self, step: int) -> None:
-        """The main thread takes what is said in this step: large messages of later ones stay where they are."""
+        """The main thread takes the values of this step: large messages of later ones stay where they are."""
         self._wanted = step
         self._grant()
 
@@ -211,18 +214,18 @@ class Coordinator:
 
     def _note(self, child: Child, message: Message) -> None:
         now = time.monotonic()
-        for one in standings(message.body, child.ranks | child.also):
+        for one in rank_states(message.body, child.ranks | child.also):
             if not one.held:
                 self.heard[one.rank] = one, now
             if message.kind is Kind.HERE:
                 self.inquiries.heard(one)
 
-    def _end_of(self, rank: int, how: str) -> None:
+    def _end_of(self, rank: int, how: ProcessEnd) -> None:
         """A process has ended; its last word may still be on the way, unless it was killed."""
         if rank in self.left:
             return
         self.how[rank] = how
-        if how.startswith(KILLED):
+        if how.killed:
             self._gone(rank)
         else:
             self._ended.setdefault(rank, time.monotonic())
@@ -244,13 +247,13 @@ class Coordinator:
             self.inquiries.begin("")
 
     def _is_closed(self, rank: int, now: float) -> bool:
-        """Whether the connection that it spoke through has been closed, too: then its last word has been read."""
+        """Whether the connection that it used has been closed, too: then its last message has been read."""
         child = self.down.with_rank(rank)
         return child is not None and child.cut is not None and now - child.cut > _READ_S
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a process has ended whose last word may still come, or a connection is gone that may come back."""
+        """Whether a process has ended and its last message may still come, or a connection is gone that may come back."""
         return bool(self._ended or self.down.cut)
 
     def _bye(self, child: Child, rank: int) -> None:
@@ -261,7 +264,7 @@ class Coordinator:
         self._without(child, rank)
 
     def _without(self, child: Child, rank: int) -> None:
-        """That rank does not speak through this connection any longer."""
+        """That rank does not use this connection any longer."""
         child.ranks.discard(rank)
         if not child.ranks:
             self.down.forget(child)
@@ -283,11 +286,11 @@ class Coordinator:
         return sorted(set(self._about) - self.left - set(self.gone))
 
     def see_off(self) -> None:
-        """Tells the others that this rank leaves."""
+        """Inform the others that this rank leaves."""
         self._see_who_is_there()
         self.down.tell(Message(Kind.BYE))
 
-    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+    def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
         """All ranks have joined; by rank which others may have died instead."""
         self.members, self.beside, self.down.complete = members, beside, True
         self.expected = {one.rank: str(one) for one in members}
@@ -299,18 +302,18 @@ class Coordinator:
             self.abort_others(sentence, code)
 
     def abort_others(self, sentence: str, code: int) -> None:
-        """Ends every other rank with this sentence and code, for which rank 0 has spoken; the first one counts."""
+        """End every other rank with this sentence and code, which rank 0 has reported; the first one counts."""
         if not self.ending.begun:
             self.down.tell(Message(Kind.ABORT, 0, [sentence, code]))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
-        """Sees who is gone, ends an inquiry, ends what is to end."""
+        """Check for ended ranks, continue an inquiry, end what is due."""
         self._see_whether_held(now)
         self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
-            first = min(child.ranks, default=None)  # whose process it was; those behind it end by themselves
+            first = min(child.ranks, default=None)  # the rank of that process; those behind it end by themselves
             if first is not None and not self.down.with_rank(first):
                 self._gone(first)
         for rank in [one for one, at in self._ended.items() if now - at > _WORD_S or self._is_closed(one, now)]:
@@ -335,26 +338,38 @@ class Coordinator:
         self.node.close()
 
 
+def unreadable(why: str) -> str:
+    """Return the sentence about a message of this launch that cannot be read."""
+    return f"a rank sent a message that cannot be read ({why}): install the same build on all nodes"
+
+
+def _process_end(value: Any) -> ProcessEnd:
+    try:
+        return decode(value, ProcessEnd)
+    except ValidationError as error:
+        raise Malformed(str(error)) from None
+
+
 def _one_of(rank: Any, ranks: Container[int]) -> int:
     if rank not in ranks:
-        raise Malformed("somebody else's rank")
+        raise Malformed("the rank of another connection")
     return int(rank)
 
 
 # Rank 0's end of the control plane, as its main thread uses it: every wait has a deadline, and ends in a sentence.
 
 _ASK_AGAIN_S = 2.0
-_LONGEST = 200  # characters of a phase's name that a rank tells
+_LONGEST = 200  # characters of a phase's name that a rank sends
 _INQUIRY_S = 8.0  # longer than any takes
 Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
 
 
-class HubEnd:
-    """What rank 0 says and hears."""
+class Server:
+    """Rank 0's end of the control plane."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
-        down = Down(self._context, Keys.of(secret))
+        down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
         self._build = own() if info.launcher != "local" else None  # a local start starts itself: all ranks are one build
         try:
@@ -369,12 +384,12 @@ class HubEnd:
             self._context.term()
             raise
         self.part = Coordinator(down, stand, ending, timeout_s)
-        self._keeper = Keeper(self.part)
+        self._keeper = IOThread(self.part)
         self._builds = self._build_server(info, secret, addresses) if self._build else None
-        self._early: dict[int, list[Came]] = {}
+        self._early: dict[int, list[StepArrival]] = {}
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
-        """What compares builds with ranks whose messages cannot be read, until all have joined."""
+        """Return the server that compares builds with ranks of other builds, until all have joined."""
 
         def take(call: Call) -> None:
             if call.build != self._build:
@@ -387,7 +402,7 @@ class HubEnd:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
 
     def admit(self, deadline_s: float) -> dict[int, Any]:
-        """Wait for the hello of every other rank; return what each said of itself, by rank.
+        """Wait for the hello of every other rank; return how each described itself, by rank.
 
         Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
         """
@@ -400,39 +415,39 @@ class HubEnd:
                 missing = [rank for rank in range(1, self._size) if rank not in said]
                 late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
-            if isinstance(one, Joined):
+            if isinstance(one, JoinRequest):
                 self._admit_one(one, said)
         if self._builds:
             self._builds.close()
         return said
 
     def _why_missing(self) -> str:
-        why = ["see whether they started, whether they can reach this host, or raise --timeout"]
+        why = ["check that they started and can reach this host, or raise --timeout"]
         if self._listens and self._listens.loopback_only:
             why.append(
-                f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach: if ranks run on "
+                f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        strangers, unreadable = self.part.down.strangers.sentence(), self.part.unreadable
-        other = f"a rank sent a message that cannot be read ({unreadable}): install the same build on all nodes" if unreadable else None
-        return "; ".join([*why, *(one for one in (strangers, other) if one)])
+        rejected = self.part.down.rejected.fact()
+        why += [rejected.render()] if rejected else []
+        return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
 
-    def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
+    def _admit_one(self, one: JoinRequest, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
         if self._build and one.build != self._build:
             raise self._other_build(rank, str(about.get("host")), one.build)
         if not 0 < rank < self._size:
-            raise RunFailed(f"a rank {rank} of another launch of {self._size} ranks tried to join; start one launch at a time")
+            raise RunFailed(f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time")
         if rank in said and said[rank] != about:
-            raise RunFailed(f"two processes say they are rank {rank}: {said[rank]} and {about}; the launcher started it twice")
+            raise RunFailed(f"the launcher started rank {rank} twice: {said[rank]} and {about}")
         said[rank] = about
 
-    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+    def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
         """From now on these ranks are asked when nothing moves; by rank which others may have died instead."""
         self._keeper.do(lambda: self.part.expect(members, beside))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
-        """Gives `take` what each other rank says in this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.
+        """Give `take` each other rank's value of this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.
 
         `patience_s`: for so long beyond the deadline ranks that are there, and move, may let wait.
         """
@@ -445,10 +460,10 @@ class HubEnd:
                 came = self._next(end)
             except Empty:
                 came = self._expired(what, end + patience_s)
-            if not isinstance(came, Came):
+            if not isinstance(came, StepArrival):
                 continue
             if came.step < step:
-                raise RunFailed(_other_step(what, came.step, step))
+                raise other_step(what, came.step, step)
             if came.step > step:  # a quick node is ahead of a slow one
                 self._early.setdefault(came.step, []).append(came)
             else:
@@ -456,12 +471,12 @@ class HubEnd:
             if came.room_bytes:
                 self._give_back(came.room_bytes)
 
-    def _taken(self, came: Came, what: str, missing: set[int], take: Take) -> None:
+    def _taken(self, came: StepArrival, what: str, missing: set[int], take: Take) -> None:
         for rank, said, raw in came.said:
             if rank not in missing or not isinstance(said, list) or len(said) != 2:
-                raise RunFailed(f"{what}: rank {rank} answered twice, or nonsense: the ranks run different versions of collbench")
+                raise RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
             if said[0] != what:
-                raise RunFailed(_elsewhere(what, self.part.expected.get(rank, f"rank {rank}"), said[0]))
+                raise _other_phase(what, self.part.expected.get(rank, f"rank {rank}"), said[0])
             missing.discard(rank)
             take(rank, said[1], raw)
 
@@ -469,7 +484,7 @@ class HubEnd:
         self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:
-        """Has every rank asked where it stands; raises what comes of it, unless somebody answers after all."""
+        """Have every rank asked for its state; raise the result, unless an answer arrives after all."""
         while time.monotonic() < end:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
@@ -478,7 +493,7 @@ class HubEnd:
         try:
             return self._next(time.monotonic() + _INQUIRY_S)
         except Empty:
-            raise WaitExpired(f"{what}: not all ranks answered") from None
+            raise WaitExpired(f"{what}: some ranks did not answer") from None
 
     def _next(self, end: float) -> Any:
         one = self.part.inbox.get(timeout=max(0.0, end - time.monotonic()))
@@ -502,7 +517,7 @@ class HubEnd:
         return self.part.still_there()
 
     def stuck(self, what: str) -> None:
-        """This rank's own main thread does not move: asks the others where they stand. Any thread."""
+        """This rank's own main thread does not move: ask the others for their states. Any thread."""
         self._keeper.do(lambda: self.part.inquiries.begin(what))
 
     def signalled(self, sentence: str, code: int) -> None:
@@ -515,21 +530,21 @@ class HubEnd:
         end = time.monotonic() + _INQUIRY_S
         while True:
             try:
-                if isinstance(self._next(end), Cleared):
+                if isinstance(self._next(end), NoOtherCause):
                     return None
             except PeerFailed as told:
                 return told
             except Empty:
                 return None
-            except RunFailed:  # a message that nobody understands any longer
+            except RunFailed:  # a message that cannot be read any longer
                 continue
 
-    def remarks(self) -> list[str]:
-        """What the user should know of who came, or could have come: sentences."""
-        return [one for one in (self._listens and note_on(self._listens), self.part.down.strangers.sentence(), *self.part.late) if one]
+    def remarks(self) -> list[Fact]:
+        """Return what the user should know of connections that were refused or could have come from outside the launch."""
+        return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
 
     def close(self) -> None:
-        """Leave in order: everything said is on its way."""
+        """Leave in order: all messages are on their way."""
         if self._builds:
             self._builds.close()
         self._keeper.do(self.part.see_off)
@@ -537,25 +552,22 @@ class HubEnd:
         self._context.term()
 
 
-def _bind_here(down: Down, place: str) -> None:
+def _bind_here(down: Downlinks, place: str) -> None:
     try:
         down.bind(place)
     except zmq.ZMQError as error:
         raise UsageError(
-            f"rank 0 cannot listen for the ranks of its own host ({error}): another launch that looks the same runs here; "
-            "let that one end, or give this one a MASTER_PORT of its own"
+            f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
+            "wait for its end, or give this launch its own MASTER_PORT"
         ) from None
 
 
-def _elsewhere(what: str, who: str, theirs: Any) -> str:
-    return (
-        f"{what}: {who} answers to something else, '{str(theirs)[:_LONGEST]}': it went another way than rank 0, "
-        "because it met an error alone or was started with different arguments"
+def _other_phase(what: str, name: str, phase: Any) -> RunFailed:
+    return RunFailed(
+        f"{what}: {name} is in another phase, '{str(phase)[:_LONGEST]}': an error occurred on that rank alone, or it was started with "
+        "other arguments",
+        phase=what,
     )
-
-
-def _other_step(what: str, theirs: int, ours: int) -> str:
-    return f"{what}: the ranks are not in the same step ({theirs} and {ours}); they were started with different arguments"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -569,7 +581,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 # ZeroMQ drops those that do not finish their handshake after 2 s, and the kernel of a rank that waits tries again.
 
 
-def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
+def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
     """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
     found = hub_addresses(host_of(info.meeting))
     ports = [info.port] if info.port else candidate_ports(secret)
@@ -578,11 +590,11 @@ def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
         if wrong is None:
             down.port = port
             return found
-    where = f"port {info.port} is taken" if info.port else f"ports {ports} are all taken"
-    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free one")
+    where = f"port {info.port} is in use" if info.port else f"ports {ports} are all in use"
+    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free port")
 
 
-def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:
+def _bind(down: Downlinks, addresses: Sequence[str], port: int) -> str | None:
     """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
     bound: list[str] = []
     for address in addresses or ("*",):

@@ -1,8 +1,10 @@
-"""Where the ranks below connect: the other ranks of this node, and at rank 0 the first rank of each other node.
+"""Connections below a rank, the messages bundled on them, and the open-file limit.
 
-Of a connection libzmq's monitor tells the file descriptor when it is accepted and when it is closed, and nothing else that would name it
-(a failed handshake comes with the listener's own address alone, garbage before a handshake with no event at all). So a stranger is a
-connection that was closed without one message that its key had opened; a message tells its descriptor, too.
+Where the ranks below connect: the other ranks of this node, and at rank 0 the first rank of each other node.
+
+libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed, and nothing else that names it
+(a failed handshake comes with the listener's own address, garbage before a handshake with no event at all). So a rejected peer is a
+connection that was closed without one message that its key had opened; a message carries its descriptor, too.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
-from collbench.control.security import DOMAIN, Keys, PendingConnections, Strangers, is_remote, peer_of
+from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of
 from collbench.control.wire import MOST_RAW_PARTS, Kind, Message, parsed
 from collbench.errors import RunFailed, UsageError
+from collbench.reason import Fact
 
-# What the ranks of a node say in a step, put together to messages of a bounded size; and what a rank is told that comes twice.
+# Entries of a node's ranks, bundled to messages of a bounded size; errors of ranks that do not belong together.
 
 LARGE_BYTES = 64 << 10  # of arrays: more is offered before it is sent
 BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has more
@@ -49,16 +52,34 @@ def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
     yield bundle
 
 
-def started_again(rank: int, about: Any) -> str:
-    """What a process is told that says it is a rank which has joined already; `about`: what it says of itself."""
-    who = f"{about.get('host')}, pid {about.get('pid')}" if isinstance(about, dict) else "another process"
-    return (
-        f"rank {rank} was started again ({who}), by a launcher that restarts ranks or by a second launch that looks the same: "
-        "a run cannot go on with another process; start all ranks again, a second launch with a MASTER_PORT of its own"
-    )
+class RankRestarted(Fact, frozen=True):
+    """A second process joined as a rank that had joined already: by a launcher that restarts ranks, or in a second launch."""
+
+    rank: int
+    host: str
+    pid: int
+
+    @classmethod
+    def of(cls, rank: int, about: Any) -> RankRestarted:
+        """Return the fact; `about`: how the process describes itself."""
+        pid = about.get("pid") if isinstance(about, dict) else 0
+        return cls(rank, str(about.get("host")) if isinstance(about, dict) else "?", pid if isinstance(pid, int) else 0)
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return (
+            f"rank {self.rank} was started again ({self.host}, pid {self.pid}), by a launcher that restarts ranks or by a second launch "
+            "with the same settings: a run cannot continue with another process; start all ranks again, and give a second launch its own "
+            "MASTER_PORT"
+        )
 
 
-# The number of files and connections that this process may have open: rank 0 has a connection to each node, and strangers try.
+def other_step(what: str, theirs: int, own: int) -> RunFailed:
+    """Return the error of ranks that are in different steps of the control plane."""
+    return RunFailed(f"{what}: the ranks are in different steps ({theirs} and {own}): start all ranks with the same arguments", phase=what)
+
+
+# The number of files and connections that this process may have open: rank 0 has a connection to each node, and other programs connect.
 
 _WANTED = 65536  # more than one address can open to one port
 _RESERVE = 256  # for libraries and the run folder
@@ -80,10 +101,10 @@ def allow_connections(count: int) -> int:
         return _WANTED
     if soft < count + _RESERVE:
         raise UsageError(
-            f"rank 0 has a connection to each of {count} nodes, and this host allows a process {hard} open files: "
+            f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
             "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
         )
-    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: as many again may wait in the kernel's queue
+    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: an equal number may wait in the kernel's queue
 
 
 def out_of_files(error: BaseException) -> RunFailed | None:
@@ -92,11 +113,11 @@ def out_of_files(error: BaseException) -> RunFailed | None:
     if number not in _FULL:
         return None
     if number == errno.ENFILE:
-        return RunFailed("this host has no free file descriptors (ENFILE): end what holds them, or raise fs.file-max")
+        return RunFailed("this host has no free file descriptors (ENFILE): end the processes that hold them, or raise fs.file-max")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return RunFailed(
-        f"this process has reached its limit of {limit} open files, {_open_sockets()} of them connections: raise it (ulimit -n; "
-        "LimitNOFILE= of the service that starts the ranks); if the connections are not of this launch, see what connects to this host"
+        f"this process has reached its limit of {limit} open files ({_open_sockets()} are connections): raise it (ulimit -n, or "
+        "LimitNOFILE= of the service that starts the ranks); if other programs made the connections, find out which connect to this host"
     )
 
 
@@ -119,17 +140,17 @@ _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _MORE_OF_SOURCE = 64  # pending connections beside a rank's own from one address: a rank that is dropped connects again
-_BACKLOG = 4096  # connections that the kernel keeps for us: thousands of nodes come at once, and silent strangers cost no descriptor
+_BACKLOG = 4096  # connections that the kernel holds: thousands of nodes come at once, and silent connections cost no descriptor
 _HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
 _FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
 _SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
 _URGENT = (Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE)
-_AT_ONCE = 4096  # events: a flood of strangers must not keep the others from being heard
+_AT_ONCE = 4096  # events: a flood of connections must not delay the ranks
 
 
 @dataclass
 class Child:
-    """One connection from below: the ranks that speak through it, since when it is gone (None: it is there).
+    """One connection from below: the ranks that use it, since when it is gone (None: it is there).
 
     also    ranks that answer through it because their first connection brings nothing
     """
@@ -141,14 +162,14 @@ class Child:
     cut: float | None = None
 
 
-class Down:
+class Downlinks:
     """One socket for all connections from below. Used by one thread.
 
-    children    those who have presented themselves, by the socket's name for them
-    cut         those whose connection is gone
-    strangers   those who were refused
+    children    the connections that presented ranks, by the socket's name for them
+    cut         the connections that are gone
+    rejected    the connections that were refused
     port        where it listens for other hosts, None where it does not
-    complete    everybody is in: whoever knocks now is nobody who must be heard
+    complete    all ranks have joined: new connections are not from ranks
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
@@ -161,11 +182,11 @@ class Down:
         self._monitor = self.router.get_monitor_socket(_WATCHED)
         self.children: dict[bytes, Child] = {}
         self.cut: list[Child] = []
-        self.strangers = Strangers()
+        self.rejected = RejectedPeers()
         self.port: int | None = None
         self.complete = False
         self.pending = PendingConnections()
-        self.strangers.held_back = self.pending.held_back
+        self.rejected.held_back = self.pending.held_back
         self._since: dict[int, float] = {}  # when a pending connection was accepted
         self._handshake_s = _HANDSHAKE_S
         self._at: dict[int, Child] = {}
@@ -194,13 +215,13 @@ class Down:
 
     @property
     def sockets(self) -> list[Any]:
-        """What is to be polled."""
+        """The sockets to poll."""
         return [self.router, self._door, self._monitor]
 
     def read(self, ready: Any) -> tuple[Child, Message] | None:
-        """What has come at a polled socket, and from whom; None for what concerns the connections alone, and from who said no hello.
+        """Return the message at a polled socket and its connection; None for events of connections, and before a hello.
 
-        Raises Malformed for what is no message, though whoever sent it has the launch's key.
+        Raises Malformed for an invalid message, though its sender has the launch's key.
         """
         self._events()  # first: a descriptor in a message may be one that has just been used for another connection
         if ready is self._door:
@@ -235,11 +256,11 @@ class Down:
             self.router.send_multipart([child.name, *frames], copy=False)
 
     def with_rank(self, rank: int) -> Child | None:
-        """The connection that a rank speaks through."""
+        """The connection that a rank uses."""
         return next((child for child in self.children.values() if rank in child.ranks), None)
 
     def forget(self, child: Child) -> None:
-        """Nobody speaks through it any longer."""
+        """Remove a connection that no rank uses any longer."""
         self.children.pop(child.name, None)
         if child in self.cut:
             self.cut.remove(child)
@@ -252,7 +273,7 @@ class Down:
         self.forget(child)
 
     def _answer(self) -> None:
-        """The socket asks whether somebody may come in, whose key it has checked already."""
+        """Answer the socket's question whether a peer may join; its key has been checked already."""
         version, number, domain, *_, key = self._door.recv_multipart()
         let_in = domain == DOMAIN and z85.encode(key) == self._caller
         self._door.send_multipart([version, number, *((b"200", b"OK") if let_in else (b"400", b"another key")), b"", b""])
@@ -264,7 +285,7 @@ class Down:
             told = parse_monitor_message(self._monitor.recv_multipart())
             if told["event"] == zmq.EVENT_LISTENING:
                 self._listens(told["value"], told["endpoint"])
-            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses whose port is taken
+            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses with a used port
                 self.pending.listening.discard(told["value"])
             elif told["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(told["value"])
@@ -281,24 +302,24 @@ class Down:
         self._since[descriptor] = time.monotonic()
         self.pending.add(descriptor, peer_of(descriptor))
         if self.complete and self.pending.listening:
-            self.strangers.flooded(len(self.pending), self.pending.listening)
-            if self.strangers.deaf:  # for good: no limit opens it again
+            self.rejected.flooded(len(self.pending), self.pending.listening)
+            if self.rejected.deaf:  # for good: no limit opens it again
                 self.pending.listening.clear()
 
     def _known(self, descriptor: int) -> None:
         """Its key has opened a message: it belongs to the launch."""
         if descriptor in self.pending:
             address = self.pending.remove(descriptor)
-            self.strangers.members |= {address} if address else set()
+            self.rejected.members |= {address} if address else set()
 
     def _closed(self, descriptor: int) -> None:
         lasted_s = time.monotonic() - self._since.pop(descriptor, 0.0)
         if descriptor in self.pending:
             address = self.pending.remove(descriptor)
             if address and is_remote(address) and lasted_s >= _SLOW_SHARE * self._handshake_s:
-                self.strangers.note_slow(address)
+                self.rejected.note_slow(address)
             else:
-                self.strangers.note(address, self.port)
+                self.rejected.note(address, self.port)
         child = self._at.pop(descriptor, None)
         if child:
             child.descriptor, child.cut = _NOBODY, time.monotonic()

@@ -1,7 +1,9 @@
-"""A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
+"""Deadlines: the watchdog of library calls, the start-up timer of the kernel, and how a launch ends.
+
+A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
 
 The watching thread never calls the library. It looks at a progress word that the timed loops advance; when nothing moves
-for the whole timeout it has all ranks asked where they stand, and if nobody answers says it for this rank and ends the process.
+for the whole timeout it has all ranks asked for their states; without an answer it reports for this rank and ends the process.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collbench.control.diagnosis import Node
+from collbench.control.diagnosis import NodeProcesses, RankStalled
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
+from collbench.reason import Fact
 
 # A timer of the kernel's that kills this process unless it is wound up again: the only thing that ends a process that is stopped.
 #
@@ -43,15 +46,15 @@ class _Times(ctypes.Structure):
 AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
 
 
-class DeadMan:
-    """Kills this process `seconds` after `wind` was called the last time; `works` is False where the kernel has no such timer."""
+class StartupWatchdog:
+    """Kills this process `seconds` after `arm` was called the last time; `works` is False where the kernel has no such timer."""
 
     def __init__(self) -> None:
         self._libc, self._timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
         event = _Event(None, int(signal.SIGKILL), _SIGEV_SIGNAL)
         self.works = self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
-    def wind(self, seconds: float) -> None:
+    def arm(self, seconds: float) -> None:
         """From now on it has so many seconds; 0 stops the timer."""
         if self.works:
             times = _Times(0, 0, int(seconds), int(seconds % 1 * 1e9))
@@ -68,19 +71,19 @@ class DeadMan:
             self.works = False
 
 
-# How a launch ends when something broke: rank 0 says why; then every rank ends by itself, then those of a node that do not.
+# How a launch ends after a failure: rank 0 reports; then every rank ends by itself, then the ranks of a node that do not.
 #
 # A rank that is stopped, or inside a call that never returns, cannot be asked. The main thread has two seconds to leave with the sentence;
-# then this process ends, after it has killed those of its node that are still there. Rank 0's main thread has one second to say why, as it
-# does for a signal, which finds it inside a loop: then it is said for it, before the other ranks end and a launcher kills this one.
+# then this process ends, after it has killed those of its node that are still there. Rank 0's main thread has one second to report; a
+# signal may find it inside a loop: then another thread reports for it, before the other ranks end and a launcher kills this one.
 
 PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 
 
 class Ending:
-    """end(sentence, code) ends this process at once; it does not return. speak(sentence, code) says why, unless somebody has.
+    """end(sentence, code) ends this process at once; it does not return. the other callable reports the reason, once.
 
-    for_all: whether this rank says it for all of them
+    for_all: whether this rank reports for all of them
     """
 
     def __init__(self, end: Callable[[str, int], None], speak: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
@@ -88,7 +91,7 @@ class Ending:
         self._word_at = math.inf
         self._why: tuple[str, int] = ("", 0)
         self._at: float | None = None
-        self._node: Node | None = None
+        self._node: NodeProcesses | None = None
 
     @property
     def begun(self) -> bool:
@@ -96,12 +99,12 @@ class Ending:
         return self._at is not None
 
     def speak(self, sentence: str, code: int) -> None:
-        """Says why. Before anybody ends: then a launcher may kill this process at any moment."""
+        """Report the reason, before any rank ends: then a launcher may kill this process at any moment."""
         if self._speak:
             self._speak(sentence, code)
 
-    def begin(self, sentence: str, code: int, node: Node) -> None:
-        """Everything ends, for this reason; the first one counts. Who watches over others lets them go first."""
+    def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
+        """End everything for this reason; the first one counts. A rank that watches others waits for them."""
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
@@ -139,17 +142,17 @@ class Watchdog:
     """Watches the phase that is running in this process. One per process; `close` ends the thread.
 
     progress   a word that the timed loops set to the last iteration that is complete
-    witness    told the sentence before the process ends (rank 0 writes it down)
-    suspects   names who may be the reason, if anybody can be named
-    consult    told the phase when nothing moves: who knows all ranks ends this one with a better sentence, or returns one
+    witness    gets the reason before the process ends (rank 0 stores it)
+    suspects   names the ranks of this host that are stopped
+    consult    gets the phase when nothing moves: ends this process with a better diagnosis, or returns one
     """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
         self.progress = ctypes.c_int64(-1)
         self._timeout, self._whoami, self._end = timeout_s, whoami, end or end_process
-        self.witness: Callable[[str], None] | None = None
+        self.witness: Callable[[Fact], None] | None = None
         self.suspects: Callable[[], list[str]] | None = None
-        self.consult: Callable[[str], str | None] | None = None
+        self.consult: Callable[[str], Fact | None] | None = None
         self._phase: str | None = None
         self._waiting: str | None = None
         self._failed = ""
@@ -158,13 +161,13 @@ class Watchdog:
         self._paused_s = self._queued = 0.0
         self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
-        self._dead_man = DeadMan()
+        self._startup_watchdog = StartupWatchdog()
         self._thread = threading.Thread(target=self._watch, name="collbench-watchdog", daemon=True)
         self._thread.start()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Anything inside must make progress within the timeout; `name` says what was going on if it does not."""
+        """Anything inside must make progress within the timeout; `name` is the phase that the error names."""
         before = self._phase
         self.progress.value, self._since, self._phase, self._failed = -1, time.monotonic(), name, ""
         try:
@@ -177,7 +180,7 @@ class Watchdog:
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Inside, something else keeps the deadline: the control plane's waits (for `what`) name who is missing, which this cannot."""
+        """Inside, another part keeps the deadline: waits of the control plane (for `what`) name the missing ranks, which this cannot."""
         before, self._phase, self._waiting = self._phase, None, what
         self._since, self._failed = time.monotonic(), ""
         try:
@@ -232,49 +235,45 @@ class Watchdog:
             return 0.0
 
     def _watch(self) -> None:
-        self._dead_man.wind(self._timeout + AFTER_S)
+        self._startup_watchdog.arm(self._timeout + AFTER_S)
         while not self._stop.wait(self._pause):
             now = time.monotonic()
             self._paused_s, self._looked, self._queued = self._paused_s + self._overdue_s(now), now, self._queued_s()
-            self._dead_man.wind(self._timeout + AFTER_S)
+            self._startup_watchdog.arm(self._timeout + AFTER_S)
             if self.still_s > self._timeout and self._phase is not None:
-                self._give_up(self.sentence())
+                self._give_up(self.stalled())
                 return
 
-    def _give_up(self, sentence: str) -> None:
+    def _give_up(self, hang: Fact) -> None:
         if self.consult:
-            self._dead_man.wind(_CONSULT_S + _LAST_S)
+            self._startup_watchdog.arm(_CONSULT_S + _LAST_S)
             better = self._consulted(self.consult)
             if better is None and self._stop.is_set():
                 return
-            sentence = better or sentence
+            hang = better or hang
         if self.witness:
             with suppress(CollbenchError):
-                self.witness(sentence)
-        self._end(sentence)
+                self.witness(hang)
+        self._end(hang.render())
 
-    def _consulted(self, consult: Callable[[str], str | None]) -> str | None:
-        """Asks twice: whoever knows all ranks may fall silent before it has ended this process."""
+    def _consulted(self, consult: Callable[[str], Fact | None]) -> Fact | None:
+        """Ask twice: the answering rank may stop before it has ended this process."""
         for _ in range(2):
             better = consult(self.at)
             if better is not None or self._stop.wait(_CONSULT_S / 2):
                 return better
         return None
 
-    def sentence(self) -> str:
-        """Where this rank stands: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41"."""
-        where = f" in iteration {self.iteration}" if self.iteration >= 0 else ""
-        named = ", ".join(self.suspects()) if self.suspects else ""
-        return (
-            f"hang: {self._phase}: {self._whoami} has not moved for {self._timeout:g} s{where}; "
-            f"{named or 'look at the ranks that print no such line'}, or raise --timeout"
-        )
+    def stalled(self) -> RankStalled:
+        """Return what this rank alone knows of a hang."""
+        stopped = tuple(self.suspects()) if self.suspects else ()
+        return RankStalled(self._phase or "", self._whoami, self._timeout, self.iteration, stopped)
 
     def close(self) -> None:
         """Ends the watching thread."""
         self._stop.set()
         self._thread.join()
-        self._dead_man.close()
+        self._startup_watchdog.close()
 
 
 def end_process(sentence: str, code: int = FAILED) -> None:

@@ -1,8 +1,10 @@
-"""One message of the control plane: [kind, step, sizes, JSON, raw arrays …]. Nothing in it can be executed, and all of it is bounded.
+"""Messages of the control plane: kinds, shapes, framing and limits.
 
-What comes from the wire is a stranger's word until `parsed` has read it: kinds from a list, steps that are numbers, JSON of plain values
+One message of the control plane: [kind, step, sizes, JSON, raw arrays …]. Nothing in it can be executed, and all of it is bounded.
+
+Messages are not trusted until `parsed` has read them: kinds from a list, steps that are numbers, JSON of plain values
 up to a limit and of the kind's own shape, raw parts of the sizes that were announced. JSON and arrays go in pieces of 64 KiB: a socket
-closes a connection that sends a longer frame, so that somebody who has not even shown a key cannot make it hold more.
+closes a connection that sends a longer frame, so that a peer without a key cannot make it hold more.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-# What the JSON of each kind of message must look like, by the kind's word on the wire: all the rest is refused before anybody reads it.
+# The shape of the JSON of each kind of message, by the kind's name on the wire: all else is refused before it is used.
 
 MOST_RANKS = 1 << 24
 _MOST_CODE = 255
@@ -39,7 +41,7 @@ def _list_of(shape: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _presented(value: Any) -> bool:
-    """[rank, what it says of itself, its build (launch/build.py reads it)]."""
+    """[rank, how it describes itself, its build (launch/software.py reads it)]."""
     return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and isinstance(value[1], dict)
 
 
@@ -53,8 +55,8 @@ def _ended(value: Any) -> bool:
 
 
 def _gone(value: Any) -> bool:
-    """[rank, how it ended]."""
-    return _stacked(value)
+    """[rank, how it ended]; server.py reads the latter."""
+    return isinstance(value, list) and len(value) == 2 and _rank(value[0]) and isinstance(value[1], dict)
 
 
 def _is_port(value: Any) -> bool:
@@ -135,16 +137,16 @@ class Kind(Enum):
 
     HELLO = b"hello"  # up: a rank presents itself
     WELCOME = b"welcome"  # down: it has been heard
-    MOVED = b"moved"  # up: a rank that presented itself here speaks through another connection
-    SAY = b"say"  # up: what the ranks of a node say in a step
-    OFFER = b"offer"  # up: a large SAY is ready
+    MOVED = b"moved"  # up: a rank that presented itself here uses another connection
+    SAY = b"say"  # up: the values of the ranks of a node in a step
+    OFFER = b"offer"  # up: a large message of values is ready
     GRANT = b"grant"  # down: send it
-    TELL = b"tell"  # down: what rank 0 says in a step
-    BEAT = b"beat"  # up: where ranks stand, now and then
+    TELL = b"tell"  # down: rank 0's value of a step
+    BEAT = b"beat"  # up: states of ranks, now and then
     STUCK = b"stuck"  # up: a rank does not move
-    WHERE = b"where"  # both ways: say at once where you stand
-    HERE = b"here"  # both ways: where ranks stand
-    ASIDE = b"aside"  # up: a second connection of a rank whose first one brings no answer; the rank that it belongs to
+    WHERE = b"where"  # both ways: send your state at once
+    HERE = b"here"  # both ways: states of ranks
+    ASIDE = b"aside"  # up: a second connection of a rank without answers on its first one; the rank that it belongs to
     PATHS = b"paths"  # up: what a rank's connections to other hosts show, and the port where its host takes probes
     PROBE = b"probe"  # down: send packets of several sizes to this address and port
     PROBED = b"probed"  # up: which of them have passed
@@ -156,12 +158,12 @@ class Kind(Enum):
 
 
 class Malformed(ValueError):
-    """What came is no message of ours."""
+    """The message is not valid."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """kind, the step it belongs to (0 where it belongs to none), a JSON value, raw arrays' bytes in the order in which the JSON tells."""
+    """kind, the step it belongs to (0 where it belongs to none), a JSON value, raw arrays' bytes in the order of the JSON."""
 
     kind: Kind
     step: int = 0
@@ -173,7 +175,7 @@ class Message:
         parts = [memoryview(part).cast("B") for part in (_packed(self.body), *self.raw)]
         sizes = [part.nbytes for part in parts]
         if sum(sizes) > MOST_BYTES:
-            raise ValueError(f"{sum(sizes)} bytes in one message, and {MOST_BYTES} are the most")
+            raise ValueError(f"a message of {sum(sizes)} bytes exceeds the limit of {MOST_BYTES}")
         return [self.kind.value, str(self.step).encode(), _text(sizes), *(piece for part in parts for piece in _pieces(part))]
 
 
@@ -191,9 +193,9 @@ def _pieces(part: memoryview) -> Iterator[memoryview]:
 
 
 def parsed(frames: Sequence[bytes | memoryview]) -> Message:
-    """The message in these frames. Raises Malformed for anything else, whatever it is."""
+    """Return the message in these frames. Raises Malformed for anything else."""
     if not 3 <= len(frames) <= _MOST_FRAMES or any(len(frame) > PIECE_BYTES for frame in frames):
-        raise Malformed(f"{len(frames)} frames")
+        raise Malformed(f"not a valid message of {len(frames)} frames")
     kind, step, sizes = map(bytes, frames[:3])
     try:
         body, *raw = _parts(frames[3:], _sizes(sizes))
@@ -201,33 +203,33 @@ def parsed(frames: Sequence[bytes | memoryview]) -> Message:
     except (ValueError, RecursionError, zlib.error) as error:
         raise Malformed(str(error)) from None
     if not SHAPES[message.kind.value](message.body):
-        raise Malformed(f"no {message.kind.value.decode()}")
+        raise Malformed(f"not a valid {message.kind.value.decode()} message")
     return message
 
 
 def _step(text: bytes) -> int:
     if not (text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise Malformed("a step that is no number")
+        raise Malformed("not a valid step")
     return int(text)
 
 
 def _sizes(text: bytes) -> list[int]:
     sizes = json.loads(text)
     if not (isinstance(sizes, list) and 1 <= len(sizes) <= 1 + MOST_RAW_PARTS and all(whole(size) and size >= 0 for size in sizes)):
-        raise Malformed("no list of sizes")
+        raise Malformed("not a valid list of sizes")
     return sizes
 
 
 def _parts(pieces: Sequence[bytes | memoryview], sizes: Sequence[int]) -> list[bytes | memoryview]:
     """The pieces put together to parts of these sizes; a part of one piece is that piece."""
     if sum(sizes) != sum(map(len, pieces)):
-        raise Malformed(f"{sum(map(len, pieces))} bytes where {sum(sizes)} were announced")
+        raise Malformed(f"{sum(map(len, pieces))} bytes instead of {sum(sizes)}")
     found, at = list[bytes | memoryview](), 0
     for size in sizes:
         count = -(-size // PIECE_BYTES)
         mine = pieces[at : at + count]
         if sum(map(len, mine)) != size:
-            raise Malformed("a part of another size")
+            raise Malformed("a part of the wrong size")
         found.append(mine[0] if count == 1 else b"".join(mine))
         at += count
     return found
@@ -239,20 +241,20 @@ def _unpacked(packed: bytes) -> Any:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(text, MOST_JSON_BYTES)
         if not unpacker.eof:
-            raise Malformed("JSON that is cut off, or too long")
+            raise Malformed("JSON that is incomplete or too long")
     elif packed[:1] != _PLAIN:
-        raise Malformed("no JSON")
+        raise Malformed("not JSON")
     return json.loads(text)
 
 
 def entries(message: Message, ranks: frozenset[int] | set[int]) -> list[tuple[int, Any, list[bytes | memoryview]]]:
-    """What the ranks of a SAY say: (rank, value, raw arrays) each. Raises Malformed unless all are of `ranks`, and all parts are there."""
+    """Return the values in a message of values: (rank, value, raw arrays) each. Raises Malformed unless all are of `ranks` and complete."""
     found, at = [], 0
     for rank, value, parts in message.body:
         if rank not in ranks:
-            raise Malformed("somebody else's rank")
+            raise Malformed("a rank of another connection")
         found.append((rank, value, list(message.raw[at : at + parts])))
         at += parts
     if at != len(message.raw):
-        raise Malformed(f"{len(message.raw)} parts where {at} were announced")
+        raise Malformed(f"{len(message.raw)} parts instead of {at}")
     return found

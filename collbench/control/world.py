@@ -1,4 +1,4 @@
-"""The ranks together: who they are, and what they say to one another outside the measured path."""
+"""The ranks of a launch together: how they join, exchange data outside the measured path, and end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
-from collbench.control.diagnosis import Standing, began_of, is_stopped
-from collbench.control.members import Crew, Member, addressed, beside
+from collbench.control.diagnosis import RankState, began_of, is_stopped
+from collbench.control.members import HostKilled, Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
 from collbench.control.watchdog import Ending, Watchdog, end_process
 from collbench.errors import (
@@ -35,29 +35,30 @@ from collbench.launch.info import LaunchInfo
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.software import mismatch, own, read_build
 from collbench.launch.spawn import record_exit
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
+from collbench.reason import Fact, Text
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from collbench.control.client import SpokeEnd
-    from collbench.control.server import HubEnd
+    from collbench.control.client import Client
+    from collbench.control.server import Server
 
 
-# What the ranks say to one another outside the measured path: what each has, gathered by rank 0, and what rank 0 decided.
+# Data exchanged outside the measured path: what each rank has, gathered by rank 0, and what rank 0 decided.
 
 T = TypeVar("T")
 _ASKING_S = 10.0  # longer than rank 0 takes to ask all
-_LONGER = 1.5  # the others wait so much longer than rank 0 does, which alone knows who is missing
+_LONGER = 1.5  # the others wait that much longer than rank 0, which alone knows the missing ranks
 
 
-class Talk(Crew):
+class Exchange(Members):
     """Every method is called by all ranks, in the same order; every wait has a deadline.
 
     rank, size   this rank and how many there are
     timeout_s    the deadline of every wait
-    watchdog     told where this rank waits for others
+    watchdog     gets where this rank waits for others
     """
 
     def __init__(self, me: Member, size: int, timeout_s: float, watchdog: Watchdog) -> None:
@@ -65,12 +66,12 @@ class Talk(Crew):
         self.rank, self.size, self.timeout_s, self.watchdog = me.rank, size, timeout_s, watchdog
         self._step = 0
         self._patience_s = 0.0
-        self._hub: HubEnd | None = None
-        self._spoke: SpokeEnd | None = None
+        self._hub: Server | None = None
+        self._spoke: Client | None = None
 
     @property
     def longest_s(self) -> float:
-        """How long a rank waits for what rank 0 says."""
+        """How long a rank waits for rank 0's message."""
         return _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
 
     @contextmanager
@@ -105,7 +106,10 @@ class Talk(Crew):
             try:
                 one = np.frombuffer(raw[0], np.float64).reshape(shape)
             except (ValueError, TypeError, IndexError) as error:
-                raise RunFailed(f"{what}: {self.members[rank]} sent no array of {shape} ({error}): the ranks' versions differ") from None
+                raise RunFailed(
+                    f"{what}: {self.members[rank]} did not send an array of {shape} ({error}): install the same version on all nodes",
+                    phase=what,
+                ) from None
             take(rank, one)
 
         self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy: the caller may go on with its own
@@ -144,22 +148,22 @@ class Talk(Crew):
         """
         raise PeerFailed(sentence, USAGE) if self.rank else UsageError(sentence)
 
-    def remarks(self) -> list[str]:
-        """At rank 0: who knocked without being of this launch, who came twice, where everybody could have knocked; one sentence each."""
+    def remarks(self) -> list[Fact]:
+        """Return at rank 0 what the user should know of connections: those refused, ranks started twice, an open listener."""
         return self._hub.remarks() if self._hub else []
 
 
-_VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
+_VOICES = 8  # at most so many ranks report what rank 0 cannot report any longer
 _ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
 _UNHEARD_S = 2.5  # longer than rank 0 looks at a rank after those behind that one have given up waiting for an answer
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
 _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of its pod
 
 
-class World(Talk):
-    """All ranks of one launch: they join, talk (talk.py), and end together, with one sentence that says why.
+class World(Exchange):
+    """All ranks of one launch: they join, exchange data, and end together, with one sentence that gives the reason.
 
-    kept         tells what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
+    kept         returns what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
     finish_off   has the launcher end the ranks that cannot end themselves; None where it does so by itself
     """
@@ -194,9 +198,9 @@ class World(Talk):
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
-            from collbench.control.server import HubEnd
+            from collbench.control.server import Server
 
-            self._hub = HubEnd(info, secret, self._standing, ending, self.timeout_s)
+            self._hub = Server(info, secret, self._standing, ending, self.timeout_s)
             with self.watchdog.elsewhere("joining"):
                 said = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
@@ -204,9 +208,9 @@ class World(Talk):
             first, *others = [asdict(member) for member in self.members]
             self._hub.tell(0, [{**first, "build": self._build}, *others])
         else:
-            from collbench.control.client import SpokeEnd
+            from collbench.control.client import Client
 
-            self._spoke = SpokeEnd(info, secret, self._standing, ending)
+            self._spoke = Client(info, secret, self._standing, ending)
             routes = routes_to(info.meeting)
             addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
@@ -220,11 +224,11 @@ class World(Talk):
 
     @property
     def _build(self) -> list[Any] | None:
-        """This rank's build as JSON; None in a local start, whose ranks are all of one build."""
+        """This rank's build as JSON; None in a local start, which has only one build."""
         return own().as_json() if self.info.launcher != "local" else None
 
     def _check_build(self, rank_0: dict[str, Any]) -> None:
-        """Take rank 0's build out of what it says of itself. Raises UsageError where it is an older one, which has not compared them."""
+        """Remove rank 0's build from its description. Raises UsageError where it is an older one, which has not compared them."""
         build = rank_0.pop("build", None)
         if build != self._build:
             raise UsageError(mismatch(self.rank, self.me.host, own(), str(rank_0.get("host")), read_build(build)))
@@ -239,17 +243,17 @@ class World(Talk):
                     "headless Service with publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"
                 )
 
-    def _beside(self) -> dict[int, str]:
+    def _beside(self) -> dict[int, HostKilled]:
         """MPICH's mpiexec kills all of a host within a millisecond of a death there."""
-        return beside(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
+        return other_candidates(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
-    def _standing(self) -> Standing:
-        """Where this rank stands; asked for by the keeper's thread."""
+    def _standing(self) -> RankState:
+        """Return this rank's state; called by the I/O thread."""
         dog = self.watchdog
-        return Standing(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
+        return RankState(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
 
     def _end(self, sentence: str, code: int) -> None:
-        """Ends this process, whose main thread does not; rank 0 has spoken for all."""
+        """End this process in place of its main thread; rank 0 has reported for all."""
         self.ending_code = code
         if self.rank == 0:
             self._speak(sentence, code)
@@ -259,45 +263,45 @@ class World(Talk):
         end_process("", code)
 
     def _speak(self, sentence: str, code: int) -> None:
-        """For the main thread, which is inside a call: says why everything ends, and keeps it."""
+        """Report why everything ends, and keep it, for the main thread, which is inside a call."""
         self.ending_code = code
         if not self._spoken.locked():
             self.speak(sentence, code)  # first: it takes no time, and a launcher may kill this process at any moment
             with suppress(CollbenchError):
-                (self.watchdog.witness or str)(sentence)
+                (self.watchdog.witness or str)(Text(sentence))
 
     def _end_alone(self, sentence: str) -> None:
-        """The watchdog's end: nobody else could tell more."""
+        """End this process for the watchdog: no other rank could report more."""
         self._let_others_speak()
         record_exit(FAILED, os.environ)
-        if self.finish_off and len(self.members) == 1:  # nobody has joined: each knows only itself, and somebody may be stopped
-            say(sentence)
-            time.sleep(_LEAVING_S)  # the others say so, too
+        if self.finish_off and len(self.members) == 1:  # no rank has joined: each knows only itself, and another may be stopped
+            report_error(sentence)
+            time.sleep(_LEAVING_S)  # the others report, too
             self.finish_off()
             sentence = ""
         end_process(sentence if self._has_voice else "")
 
     def _let_others_speak(self) -> None:
-        """Of whom nobody hears, he does not leave first: libraries end a process at once when another's connection closes."""
+        """Leave later where this rank does not report: libraries end a process at once when another's connection closes."""
         if not self._has_voice:
             time.sleep(_UNHEARD_S)
 
     def speak(self, sentence: str, code: int) -> None:
-        """Says why everything ends, unless that has been said, which it is once only."""
+        """Report why everything ends, once."""
         if self._has_voice and self._spoken.acquire(blocking=False):
-            say(self.last_words(sentence, code))
+            report_error(self.last_words(sentence, code))
             if self.rank == 0:  # for the parent of a local start: when others end, mpiexec may kill this process at any moment
                 record_exit(code, os.environ)
 
     @property
     def _has_voice(self) -> bool:
-        """Whether this rank is one that speaks where rank 0 cannot: of a node one, and not of thousands of nodes."""
+        """Whether this rank reports where rank 0 cannot: one rank of a node, and not of thousands of nodes."""
         first = 1 if self.rank and self.me.host == self.members[0].host else 0
         return self.rank < _VOICES and (len(self.members) == 1 or self.info.local_rank == first)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Where all ranks stood when nothing moved, and what was seen of the reason, for events.jsonl; {} without a hang."""
+        """The states of all ranks when nothing moved, and what is known of the cause, for events.jsonl; {} without a hang."""
         return self._hub.part.facts if self._hub else {}
 
     def ask_too(self, informant: Callable[[], str | None]) -> None:
@@ -308,11 +312,11 @@ class World(Talk):
     def explained(self, error: BaseException) -> BaseException:
         """What is behind an error, at rank 0: a library's is often but the echo of another rank's end, and so is a launcher's signal.
 
-        Takes 1.5 s at most where somebody is silent, and some seconds more to look at him.
+        Takes 1.5 s at most where a rank does not answer, and some seconds more to examine it.
         """
         if isinstance(error, MemoryError):
             at = self.watchdog.at or "work between two phases"
-            error = RunFailed(f"no memory is left for {self.me} during {at}: choose smaller sizes, or fewer ranks per host")
+            error = RunFailed(f"{self.me} ran out of memory during {at}: use smaller sizes or fewer ranks per host", rank=self.rank)
         code = getattr(error, "exit_code", FAILED)
         if not self._hub or isinstance(error, PeerFailed | WaitExpired) or error is self._asked or code not in _ECHOES:
             return error
@@ -326,11 +330,11 @@ class World(Talk):
         """The sentence; of a launch that a signal ended it goes on with what is stored."""
         if code not in (INTERRUPTED, TERMINATED):
             return sentence
-        sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to tell
+        sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to report
         return f"{sentence} after {self.kept()}" if self.kept else f"{sentence} before anything was measured"
 
     def interrupted(self, number: int) -> None:
-        """A signal asks this process to end: tells the others, in case that the main thread is inside a call and cannot. Any thread."""
+        """A signal asks this process to end: inform the others, because the main thread may be inside a call. Any thread."""
         self._signal = error = Interrupted(number)
         tell = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
         if tell:
@@ -338,17 +342,16 @@ class World(Talk):
 
     def _told(self, error: CollbenchError | Interrupted) -> str:
         """The sentence as the other ranks get it."""
-        by_name = isinstance(error, PeerFailed) or str(self.me) in str(error)
-        if self.size == 1 or by_name or (self.rank == 0 and isinstance(error, Interrupted)):
-            return str(error)
         if isinstance(error, Interrupted):
-            return f"{self.me} was {error}"
+            return str(error) if self.rank == 0 else f"{self.me} was {error}"
+        if self.size == 1 or isinstance(error, PeerFailed) or error.rank == self.rank:
+            return str(error)
         at = self.watchdog.at if error.exit_code == FAILED and not isinstance(error, WaitExpired) else ""
-        return f"{self.me}{f', during {at}' if at and at not in str(error) else ''}: {error}"
+        return f"{self.me}{f', during {at}' if at and at != error.phase else ''}: {error}"
 
     def _stopped(self) -> list[str]:
-        """The other ranks of this host that are not allowed to run: "rank 1 (node1, pid 7) is stopped"."""
-        return [f"{member} is stopped" for member in self.on_host() if member != self.me and is_stopped(member.pid)]
+        """Return the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each."""
+        return [str(member) for member in self.on_host() if member != self.me and is_stopped(member.pid)]
 
     def _meet_over_mpi(self) -> LaunchInfo:
         """mpirun over several hosts passes no address of rank 0: the ranks exchange it through MPI itself."""
@@ -358,9 +361,9 @@ class World(Talk):
             return with_meeting(self.info)
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
-        """Tells the other ranks why this one ends, so that they end with the same sentence and code at once.
+        """Send the other ranks why this one ends, so that they end with the same sentence and code at once.
 
-        Returns whether rank 0 knows: it speaks for all, and is the first to leave, since a launcher kills all when one has left.
+        Returns whether rank 0 knows: it reports for all, and leaves first, since a launcher kills all when one has left.
         """
         known = True
         if self._hub:

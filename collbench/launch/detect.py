@@ -14,7 +14,7 @@ from collbench.errors import FAILED, UsageError
 from collbench.launch import slurm
 from collbench.launch.info import LaunchInfo, ancestors, local_place, master, meeting_at, number, place
 
-# Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob in which nobody ran torchrun (PET_*). A pod is one task.
+# Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob without torchrun (PET_*). A pod is one task.
 #
 # Sources: kubernetes.io, Jobs, "Completion mode" (JOB_COMPLETION_INDEX); github.com/kubeflow/trainer, plugins/torch/torch.go (PET_*).
 
@@ -22,11 +22,11 @@ LAUNCHER = "kubernetes"
 _INDEX, _PODS, _MASTER = "JOB_COMPLETION_INDEX", "COLLBENCH_PODS", "MASTER_ADDR"
 _NODE, _NODES, _FIRST, _PORT = "PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"
 _SECRETS = ("COLLBENCH_SECRET", "COLLBENCH_SECRET_FILE")
-_REMEDY = "let `collbench emit kubernetes` write the Job, or give --ranks N to measure inside this pod alone"
+_REMEDY = "use `collbench emit kubernetes` to write the Job, or use --ranks N to measure inside this pod only"
 
 
 def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
-    """This pod as its Job tells it, or None. Raises UsageError where a variable is broken, or the pods cannot know one another."""
+    """Return this pod as its Job describes it, or None. Raises UsageError where a variable is invalid, or pods cannot find each other."""
     if all(env.get(name) for name in (_NODE, _NODES, _FIRST)):
         rank, pods = place(env, _NODE, _NODES)
         return _info(env, (rank, pods), (env[_FIRST].strip(), _port(env)), "TrainJob")
@@ -38,23 +38,23 @@ def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def refusal(env: Mapping[str, str]) -> str | None:
-    """Why a pod that `detect_kubernetes` does not know measures nothing; None where this is no pod of several.
+    """Return why a pod that `detect_kubernetes` does not know measures nothing; None where this is not one of several pods.
 
     As many pods as there are would measure alone otherwise, each as if it were the whole job.
     """
     if env.get(_PODS) and not env.get(_INDEX):
-        return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: write completionMode: Indexed into the Job, or unset {_PODS}"
+        return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: set completionMode: Indexed in the Job, or unset {_PODS}"
     if not env.get(_INDEX):
         return None
     missing = [name for name in (_PODS, _MASTER) if not env.get(name)]
     which = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
-    return f"this is pod {env[_INDEX]} of an indexed Job, but {which} not set, and each pod would measure alone: {_REMEDY}"
+    return f"this is pod {env[_INDEX]} of an indexed Job, but {which} not set, so each pod would measure alone: {_REMEDY}"
 
 
 def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None], what: str) -> LaunchInfo:
     (rank, pods), (host, port) = of, at
     if pods > 1 and not any(env.get(name) for name in _SECRETS):
-        raise UsageError(f"{_SECRETS[0]} is not set, and pods have no home directory in common to keep one for them: {_REMEDY}")
+        raise UsageError(f"{_SECRETS[0]} is not set, and pods share no home directory that could hold a secret: {_REMEDY}")
     return LaunchInfo(
         launcher=LAUNCHER,
         rank=rank,
@@ -70,7 +70,7 @@ def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None
 
 
 def _port(env: Mapping[str, str]) -> int | None:
-    """What torchrun would listen at; nobody does."""
+    """Return the port of torchrun, which it does not use here."""
     port = number(env, _PORT, 0)
     if port > 65535:
         raise UsageError(f"{_PORT}={port} is not a TCP port: choose one from 1 to 65535, or unset it")
@@ -100,7 +100,9 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
     folder = env["COLLBENCH_LOCAL"]
     name = next((n for n in _RANK_ORDER if n in env), None)
     if name is None or not folder:
-        raise UsageError(f"COLLBENCH_LOCAL={folder!r} is set but no rank is: it belongs to collbench's own start, unset it")
+        raise UsageError(
+            f"COLLBENCH_LOCAL={folder!r} is set, but the rank is not: unset it (collbench sets it when it starts ranks itself)"
+        )
     rank, ranks = place(env, name, "COLLBENCH_RANKS")
     mpi = _RANK_VARIABLES[name]
     return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=mpi, secret=f"{folder}/secret")
@@ -130,7 +132,7 @@ def _sound(info: LaunchInfo) -> bool:
 
 
 def _broken() -> UsageError:
-    return UsageError("COLLBENCH_WORKER does not hold a rank of collbench's own start: unset it")
+    return UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, Intel MPI, PALS) PMI_*.
@@ -143,10 +145,10 @@ _DAEMONS = ("hydra_pmi_prox", "prterun", "prted", "orterun", "orted", "mpiexec",
 
 
 def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
-    """This rank as mpirun tells it, or None. Raises UsageError where a variable is broken.
+    """Return this rank as mpirun describes it, or None. Raises UsageError where a variable is invalid.
 
     A Slurm step with PMI or PMIx is srun's, not mpirun's; but mpirun inside an allocation starts its daemons as a step, so that
-    SLURM_STEP_ID and SLURM_PROCID are there and tell about the daemons: OMPI_COMM_WORLD_* and MPI_LOCALNRANKS decide.
+    SLURM_STEP_ID and SLURM_PROCID exist and describe the daemons: OMPI_COMM_WORLD_* and MPI_LOCALNRANKS decide.
     """
     if "OMPI_COMM_WORLD_RANK" in env and "OMPI_COMM_WORLD_SIZE" in env:
         return _info_mpirun(env, _OMPI, "Open MPI", "pmix")
@@ -162,7 +164,7 @@ def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
 def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
     """What has MPICH's mpiexec kill every rank, also one that is stopped, and end with our code; None under other launchers.
 
-    With -disable-auto-cleanup it waits for the others for ever when one has failed. It is what MPI_Abort says to it (PMI-1).
+    With -disable-auto-cleanup it waits for the others forever when one has failed. It is the message of MPI_Abort (PMI-1).
     """
     descriptor = env.get("PMI_FD", "")
     if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
@@ -200,7 +202,7 @@ def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
     if one_host:
         return f"mpirun:{os.getuid()}:{job or _daemon() or _parent()}:{ranks}"
-    # Across hosts hydra gives no name of the job; whoever wants two at a time on one MASTER_ADDR sets MASTER_PORT.
+    # Across hosts hydra gives no name of the job; two at a time on one MASTER_ADDR need their own MASTER_PORT.
     return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
@@ -212,13 +214,13 @@ def _parent() -> str:
     return next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
 
 
-# torchrun, and every launcher that speaks its language: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, by hand).
+# torchrun, and every launcher with its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, by hand).
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
-    """This rank as torchrun or a hand-written environment tells it, or None. Raises UsageError where a variable is broken."""
+    """Return this rank as torchrun or a hand-written environment describes it, or None. Raises UsageError where a variable is invalid."""
     if not all(env.get(name) for name in _NEEDED):
         return None
     rank, ranks = place(env, "RANK", "WORLD_SIZE")
@@ -248,7 +250,7 @@ def is_elastic(info: LaunchInfo) -> bool:
 def refusal_torchrun(restarts: str) -> str:
     """Why ranks that torchrun has started again measure nothing: samples of two starts are not those of one run."""
     return (
-        f"torchrun has started the ranks again (restart {restarts}) after an earlier start failed: why it did is above and in its run "
+        f"torchrun restarted the ranks (restart {restarts}) after an earlier start failed: why it did is above and in its run "
         "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
     )
 
@@ -272,10 +274,10 @@ class LocalRequest:
 
 
 def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> LaunchInfo | None:
-    """The launch this process belongs to, or None: nobody started ranks, a local start may.
+    """Return the launch this process belongs to, or None: no launcher started it, a local start may.
 
     Raises UsageError for a variable that cannot be read, for launchers that contradict each other, for --ranks under a
-    launcher, and inside a Slurm allocation, or a pod of an indexed Job, where nothing says how many ranks there are, nor --ranks.
+    launcher, and inside a Slurm allocation, or a pod of an indexed Job, where neither a variable nor --ranks has the number of ranks.
     """
     request = request or LocalRequest()
     own = detect_local(env)
@@ -298,7 +300,7 @@ def _check_nobody(env: Mapping[str, str], request: LocalRequest) -> None:
     if request.ranks is None and (why := refusal(env)):
         raise UsageError(why)
     if "PMIX_RANK" in env and not slurm.in_allocation(env):
-        raise UsageError("PMIX_RANK is set but nothing tells how many ranks there are: start collbench with mpirun, mpiexec or srun")
+        raise UsageError("PMIX_RANK is set, but the number of ranks is unknown: start collbench with mpirun, mpiexec or srun")
 
 
 def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
@@ -310,7 +312,7 @@ def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
         return info
     if below.launcher == "mpirun" and below.ranks > info.ranks:
         # else a container's own RANK=0 WORLD_SIZE=1 makes every rank of mpirun -n 4 a rank 0
-        raise UsageError(f"WORLD_SIZE says {info.ranks}, but mpirun started {below.ranks} ranks: unset RANK and WORLD_SIZE")
+        raise UsageError(f"WORLD_SIZE={info.ranks}, but mpirun started {below.ranks} ranks: unset RANK and WORLD_SIZE")
     same = (below.rank, below.ranks) == (info.rank, info.ranks)
     return replace(info, mpi=below.mpi, hosts=below.hosts) if same else info
 

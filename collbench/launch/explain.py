@@ -24,9 +24,9 @@ from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import managers, mpi_mismatch, mpi_name
-from collbench.launch.software import differing, sentence
+from collbench.launch.software import SoftwareDiffers, differing
 
-# The launchers that this shell finds, and what each says of itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
+# The launchers that this shell finds, and how each describes itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
 
 MPI_NAMES = ("mpirun", "mpiexec")
 _NAMES = ("srun", "sbatch", *MPI_NAMES, "torchrun", "kubectl")
@@ -49,12 +49,12 @@ _PLUGIN = re.compile(r"^(?:srun: )?\s*((?:none|openmpi|cray_shasta|pmi\w+)(?:/\w
 class Found:
     """A launcher's program.
 
-    family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where it does not say
-    version     as it says itself, or ""
-    manager     by what it starts MPI: "pmi", "pmix", or "" (srun: what it is told)
-    first       whether it is what a shell starts that is told its name alone
-    plugins     of srun: what --mpi= may say, as far as it tells
-    trouble     the last thing that it says where that is not what it is: it may not work here
+    family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where unknown
+    version     as it prints it, or ""
+    manager     by what it starts MPI: "pmi", "pmix", or "" (srun: its option decides)
+    first       whether a shell starts it by its name alone
+    plugins     of srun: the values of --mpi=, as far as it lists them
+    trouble     its last line of output where that is not its version: it may not work here
     """
 
     name: str
@@ -152,10 +152,10 @@ print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
 class Library:
     """What mpi4py loads.
 
-    said        MPI.Get_library_version(), or "" where nothing is loaded
+    `said`      MPI.Get_library_version(), or "" where nothing is loaded
     path        the library's file, or "" where that is not known
     mpi4py      its version, or "" where it is not installed
-    problem     why there is no library, or ""
+    problem     why no library is loaded, or ""
     """
 
     said: str = ""
@@ -185,7 +185,7 @@ def library(env: Mapping[str, str]) -> Library:
         done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=without_manager(env))
         said, path = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Library(mpi4py=version, problem=f"mpi4py {version} cannot be asked for its MPI library: {error}")
+        return Library(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Library(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
@@ -240,11 +240,11 @@ _RENDERED: Mapping[Kind, tuple[Severity, str]] = {
     ),
     Kind.OWN_HOST_HAS_NO_ADDRESS: (
         "severe",
-        "this host, '{name}', has no address except loopback, so other hosts cannot reach it: bring up its network interface",
+        "this host, '{name}', has only loopback addresses, so other hosts cannot reach it: bring up its network interface",
     ),
     Kind.MEETING_IS_LOOPBACK: (
         "warning",
-        "rank 0's host '{name}' is a loopback address ({at}), which leads each host to itself; if ranks run on other hosts, set "
+        "rank 0's host '{name}' is a loopback address ({at}), by which each host reaches only itself; if ranks run on other hosts, set "
         "MASTER_ADDR to an address of rank 0's host in the network between the hosts",
     ),
     Kind.MEETING_DOES_NOT_RESOLVE: (
@@ -253,7 +253,7 @@ _RENDERED: Mapping[Kind, tuple[Severity, str]] = {
     ),
     Kind.NO_ROUTE_TO_MEETING: (
         "severe",
-        "there is no route from this host to rank 0's host '{name}' ({at}): set MASTER_ADDR to an address that has one",
+        "rank 0's host '{name}' ({at}) cannot be reached from this host: no route; set MASTER_ADDR to an address that has one",
     ),
     Kind.IPV6_ONLY: (
         "note",
@@ -390,12 +390,12 @@ def in_pod(env: Mapping[str, str]) -> bool:
 
 
 def _outside(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Without the allocation, where nobody started ranks in it: here that is a fact to be told, and no mistake."""
+    """Without the allocation, where no rank was started in it: here that is a fact, not a mistake."""
     return {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")} if waits_for_srun(env) else env
 
 
 def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
-    """A phrase for each thing that this shell is in; one that says so where there is none."""
+    """Return a phrase for each environment that this shell is in; one for none of them."""
     found = [_launch(info)] if info else []
     if slurm.in_allocation(env):
         nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "?"
@@ -404,7 +404,7 @@ def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
     if in_pod(env):
         index = env.get("JOB_COMPLETION_INDEX", "")
         found.append(f"pod {env.get('HOSTNAME', 'without a name')} of Kubernetes{f', index {index} of its job' if index else ''}")
-    return found or ["started by no launcher, and in no scheduler's job"]
+    return found or ["not started by a launcher, and not in a scheduler's job"]
 
 
 def _launch(info: LaunchInfo) -> str:
@@ -482,7 +482,7 @@ def _by_torchrun(program: list[str], found: Sequence[Found]) -> Iterator[Typed]:
     for one in [each for each in found if each.name == "torchrun"][:1]:
         name = one.name if one.first else str(one.path)
         words = [name, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED]
-        yield Typed("2 ranks on this host, as training starts", shlex.join([*words, "--backend", "gloo"]))
+        yield Typed("2 ranks on this host, started like a training", shlex.join([*words, "--backend", "gloo"]))
 
 
 def _by_slurm(
@@ -544,13 +544,16 @@ class Explanation:
 
 def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
     """The same with the software of the launch's hosts, of which `silent` did not answer."""
-    problems = [Problem(_SEVERITY[name], sentence(name, versions) + _REMEDY.get(name, "")) for name, versions in differing(hosts).items()]
+    problems = [
+        Problem(_SEVERITY[name], SoftwareDiffers(name, versions).render() + _REMEDY.get(name, ""))
+        for name, versions in differing(hosts).items()
+    ]
     if silent:
         those = "1 host of this launch" if silent == 1 else f"{silent} hosts of this launch"
         problems.append(
             Problem(
                 "warning",
-                f"{those} did not answer rank 0: their software is not known; see whether they reach rank 0's host by UDP, and whether "
+                f"{those} did not answer rank 0: their software is unknown; check that they reach rank 0's host by UDP, and whether "
                 "COLLBENCH_SECRET, or the secret in the home directory, is the same there",
             )
         )
@@ -558,7 +561,7 @@ def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: in
 
 
 def rank_of(env: Mapping[str, str]) -> int:
-    """This process's rank in its launch, 0 where it is in none: rank 0 alone is to look around and to speak."""
+    """Return this process's rank in its launch, 0 where it is in none: only rank 0 examines the host and prints."""
     info, _ = launch_of(env)
     return info.rank if info else 0
 
@@ -594,7 +597,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: Library, env: Mapping[str, 
     mismatch = mpi_mismatch(loaded.said, info, env) if loaded.said else None
     if mismatch:
         yield Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch)
-    if info.advice and info.ranks == 1:  # of several ranks srun does not say whether it was told to --kill-on-bad-exit
+    if info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
         yield Problem("note", info.advice)
 
 

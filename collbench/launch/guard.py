@@ -1,4 +1,4 @@
-"""A guard around a launcher's process: whatever that starts ends with it, and with collbench, however that ends.
+"""A guard around a launcher's process: all processes that it starts end with it, and with collbench, however that ends.
 
 mpiexec starts proxies, and they the ranks. A parent that is killed can end none of them, and a proxy that has lost its mpiexec may go on
 starting ranks. The guard is a small process between the two. It is the reaper of all orphans below it (PR_SET_CHILD_SUBREAPER), so that it
@@ -116,7 +116,7 @@ class _Guard:
 
 
 def _end_like(status: int) -> NoReturn:
-    """Ends this process as another has ended, for whoever waits for it."""
+    """End this process as another has ended, for its parent."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         import resource

@@ -1,4 +1,4 @@
-"""What a launcher told this process: who it is among how many, and where rank 0 listens."""
+"""What a launcher sets for this process: its rank, the number of ranks, and where rank 0 listens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collbench.errors import UsageError
 # Reading launchers' environment variables strictly, and leaving them out of what a child inherits.
 
 _MAX_DIGITS = 9
-# What a process manager says about one process; a child that is not that process must not see it (MPI_Init would abort on it).
+# Variables of a process manager for one process; a child of it must not have them (MPI_Init would abort).
 _MANAGER = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_WORLD_", "MPI_LOCAL", "PALS_", "MV2_COMM_WORLD_")
 _MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE"})
 # mpiexec reads these and spreads its ranks over the allocation, or waits for ever for a Slurm step inside a step.
@@ -35,19 +35,19 @@ def place(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, 
     """Rank and number of ranks from two variables. Raises UsageError unless 0 ≤ rank < size."""
     rank, size = number(env, rank_name), number(env, size_name)
     if rank >= size:
-        raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0, mend or unset both variables")
+        raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0; correct or unset both variables")
     return rank, size
 
 
 def local_place(env: Mapping[str, str], rank_name: str, size_name: str, ranks: int) -> tuple[int, int]:
-    """Local rank and local ranks, (0, 1) where the launcher does not tell them. Raises UsageError if they cannot be."""
+    """Return local rank and local ranks, (0, 1) where the launcher does not set them. Raises UsageError if they are impossible."""
     if rank_name not in env and size_name not in env:
         return 0, 1
     local_rank = number(env, rank_name, 0)
     local_ranks = number(env, size_name, local_rank + 1)
     if not local_rank < local_ranks <= ranks:
         raise UsageError(
-            f"{rank_name}={local_rank} and {size_name}={local_ranks} cannot be with {ranks} ranks: mend or unset these variables"
+            f"{rank_name}={local_rank} and {size_name}={local_ranks} contradict {ranks} ranks: correct or unset these variables"
         )
     return local_rank, local_ranks
 
@@ -66,7 +66,7 @@ def meeting_at(host: str) -> str:
 
 
 def without_manager(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what a process manager (PMI, PMIx) said to this process alone; PMIX_MCA_* settings stay."""
+    """Return the environment without a process manager's (PMI, PMIx) variables of this process; PMIX_MCA_* settings stay."""
     return {k: v for k, v in env.items() if k.startswith("PMIX_MCA_") or not (k.startswith(_MANAGER) or k in _MANAGER_NAMES)}
 
 
@@ -76,7 +76,7 @@ def without_scheduler(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def ancestors() -> list[tuple[int, str, str]]:
-    """Parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty where /proc does not tell."""
+    """Return parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty where /proc is not readable."""
     found: list[tuple[int, str, str]] = []
     pid = os.getppid()
     while pid > 1 and len(found) < 64:
@@ -101,7 +101,7 @@ class LaunchInfo:
     node          what the ranks of one node have in common and no other node has, where the host's name is not enough
     secret        how the launch's secret is had: "token", the token is one; a path, the file that holds it; "": the user's own
     mpi           the process manager that can start MPI here: "pmi" (PMI 1 or 2), "pmix", or None
-    advice        a sentence worth telling the user once, or ""
+    advice        a sentence that rank 0 prints once, or ""
     """
 
     launcher: str

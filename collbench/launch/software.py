@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from collbench import __version__
+from collbench.reason import Fact
+from collbench.units import listed
 
 # Which build of collbench this is: protocol number, version, and a digest of the installed sources.
 #
@@ -22,7 +24,7 @@ from collbench import __version__
 # give another file in another folder, by another compiler or for another processor. `native` has its digest, which run.json keeps.
 # Reading the sources takes 20 ms from the page cache (3.6 MB).
 
-PROTOCOL = 1  # of the control plane; raise it when ranks of the previous builds could not take part
+PROTOCOL = 2  # of the control plane; raise it when ranks of the previous builds could not take part
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (".py", ".c", ".toml")
 _DIGITS = 12
@@ -91,7 +93,7 @@ def _sources(folder: str) -> Iterator[str]:
 
 
 def mismatch(rank: int, host: str, build: Build | None, rank_0_host: str, rank_0_build: Build | None) -> str:
-    """The sentence about a rank whose build differs from rank 0's; None: an older collbench, which does not name its build."""
+    """Return the sentence about a rank of another build than rank 0's; None: an older collbench, which does not send its build."""
     return (
         f"rank {rank} ({host}) runs collbench {_named(build)}, rank 0 ({rank_0_host}) {_named(rank_0_build)}: "
         "install the same build on all nodes"
@@ -145,7 +147,16 @@ def differing(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[s
     return found
 
 
-def sentence(name: str, versions: Mapping[str, list[str]]) -> str:
-    """ "Python differs between the hosts: 3.11.2 on n1, n2; 3.12.1 on n3"."""
-    told = (f"{version} on {', '.join(hosts[:_SHOWN])}{' …' if len(hosts) > _SHOWN else ''}" for version, hosts in versions.items())
-    return f"{NAMES[name]} differs between the hosts: {'; '.join(told)}"
+class SoftwareDiffers(Fact, frozen=True):
+    """The hosts of a launch have different versions of a piece of software.
+
+    versions  by version ("missing" where there is none) the hosts
+    """
+
+    name: str
+    versions: dict[str, list[str]]
+
+    def render(self) -> str:
+        """Return "Python differs between the hosts: 3.11.2 on n1, n2; 3.12.1 on n3"."""
+        each = (f"{version} on {listed(hosts, _SHOWN)}" for version, hosts in self.versions.items())
+        return f"{NAMES.get(self.name, self.name)} differs between the hosts: {'; '.join(each)}"

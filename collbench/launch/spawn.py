@@ -18,7 +18,7 @@ from collbench.errors import FAILED, FINE, INTERRUPTED, NO_VERDICT, TERMINATED, 
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.shared_memory import remove_abandoned
-from collbench.launch.supervise import GRACE_S, Child, Supervisor, name_of, say
+from collbench.launch.supervise import GRACE_S, Child, Supervisor, name_of, report_error
 
 # The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and what its exit code means.
 
@@ -75,7 +75,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
-    """Our exit code, and a sentence if mpiexec's own code tells of a killed rank (`who`) or of mpiexec failing itself.
+    """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`who`) or a failure of mpiexec itself.
 
     Hydra gives the signal's number for a killed rank, prterun 128 + the number; hydra ORs the ranks' codes before MPI_Init.
     """
@@ -104,10 +104,10 @@ def start_local(
     """Runs `program argv…` as `ranks` ranks on this host and returns the exit code of the whole; with `mpi`, through mpiexec.
 
     `mpiexec` None means: the one that belongs to this Python. Each rank learns its place from COLLBENCH_LOCAL and
-    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError if there is no mpiexec.
+    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError without mpiexec.
     """
     if ranks < 1:
-        raise UsageError(f"--ranks {ranks} starts nobody: give 1 or more")
+        raise UsageError(f"--ranks {ranks}: must be 1 or more")
     folder = _private_folder()
     try:
         shared = {**env, **_terminal_variables(env), "COLLBENCH_LOCAL": str(folder), "COLLBENCH_RANKS": str(ranks)}
@@ -138,11 +138,11 @@ def node_workers(
 ) -> int:
     """Under one task per node: runs this node's `k` ranks and returns their exit code. Raises UsageError where that cannot be."""
     if k < 1:
-        raise UsageError(f"--ranks-per-node {k} starts nobody: give 1 or more")
+        raise UsageError(f"--ranks-per-node {k}: must be 1 or more")
     if info.local_ranks != 1:
         raise UsageError(f"--ranks-per-node needs one task per node, but {info.launcher} started {info.local_ranks} here: drop it")
     if info.meeting == "mpi":
-        raise UsageError("--ranks-per-node under mpirun on several hosts needs to know where rank 0 is: export MASTER_ADDR")
+        raise UsageError("--ranks-per-node under mpirun on several hosts needs the host of rank 0: export MASTER_ADDR")
     shared = {**without_manager(env), **_terminal_variables(env)}
     children = [
         Child(f"rank {one.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(one)})
@@ -157,7 +157,7 @@ def _worker(info: LaunchInfo, k: int, i: int) -> LaunchInfo:
 
 
 def default_ranks(gpus: int, per_process: int | None = None) -> int:
-    """Ranks of a local start that nobody told: one per visible GPU where there are at least 2, else 2.
+    """Return the default number of ranks of a local start: one per visible GPU where there are at least 2, else 2.
 
     `per_process`: how many GPUs each process drives, where it drives any: then no GPU is shared, and none is left out.
     Raises UsageError where the GPUs cannot be dealt out so.
@@ -166,10 +166,10 @@ def default_ranks(gpus: int, per_process: int | None = None) -> int:
         return max(2, gpus)
     if gpus < per_process:
         raise UsageError(
-            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: choose a smaller one"
+            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: use a smaller number"
         )
     if gpus % per_process:
-        raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: choose a divisor of {gpus}, or say --ranks N")
+        raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: use a divisor of {gpus}, or --ranks N")
     return gpus // per_process
 
 
@@ -268,7 +268,7 @@ def _private_folder() -> Path:
 
 def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
     if mpiexec is None:
-        raise UsageError("no mpiexec is there to start MPI ranks: `pip install collbench[mpich]` brings one, or load the site's MPI module")
+        raise UsageError("mpiexec is not installed, and MPI ranks need it: pip install 'collbench[mpich]', or load the site's MPI module")
     return command(mpiexec, ranks, line)
 
 
@@ -294,13 +294,13 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
 
 
 def _speak_for_rank_0(number: int | None, folder: Path) -> None:
-    """Says what a signal has ended, where rank 0 was killed before it could; one that left its exit code has said it."""
+    """Report what a signal has ended, where rank 0 was killed before it could; a rank that left its exit code has reported it."""
     if number is None or (folder / "exit-0").exists():
         return
     run = folder / "run-0"
     where = run.read_text(encoding="utf-8", errors="surrogateescape") if run.exists() else ""
     what = f"what was measured is in {where}" if where else "nothing was measured"
-    say(f"interrupted by {name_of(number)}, and rank 0 was killed before it could say more: {what}")
+    report_error(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report: {what}")
 
 
 def _recorded(folder: Path) -> list[int]:
@@ -315,10 +315,10 @@ def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
     if failed is not None:
         return failed
     if len(recorded) == ranks:
-        return FINE  # every rank has said how it ended; what mpiexec does to one that is still leaving changes nothing
+        return FINE  # every rank has recorded its end; what mpiexec does to one that is still leaving changes nothing
     if sentence:
-        say(sentence)
+        report_error(sentence)
     elif meaning == FINE and 0 < len(recorded) < ranks:
-        say(f"mpiexec ended with code 0, but only {len(recorded)} of {ranks} ranks reached their end")
+        report_error(f"mpiexec ended with code 0, but only {len(recorded)} of {ranks} ranks reached their end")
         return FAILED
     return meaning

@@ -1,4 +1,4 @@
-"""The parent of local ranks: waits for all, ends all when one fails, passes signals on, leaves nobody behind."""
+"""The parent of local ranks: waits for all, ends all when one fails, passes signals on, leaves no process behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Child:
                 preexec_fn=before_exec,  # noqa: PLW1509 (the parent has no threads)
             )
         except OSError as error:
-            raise UsageError(f"{self.name} cannot be started ({error}): is {self.command[0]} there?") from error
+            raise UsageError(f"{self.name} cannot be started ({error}): check that {self.command[0]} is installed") from error
         return os.pidfd_open(self.process.pid)
 
     @property
@@ -83,7 +83,7 @@ class Child:
             (os.killpg if group else os.kill)(self.process.pid, number)
 
     def kill(self) -> None:
-        """End the process and its session's group at once, and, through the guard, whatever a launcher has started."""
+        """End the process and its session's group at once, and, through the guard, all that a launcher has started."""
         if self.launches:
             self.send(END_ALL)
         else:
@@ -123,9 +123,9 @@ class Supervisor:
         return self.first_failure or 0
 
     def watch(self, name: str, pid: int) -> None:
-        """Puts `name` into `ends` when that process, which is no child of ours, ends. To be called by `failed_elsewhere`.
+        """Put `name` into `ends` when that process, which is not a child of this one, ends. Called by `failed_elsewhere`.
 
-        From then on it gets the signals that we get, and the child that started it does not: that one speaks of them on stdout.
+        From then on it gets the signals of this process, and the child that started it does not: that one reports them on stdout.
         """
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
@@ -180,8 +180,8 @@ class Supervisor:
         os.close(key.fd)
         if code == 0 or self.signal is not None or self._stage > 0:
             return
-        if code < 0 and code != -signal.SIGPIPE:  # whoever read our output (`| head`) has seen enough
-            say(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
+        if code < 0 and code != -signal.SIGPIPE:  # the reader of the output (`| head`) has ended
+            report_error(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
         if self.first_failure is None:
             self.first_failure = code if code > 0 else FAILED
         self._begin_end()
@@ -209,7 +209,7 @@ class Supervisor:
         late = [child for child in self.children if child.alive]
         if late and self._stage and self.signal is None:
             within = f"{self.grace_s + self._last_s:g} s of the first failure"
-            say(f"{', '.join(child.name for child in late)} did not end within {within}: killed")
+            report_error(f"{', '.join(child.name for child in late)} did not end within {within}: killed")
         if self._stage:
             self._send_watched(signal.SIGKILL)
         for child in late:
@@ -251,8 +251,8 @@ class Supervisor:
                     child.process.wait(self.grace_s)
 
 
-def say(sentence: str) -> None:
-    """One sentence on stderr, at once; where nobody can read that any longer, the exit code says it alone."""
+def report_error(sentence: str) -> None:
+    """Print one sentence to stderr, at once; where that is not possible, only the exit code shows the failure."""
     with contextlib.suppress(OSError):
         print(f"collbench: {sentence}", file=sys.stderr, flush=True)
 

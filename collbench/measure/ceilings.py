@@ -71,7 +71,7 @@ class Running:
 
 
 def ceiling_of(running: Running, node_of: MakeNode) -> Found:
-    """(ring reference, else hard limit; hard limit) of the slowest group, whose figures the row has.
+    """(ring reference, else hard limit; hard limit) of the slowest group, which sets the figures of the row.
 
     node_of: makes a node of a host, those of a group's ranks that are there, and the group. Groups that cross hosts share the NICs
     there: no algorithm passes what all of them together must send, and a ring has its part of each host's NICs.
@@ -79,7 +79,7 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
     if running.operation.neighbours:
         return _of_neighbours(running)
     if running.operation.name not in OPERATIONS:
-        return nothing(f"no ceiling is known for {running.operation.name}"), None
+        return nothing(f"the expected bandwidth of {running.operation.name} is unknown"), None
     found = [ceilings(running.operation.name, _job(running, group, node_of)) for group in running.groups]
     bounds = [each.bound for each in found if each.bound]
     rings = [each.ring for each in found if each.ring]
@@ -102,7 +102,7 @@ def _of_neighbours(running: Running) -> Found:
     shared = _Shared(running, tuple(running.least(group) for group in crossing))
     bounds, messages = shared.bounds(), _messages_out(running, crossing)
     if not bounds:
-        return nothing(f"no ceiling is known for {running.operation.name} inside a host"), None
+        return nothing(f"the expected bandwidth of {running.operation.name} inside a host is unknown"), None
     if silent := next((running.leaving[host].name for host in messages if running.leaving[host].bytes_per_s is None), None):
         return nothing(f"the rate between nodes is unknown: {silent}"), None
     reached = [shared.of_ring(host, count / 2) for host, count in sorted(messages.items())]
@@ -140,7 +140,7 @@ class _Shared:
 
     @classmethod
     def of(cls, running: Running) -> _Shared:
-        """One group alone is wholly told by its job, but for the edges of a sendrecv ring under the real rank map."""
+        """One group alone is described by its job, but for the edges of a sendrecv ring under the real rank map."""
         crossing = [group for group in running.groups if running.crosses(group)]
         alone = len(crossing) == 1 and running.operation.name != "sendrecv"
         return cls(running, () if alone else tuple(running.least(group) for group in crossing))
@@ -182,7 +182,7 @@ class _Shared:
         return max(sum(1 for each in self.least if each.out.get(host)), sum(1 for each in self.least if each.into.get(host)))
 
     def _sharing(self, host: str, busier: float) -> str:
-        """Who shares a host's NICs, in words."""
+        """Return the groups that share a host's NICs, as text."""
         if self.running.operation.name == "sendrecv":
             edges = round(busier / self._moved()) if busier else 1
             return f" shared by {edges} edges of the ring{'s' if len(self.running.groups) > 1 else ''}" if edges > 1 else ""
@@ -213,7 +213,7 @@ def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
     return replace(bound, bytes_per_s=ring.bytes_per_s) if ring and (bound.bytes_per_s or 0.0) < (ring.bytes_per_s or 0.0) else bound
 
 
-# The ceiling of a cell whose buffers lie on GPUs: from their links, the machines' NICs, and which GPU each rank has.
+# The expected bandwidth of a case with buffers on GPUs: from their links, the machines' NICs, and the GPU of each rank.
 
 
 @dataclass
@@ -232,16 +232,16 @@ class GpuNodes:
     def whole(self) -> tuple[Node, ...] | Ceiling:
         """A node per host with the GPUs of all its ranks, or no ceiling, and why."""
         if not self.gpus or len(self.machines) != len(self.hosts):
-            return nothing("which GPU each rank has is not known")
+            return nothing("the GPU of each rank is unknown")
         if any(len({self.gpus[rank] for rank in ranks}) < len(ranks) for ranks in self.ranks):
-            return nothing("several ranks share a GPU: no link lies between them")
+            return nothing("several ranks share a GPU: no link is between them")
         try:
             return tuple(self.node(host, tuple(ranks)) for host, ranks in zip(self.hosts, self.ranks, strict=True))
         except UsageError as error:
             return nothing(str(error))
 
     def node(self, host: str, ranks: tuple[int, ...]) -> Node:
-        """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source tells of."""
+        """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source has."""
         if (host, ranks) not in self._made:
             machine = self.machines[self.hosts.index(host)]
             self._made[host, ranks] = replace(node_of(machine, [self.gpus[rank] for rank in ranks]), host=host)
@@ -256,11 +256,11 @@ class GpuNodes:
 
 
 def link_between(machine: Machine, a: str, b: str) -> Link:
-    """What lies between the GPUs at two PCI addresses, in one direction: NVLink, or PCIe; unknown where no source tells of both."""
+    """Return the link between the GPUs at two PCI addresses, in one direction: NVLink, or PCIe; unknown where no source has both."""
     try:
         return node_of(machine, [a, b]).pair
     except UsageError:
-        return unknown(f"no source tells of both GPUs, {a} and {b}")
+        return unknown(f"no source has both GPUs, {a} and {b}")
 
 
 def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
@@ -367,7 +367,7 @@ class Ceilings:
         if _in_memory(backend):
             rates = self._memory.get((cell.dtype.name, cell.buffers), self.rates)
             return memory_ceiling(operation.cpu_model, cell.size_bytes, rates, n)
-        return nothing(f"{backend.name} does not say which path it takes inside a host")
+        return nothing(f"{backend.name} does not report its path inside a host")
 
     def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:
         """From the links that the machines have; of several groups those that cross hosts, and on GPUs the others as well."""
@@ -396,7 +396,7 @@ class Ceilings:
         from collbench.machine.peak.links import unknown
         from collbench.machine.peak.node import Job, Node
 
-        inside, links = unknown("memory that the ranks of a host share"), self._leaving(backend)
+        inside, links = unknown("shared memory of the host"), self._leaving(backend)
 
         def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...] = ()) -> Node:
             return Node(len(ranks), inside, links[host], neighbours=inside, host=host)
@@ -418,7 +418,7 @@ class Ceilings:
 
         if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
-            links = [replace(link, source=f"{link.source}; taken for granted: {backend.name} uses these NICs") for link in links]
+            links = [replace(link, source=f"{link.source}; assumes that {backend.name} uses these NICs") for link in links]
         else:
             links = [tcp_link(interface) for interface in self.interfaces]
         return dict(zip(self.world.hosts, links, strict=True))

@@ -110,7 +110,7 @@ _IP_OVER_INFINIBAND = "32"  # ARPHRD_INFINIBAND, Linux include/uapi/linux/if_arp
 
 
 def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
-    """(counters by interface, the interfaces whose bytes leave this host and are counted nowhere else).
+    """(counters by interface, the interfaces with bytes that leave this host and are counted nowhere else).
 
     A bond, VLAN or bridge repeats what the interfaces below it count, InfiniBand ports count what IP over InfiniBand sends, and
     the host's end of a container's link carries the container's bytes, which leave by another interface.
@@ -227,14 +227,14 @@ _EACH_LINK = range(36)  # NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615; for link
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # of nvmlValue_t, by nvmlValueType_t
 _UNSIGNED_INT = 1
 _CORE = 0  # NVML_TEMPERATURE_GPU
-# nvmlClocksEventReason…: why clocks are lower than they could be. Idle, and clocks that somebody chose, are no slow-down.
+# nvmlClocksEventReason…: why clocks are lower than they could be. Idle, and clocks set by a user, are not a slow-down.
 REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
            0x80: "power brake"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Field:
-    """A counter of ours: NVML's field, its unit in ours, and the scopes (links) whose values are added."""
+    """One counter: NVML's field, its unit in this unit, and the scopes (links) of which the values are added."""
 
     name: str
     constant: str
@@ -282,7 +282,7 @@ class Gpus:
 
     @classmethod
     def open(cls, library: Any = None) -> Self | None:
-        """NVML started, or None where there is no driver. `library` is pynvml, or what stands in for it. Never raises."""
+        """NVML started, or None without a driver. `library` is pynvml, or a replacement for tests. Never raises."""
         nvml = library or _pynvml()
         if nvml is None:
             return None
@@ -294,7 +294,7 @@ class Gpus:
         return {gpu.address: self._counts(gpu) for gpu in self._gpus}, {gpu.address: self._state(gpu.handle) for gpu in self._gpus}
 
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """By PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not tell."""
+        """By PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not report it."""
         return {gpu.address: {**self._state(gpu.handle), **self._pace(gpu.handle)} for gpu in self._gpus}
 
     def close(self) -> None:
@@ -348,7 +348,7 @@ def _constant(one: _Field) -> str:
 
 
 def _wraps(one: _Field, value: Any) -> bool:
-    """Whether it counts bytes in 32 bits: they come round several times a second, so that no difference says anything."""
+    """Whether it counts bytes in 32 bits: they wrap several times a second, so that differences mean nothing."""
     return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
 
 

@@ -1,6 +1,6 @@
-"""What must cross between places (hosts, or single ranks), whatever the algorithm: a lower bound that no library can pass.
+"""What must cross between places (hosts, or single ranks), for any algorithm: a lower bound that no library can pass.
 
-It follows from what an operation says must arrive. A part that ranks of a place need, and that no rank there can make from what
+It follows from what must arrive in an operation. A part that ranks of a place need, and that no rank there can make from what
 lies there, comes in at least once; what others need of a place goes out at least once, summed where it is reduced. That holds for
 switches that copy or add, too. All places together need more where nothing adds on the way: sums from a places for b places take
 a + b - 2 moves (one more if none of the a is among the b), 2(m-1) for the all-reduce of m hosts, as in the room peak's cuts.
@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from collbench.measure import counters
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Place
 from collbench.operations.traffic import Traffic, is_rough
-from collbench.units import format_bytes
+from collbench.reason import Fact, as_json, decode
+from collbench.units import format_bytes, plural
 
 Groups = tuple[tuple[int, ...], ...]
 _REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is in proportion
@@ -40,7 +41,7 @@ class Least:
 class _Question:
     """What the answer depends on; it is the same for all sizes, and at 1,024 ranks takes seconds.
 
-    count   elements per part for which it is reckoned: those of the cell only where uneven parts are so small that rounding tells
+    count   elements per part for which it is computed: those of the cell only where uneven parts are so small that rounding matters
     """
 
     name: str
@@ -55,7 +56,7 @@ class _Question:
 
 
 def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> Least:
-    """For a cell whose ranks (of `groups`) are at these places. Ranks' blocks are the same or do not overlap."""
+    """For a cell with ranks (of `groups`) at these places. Ranks' blocks are the same or do not overlap."""
     n = len(groups[0]) if groups else 0
     count = operation.count(cell, n) if n else 0
     reckoned = count if count and operation.uneven and is_rough(cell.traffic, n, count) else _REFERENCE
@@ -108,15 +109,14 @@ def _ranks(key: Hashable) -> Sequence[int]:
     return key
 
 
-# What the hosts' counters say of one cell: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
+# The hosts' counters for one case: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
 #
 # What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
 # and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
-# one another over NVLink. Such a row says nothing of the network, and its percentage of the network's ceiling is withheld.
+# one another over NVLink. Such a row is not of the network, and its percentage of the expected bandwidth is withheld.
 
 _FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
 _MOST_HOSTS = 16
-_NVLINK = "over NVLink"
 _WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
@@ -125,9 +125,9 @@ _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 class Ran:
     """What ran between the two readings.
 
-    iterations   of the operation, all of them: warm-ups, and those that are no samples
+    iterations   of the operation, all of them: also warm-ups, and those without samples
     host_of      the host of each rank that takes part
-    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups say
+    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups define
     """
 
     operation: Operation
@@ -139,29 +139,61 @@ class Ran:
 
 
 def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """For the row: what each host's counters (of `counters.moved`) say, JSON-ready.
+    """Return for the row the hosts' counters (of `counters.moved`), JSON-ready.
 
     iterations   in all, warm-ups included
     hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
-    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not tell it
-    other_path   a sentence, when bytes that must have crossed between hosts did not show; else None
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not show it
+    other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
     bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
     hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
     first = sorted(hosts, key=lambda host: _ratio(hosts[host]))[:_MOST_HOSTS]
+    other = _other_path(ran, hosts)
     return {
         "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
         "hosts": {host: told for host, told in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
-        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": _other_path(ran, hosts),
+        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": other.render() if other else None,
+        **({"other_path_fact": as_json(other)} if other else {}),
     }  # fmt: skip
 
 
-def bypassed(evidence: Mapping[str, Any]) -> str | None:
-    """Of a row's evidence: how its bytes went past the network that they should have crossed, one sentence; None when they did not."""
-    sentence: str | None = (evidence.get("moved") or {}).get("other_path")
-    return sentence
+class OtherPath(Fact, frozen=True):
+    """Bytes that had to cross between hosts are not in the counters of any NIC: they took another path.
+
+    direction     "out" of the host or "in"
+    moved_bytes, least_bytes   what the counters show, and what had to cross; packets, iterations: where packets show it
+    others        how many more hosts show it
+    nvlink        whether NVLink carried the bytes
+    """
+
+    backend: str
+    host: str
+    direction: Literal["out", "in"]
+    moved_bytes: int | None = None
+    least_bytes: int | None = None
+    packets: int | None = None
+    iterations: int = 0
+    others: int = 0
+    nvlink: bool = False
+
+    def render(self) -> str:
+        """Return the sentence."""
+        bytes_known = self.moved_bytes is not None and self.least_bytes is not None
+        of_bytes = f"{format_bytes(self.moved_bytes or 0)} of at least {format_bytes(self.least_bytes or 0)}"
+        what = of_bytes if bytes_known else f"{self.packets} packets in {self.iterations} iterations"
+        more = f" and {plural(self.others, 'more host')}" if self.others else ""
+        path = "NVLink" if self.nvlink else "such as shared memory"
+        way = "out of" if self.direction == "out" else "into"
+        return f"{self.backend} moved {what} {way} {self.host}{more}: the bytes took another path, {path}"
+
+
+def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
+    """Return from a row's evidence the path that its bytes took instead of the network; None where they took the network."""
+    fact = (evidence.get("moved") or {}).get("other_path_fact")
+    return decode(fact, OtherPath) if fact else None
 
 
 def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[str, Any]:
@@ -180,21 +212,21 @@ def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[s
 
 
 def _meets_others(host: str, ran: Ran) -> bool:
-    """Whether ranks of a host wait for ranks of others: they must tell these, at least with a packet, that they have come."""
+    """Whether ranks of a host wait for ranks of others: they must inform these, at least with a packet, that they have come."""
     return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
 
 
 def _unknown(moved: dict[str, Any]) -> str | None:
-    """Why what left a host cannot be told, or None. Ranks of several hosts talk over TCP; some drivers count once a second."""
+    """Why what left a host is unknown, or None. Ranks of several hosts exchange messages over TCP; some drivers count once a second."""
     if moved["came_or_went"]:
-        return f"{', '.join(moved['came_or_went'])} came or went meanwhile"
+        return f"{', '.join(moved['came_or_went'])} appeared or disappeared meanwhile"
     if moved["silent"]:
-        return f"{', '.join(moved['silent'])} has no counter of what it moves"
+        return f"{', '.join(moved['silent'])} has no byte counter"
     lost = [name for kind in ("interfaces", "ports") for name, counts in moved[kind].items() if _lost(counts)]
     if lost:
-        return f"the counters of {', '.join(lost)} went back: they wrapped, or were reset"
+        return f"the counters of {', '.join(lost)} decreased: they wrapped or were reset"
     if not any(moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]):
-        return "no interface counted the packets in which the ranks talked meanwhile: its counters are not kept up, or not shown here"
+        return "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
     return None
 
 
@@ -231,7 +263,7 @@ def _inside(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] |
 
 
 def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
-    """The way in one word. Of one host's GPUs nothing is said: what is not on its loopback may be on PCIe, NVLink or in memory."""
+    """The path in one word. Unknown for one host's GPUs: what is not on its loopback may be on PCIe, NVLink or in memory."""
     inside = _inside(ran, by_host)
     if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
         (moved,) = by_host.values()
@@ -243,30 +275,27 @@ def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, d
         return None
     if _other_path(ran, hosts) is None:
         return "network"
-    return "NVLink" if any(_guess(told) == _NVLINK for told in must) else "shared memory"
+    return "NVLink" if any(map(_by_nvlink, must)) else "shared memory"
 
 
-def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> str | None:
-    """The host that shows it most clearly, in words; None when nothing shows it."""
+def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
+    """Return the host that shows it most clearly; None where nothing shows it."""
     shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
     if not shown:
         return None
     host = min(shown, key=lambda name: _ratio(hosts[name]))
     told, others = hosts[host], len(shown) - 1
-    more = f" and {others} more host{'s' if others > 1 else ''}" if others else ""
-    if _too_few_bytes(told):
-        way = "out" if _falls_short(told["out"]) else "in"
-        what = f"{format_bytes(told[way]['bytes'])} of at least {format_bytes(told[way]['at_least_bytes'])}"
-        side = "out of" if way == "out" else "into"
-    else:
-        what, side = f"{told['packets_out']} packets in {ran.iterations} iterations", "out of"
-    return f"{ran.cell.backend} moved {what} {side} {host}{more}: the bytes took another path, {_guess(told)}"
+    nvlink = _by_nvlink(told)
+    if not _too_few_bytes(told):
+        packets, iterations = told["packets_out"], ran.iterations
+        return OtherPath(ran.cell.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
+    way: Literal["out", "in"] = "out" if _falls_short(told["out"]) else "in"
+    return OtherPath(ran.cell.backend, host, way, told[way]["bytes"], told[way]["at_least_bytes"], others=others, nvlink=nvlink)
 
 
-def _guess(told: Mapping[str, Any]) -> str:
+def _by_nvlink(told: Mapping[str, Any]) -> bool:
     least_bytes = max((told[way]["at_least_bytes"] for way, _ in _WAYS if way in told), default=1)
-    nvlink = sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values())
-    return _NVLINK if nvlink >= least_bytes else "such as memory that the ranks share"
+    return sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values()) >= least_bytes
 
 
 def _too_few_bytes(told: Mapping[str, Any]) -> bool:

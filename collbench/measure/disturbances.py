@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from collbench.reason import Fact
+from collbench.units import plural
+
 # Whether other work disturbed a round: how long its ranks waited for a CPU, and whether the machine changed its state.
 
 
@@ -44,11 +47,10 @@ class HostNetwork:
         counts = {"tcp_retransmitted": self.retransmitted, "tcp_sent": self.sent}
         return counts | {name: dict(found) for name, found in (("carrier_changes", self.carrier_changes), ("errors", self.errors)) if found}
 
-    def causes(self) -> list[str]:
-        """Return one phrase for each disturbance."""
-        flaps = [f"the link of {name} changed its state {_times(count)}" for name, count in self.carrier_changes.items()]
-        again = [f"TCP sent {self.retransmitted} of {self.sent} segments again"] if self.retransmits else []
-        return [f"{what} on {self.host}" for what in (*flaps, *again)]
+    def causes(self) -> list[DisturbanceCause]:
+        """Return one fact for each disturbance."""
+        flaps = [LinkFlapped(self.host, name, count) for name, count in self.carrier_changes.items()]
+        return [*flaps, *([SegmentsRetransmitted(self.host, self.retransmitted, self.sent)] if self.retransmits else [])]
 
 
 @dataclass(frozen=True)
@@ -89,17 +91,73 @@ def stalls(samples: Sequence[tuple[str, float]], median_s: float) -> list[Stall]
     return found[:_MOST_STALLS]
 
 
-def sentence(what: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> str | None:
-    """Return what the user must know of a case `what`; None where nothing disturbed it. `paused_s`: seconds by the host that was held."""
+class LinkFlapped(Fact, frozen=True):
+    """The link of a network interface went down or up while a case was measured."""
+
+    host: str
+    interface: str
+    changes: int
+
+    def render(self) -> str:
+        """Return the fact, without a case."""
+        times = "once" if self.changes == 1 else f"{self.changes} times"
+        return f"the link of {self.interface} on {self.host} changed its state {times}"
+
+
+class SegmentsRetransmitted(Fact, frozen=True):
+    """TCP retransmitted more segments than is usual while a case was measured."""
+
+    host: str
+    retransmitted: int
+    sent: int
+
+    def render(self) -> str:
+        """Return the fact, without a case."""
+        return f"TCP retransmitted {self.retransmitted} of {self.sent} segments on {self.host}"
+
+
+class ProcessPaused(Fact, frozen=True):
+    """A process could not run for a while: it was stopped or swapped out, or its machine was asleep."""
+
+    host: str
+    seconds: float
+
+    def render(self) -> str:
+        """Return the fact, without a case."""
+        return f"a process on {self.host} was paused for {self.seconds:.1f} s"
+
+
+DisturbanceCause = LinkFlapped | SegmentsRetransmitted | ProcessPaused
+
+
+class CaseDisturbed(Fact, frozen=True):
+    """Samples of a case took far longer than its median, or a link went down or up meanwhile.
+
+    stalls  how many samples; phase, seconds: of the longest one
+    """
+
+    case: str
+    causes: tuple[DisturbanceCause, ...]
+    stalls: int = 0
+    phase: str = ""
+    seconds: float = 0.0
+    median_s: float = 0.0
+
+    def render(self) -> str:
+        """Return the sentence."""
+        why = "; ".join(cause.render() for cause in self.causes)
+        if not self.stalls:
+            return f"{self.case}: {why}"
+        more = f"; {plural(self.stalls - 1, 'more long sample')}" if self.stalls > 1 else ""
+        slow = f"a {self.phase} sample took {self.seconds:.2f} s (median {self.median_s:.3g} s{more})"
+        return f"{self.case}: {slow}: {why or 'cause unknown: the counters of the hosts show nothing'}"
+
+
+def case_disturbed(case: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
+    """Return what disturbed a case; None where nothing did. `paused_s`: seconds by the host of a paused process."""
     causes = [cause for one in hosts for cause in one.causes()]
-    causes += [f"a process on {host} was not allowed to run for {seconds:.1f} s" for host, seconds in paused_s.items()]
+    causes += [ProcessPaused(host, seconds) for host, seconds in paused_s.items()]
     if not found:
-        flapped = [cause for cause in causes if cause.startswith("the link")]
-        return f"{what}: {'; '.join(flapped)}" if flapped else None
-    first, more = found[0], f" and {len(found) - 1} more took long" if len(found) > 1 else ""
-    why = "; ".join(causes) or "no host's counters show why"
-    return f"{what}: one sample ({first.phase}) took {first.seconds:.2f} s, the median is {first.median_s:.3g} s{more}: {why}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+        flaps = tuple(cause for cause in causes if isinstance(cause, LinkFlapped))
+        return CaseDisturbed(case, flaps) if flaps else None
+    return CaseDisturbed(case, tuple(causes), len(found), found[0].phase, found[0].seconds, found[0].median_s)

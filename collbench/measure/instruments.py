@@ -13,7 +13,7 @@ from collbench.control.world import World
 from collbench.measure import counters
 from collbench.measure.counters import Counts, Gpus, entries
 from collbench.measure.crossing import Ran, evidence
-from collbench.measure.prepared_cell import Ready
+from collbench.measure.prepared_cell import PreparedCase
 from collbench.measure.telemetry import Telemetry
 from collbench.operations.cell import Cell
 
@@ -89,7 +89,7 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
 
 
 def _boost(cpus_folder: Path) -> bool | None:
-    """Turbo, as the generic driver or Intel's tells it."""
+    """Turbo, as the generic driver or Intel's reports it."""
     generic, intel = _text(cpus_folder / "cpufreq" / "boost"), _text(cpus_folder / "intel_pstate" / "no_turbo")
     if generic in ("0", "1"):
         return generic == "1"
@@ -118,8 +118,8 @@ def _lines(path: Path) -> list[str]:
 # is unknown, and so is what came or went between the readings; nothing that is unknown is ever 0.
 
 Grown = dict[str, dict[str, int | None]]
-_TELLING = ("tx_bytes", "sent_pkts")  # a port without either says nothing of what it moves; what sent_pkts counts an interface carries
-_UNCOUNTED = ("cxi", "gni", "bxi")  # networks of their own (Slingshot, Aries, BXI), whose bytes neither interfaces nor ports count
+_TELLING = ("tx_bytes", "sent_pkts")  # a port without either does not count what it moves; what sent_pkts counts an interface carries
+_UNCOUNTED = ("cxi", "gni", "bxi")  # networks of their own (Slingshot, Aries, BXI) with bytes that neither interfaces nor ports count
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Counters:
     """One reading.
 
     interfaces, ports, gpus   counters by place ("eth0", "mlx5_0/1", a GPU's PCI address); all only ever grow
-    leaving                   the interfaces whose bytes leave this host and are counted nowhere else
-    states                    by GPU what is no counter: temperature_c, slowed_by
+    leaving                   the interfaces with bytes that leave this host and are counted nowhere else
+    states                    by GPU the values that are not counters: temperature_c, slowed_by
     tcp                       segments that this host's TCP has sent, and sent again
     uncounted                 devices of networks that have no counters here
     """
@@ -143,7 +143,7 @@ class Counters:
 
 
 def read(root: str = "", gpus: Gpus | None = None) -> Counters:
-    """The counters at this moment. About 0.1 ms an interface; RDMA ports, whose driver asks the card, and GPUs take longer.
+    """The counters at this moment. About 0.1 ms an interface; RDMA ports, for which the driver asks the card, and GPUs take longer.
 
     `root` is where a copied /sys lies. Never raises: what is not there or not readable is not in the reading.
     """
@@ -158,7 +158,7 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
 
     interfaces, ports, gpus   places where something grew
     tcp             segments sent, and sent again
-    leaving         interfaces whose bytes leave this host, moved or not
+    leaving         interfaces with bytes that leave this host, moved or not
     came_or_went    places that only one of the two readings has
     silent          ports and devices that do not count what they move
     idle            ports that count it, and sent nothing
@@ -184,13 +184,13 @@ def grown(before: Mapping[str, Counts], after: Mapping[str, Counts]) -> Grown:
 
 
 def _difference(before: Counts, after: Counts) -> dict[str, int | None]:
-    """A counter that stopped being told is unknown, as one that went back."""
+    """A counter that is no longer reported is unknown, as one that decreased."""
     lost: dict[str, int | None] = dict.fromkeys((name for name in before if name not in after), None)
     steps = {name: after[name] - before[name] for name in after if name in before}
     return {**{name: step if step > 0 else None for name, step in steps.items() if step}, **lost}
 
 
-_SMALL_BYTES = 1 << 20  # a cell of smaller messages says nothing of clocks, and is the one that a second process would disturb
+_SMALL_BYTES = 1 << 20  # a case of smaller messages shows nothing about clocks, and is the one that a second process would disturb
 
 
 @dataclass
@@ -213,8 +213,8 @@ class Instruments:
         gpus = Gpus.open() if first and cuda else None
         return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
 
-    def begin(self, ready: Ready, world: World) -> None:
-        """Reads, on all ranks; nobody begins to send before every host has read."""
+    def begin(self, ready: PreparedCase, world: World) -> None:
+        """Read, on all ranks; no rank begins to send before every host has read."""
         if self.telemetry:
             self.telemetry.taken()
             self.telemetry.switch(ready.cell.size_bytes >= _SMALL_BYTES)
@@ -224,8 +224,8 @@ class Instruments:
         if len(world.hosts) > 1:  # on one host rank 0 is the only one that reads
             world.gather(None, f"{ready.cell.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
-    def end(self, ready: Ready) -> dict[str, Any]:
-        """What this process has to say at rank 0, JSON-ready."""
+    def end(self, ready: PreparedCase) -> dict[str, Any]:
+        """What this process reports to rank 0, JSON-ready."""
         own_moved = moved(self._before, read(gpus=self._of(ready.cell))) if self.reads else None
         if self.telemetry:
             self.telemetry.switch(False)
@@ -246,8 +246,8 @@ class Instruments:
         return self.gpus if cell.device == "cuda" else None
 
 
-def told(ready: Ready, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
-    """At rank 0, from what every process said at the `end`: the row's evidence "moved"."""
+def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
+    """At rank 0, from the reports of all processes at the `end`: the row's evidence "moved"."""
     hosts = [member.host for member in world.members]
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
     by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}

@@ -19,7 +19,7 @@ from collbench.operations.program import MAX_ARGS, Call, NativeCall, Program
 
 _NOT_READY, _IN_PROGRESS = 600, 7  # cuda.h, nccl.h
 _IN_DEVICE, _IN_LIBRARY, _LATE = -2, -3, -4
-_SHARE = 0.75  # of the deadline: there must be time to ask who is missing, and to give up in order, before the watchdog ends the process
+_SHARE = 0.75  # of the deadline: this leaves time to find the missing ranks and to end in order, before the watchdog ends the process
 Words = ctypes.Array[ctypes.c_uint64]
 
 
@@ -33,7 +33,7 @@ class Failure:
 
 
 class Broken(Exception):
-    """A sample broke off; `failure` says where."""
+    """A sample failed; `failure` has the call and the code."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -41,7 +41,7 @@ class Broken(Exception):
 
 
 class OnDevice:
-    """Runs a program whose calls only enqueue work.
+    """Runs a program of calls that only enqueue work.
 
     enqueue_s   the host's seconds per sample of the last run, [n]
     """
@@ -157,7 +157,7 @@ def _each(function: Callable[..., int], arguments: Sequence[Sequence[int]] | zip
 
 
 def _call_all(slots: NativeSlots, slot: int, place: int, iteration: int) -> None:
-    """Every call of a slot; `place` is where the first one stands in the program, -1 in the synchronisation."""
+    """Every call of a slot; `place` is the position of the first one in the program, -1 in the synchronisation."""
     for i in range(slots.structs[slot].n):
         call = slots.structs[slot].calls[i]
         code = _function(call.call, len(call.words))(*map(ctypes.c_uint64, call.words))
@@ -181,7 +181,7 @@ class Timed:
     sync       the calls before each sample, or None
     meeting    the calls before the first sample of a run, where there are none before each
     clock      the backend's clock
-    progress   a word that says how far the loop is, for the watchdog
+    progress   a word with the last complete iteration, for the watchdog
     parting    the calls after the last sample of a run, for ranks that have nothing to call and yet must stay; or None
     """
 
@@ -243,7 +243,7 @@ class Loop:
             self._meeting.run(1)
         try:
             samples = self._run_once(n, batch, first)
-        finally:  # whoever waits for this rank there learns nothing of a failure here
+        finally:  # ranks that wait for this one there do not learn of a failure here
             if self._parting:
                 self._parting.run(1)
         self.iterations_run += n * batch * self.iterations
@@ -272,7 +272,7 @@ class Loop:
         return samples
 
     def _explained(self, call: int, code: int) -> str:
-        """An error code in the words of the library whose call failed."""
+        """An error code in the words of the library of the call."""
         failed = self._timed.program if call >= 0 or self._timed.sync is None else self._timed.sync
         return failed.explain(code)
 

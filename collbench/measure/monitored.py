@@ -1,4 +1,4 @@
-"""A cell measured under watch: canary, CPUs and the hosts' counters before and after; again when the machine changed its state."""
+"""A monitored measurement of a case: state probe, CPUs and the hosts' counters before and after; again when the machine state changed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from collbench.control.world import World
 from collbench.measure import disturbances
-from collbench.measure.crossing import bypassed
-from collbench.measure.disturbances import HostNetwork, Stall, of_host, stalls
+from collbench.measure.crossing import OtherPath, bypassed
+from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
 from collbench.measure.instruments import Instruments, between, noticeable, now, told
-from collbench.measure.prepared_cell import Ready, time_cell
+from collbench.measure.prepared_cell import PreparedCase, time_cell
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measured, slowest
 from collbench.measure.sync import shared_page
 from collbench.native.library import CanaryStruct, library
 
-# The canary: a short measurement of the machine itself, before and after each cell.
+# The state probe: a short measurement of the machine itself, before and after each case.
 #
 # A cache line that two cores pass back and forth takes 65 or 260 ns on the same machine, and flips by itself; every latency
 # below some microseconds flips with it. Where a rank has no partner on its host, or ranks share cores, a fixed piece of work
@@ -38,8 +38,8 @@ _DEADLINE_S = 0.02
 _LINE_BYTES = 128  # two lines: the next one is fetched along
 
 
-class Canary:
-    """Made by all ranks of the world together; `sing` is called by all of them at the same moment."""
+class StateProbe:
+    """Made by all ranks of the world together; `measure` is called by all of them at the same moment."""
 
     def __init__(self, world: World) -> None:
         mates = [member.rank for member in world.on_host()]
@@ -53,7 +53,7 @@ class Canary:
                 line = here + place // 2 * _LINE_BYTES
                 self._ball = CanaryStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
 
-    def sing(self) -> float | None:
+    def measure(self) -> float | None:
         """Seconds of a round trip or of the piece of work: the median of some blocks. None where it could not be measured."""
         native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
         if native is None or (self.kind == "cache line" and self._ball is None):
@@ -71,10 +71,10 @@ def _middle(elapsed: NDArray[np.int64]) -> float:
     return float(sorted(elapsed.tolist())[len(elapsed) // 2])
 
 
-def canary(world: World) -> Canary | None:
-    """A canary, or None where the native loop was not built at some rank."""
-    lacking = world.first(None if library() else "no native loop", "looking for a canary")
-    return None if lacking else Canary(world)
+def state_probe(world: World) -> StateProbe | None:
+    """A state probe, or None where the native loop was not built at some rank."""
+    lacking = world.first(None if library() else "no native loop", "preparing the state probe")
+    return None if lacking else StateProbe(world)
 
 
 def flipped(before: float | None, after: float | None) -> bool:
@@ -88,15 +88,15 @@ _LAUNCH_BOUND = 0.8  # of the device's time: with so much host time per call it 
 
 
 @dataclass(frozen=True)
-class Watched:
+class MonitoredMeasurement:
     """A measurement and what was seen around it, at rank 0.
 
-    canary_s   {"before", "after"}: the slowest rank's canary, None unknown; empty without a canary
-    silent     two ranks of a host could not run at the same time, so that the canary was not heard
+    canary_s   {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
+    silent     two ranks of a host could not run at the same time, so that the state probe gave no value
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
     preempted  how often the rank that fared worst lost its core
-    repeats    how often the cell was measured again because the canary had flipped; flipped: it did again the last time
-    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters say ("moved"), and the host's seconds per call
+    repeats    how often the case was measured again because the machine state had changed; flipped: it did again the last time
+    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters show ("moved"), and the host's seconds per call
                ("enqueue_s") where calls only enqueue
     launch_bound   whether these seconds, not the device's work, were timed
     telemetry  by host the samples taken meanwhile
@@ -131,31 +131,33 @@ class Watched:
         }
         return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
 
-    def disturbance(self, title: str, hosts: Sequence[str]) -> str | None:
-        """Return one sentence about stalls and links that went down; None without. `hosts`: the host of each rank."""
+    def disturbance(self, title: str, hosts: Sequence[str]) -> CaseDisturbed | None:
+        """Return what stalls and links that went down show; None without. `hosts`: the host of each rank."""
         paused = {hosts[int(rank)]: seconds for rank, seconds in self.paused_s.items() if int(rank) < len(hosts)}
-        return disturbances.sentence(title, self.stalls, self.networks, paused)
+        return disturbances.case_disturbed(title, self.stalls, self.networks, paused)
 
     @property
-    def other_path(self) -> str | None:
-        """How the bytes went past the network, one sentence: no percentage of the network's ceiling then. None when they did not."""
+    def other_path(self) -> OtherPath | None:
+        """The path that the bytes took instead of the network: then the row has no percentage. None where they took the network."""
         return bypassed(self.evidence)
 
 
-def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, instruments: Instruments | None = None) -> Watched | None:
-    """Runs the protocol on all ranks, again while the canary flips and the budget allows; the result is at rank 0.
+def watch(
+    ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
+) -> MonitoredMeasurement | None:
+    """Run the protocol on all ranks, again while the machine state changes and the budget allows; the result is at rank 0.
 
     Without `instruments` no counter is read.
     """
-    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: looking at the machine"
+    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: reading the machine state"
     loop_s = 0.0
     while True:
-        before = canary.sing() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
+        before = canary.measure() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
         if instruments:
             instruments.begin(ready, world)
         began, paused_s = now(), world.watchdog.paused_s
         measured = time_cell(ready, world, budget)
-        span, after = between(began, now()), canary.sing() if canary else None
+        span, after = between(began, now()), canary.measure() if canary else None
         mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
         seen = instruments.end(ready) if instruments else {}
@@ -173,18 +175,20 @@ def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, ins
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
 
-def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: bool, repeats: int) -> Watched:
+def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: bool, repeats: int) -> MonitoredMeasurement:
     canaries = {when: _largest(one[when] for one in everyone) for when in ("before", "after")}
     changed = any(flipped(one["before"], one["after"]) for one in everyone)
     stolen = _largest(one["stolen"] for one in everyone)
     silent = listening and None in canaries.values()
     paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(everyone) if one["paused_s"]}
     preempted = max(one["preempted"] for one in everyone)
-    return Watched(measured, canaries if listening else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
+    return MonitoredMeasurement(measured, canaries if listening else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
 
 
-def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None) -> Watched:
-    """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
+def _with_evidence(
+    found: MonitoredMeasurement, ready: PreparedCase, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None
+) -> MonitoredMeasurement:
+    """Add what the hosts' counters and the host's share of the time show; computed when the ranks no longer wait for it."""
     paused = {"paused_s": found.paused_s} if found.paused_s else {}
     evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
     networks = _networks(world, everyone)
@@ -201,7 +205,7 @@ def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[di
 
 
 def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
-    """Return what disturbed the network of each host; nothing on one host, whose ranks need no network."""
+    """Return what disturbed the network of each host; nothing on one host, where ranks need no network."""
     if len(world.hosts) < 2:
         return ()
     hosts = (member.host for member in world.members)
@@ -250,15 +254,15 @@ class Watch:
 
 
 @contextmanager
-def watched(world: World, probe: Canary | None) -> Iterator[Watch]:
+def watched(world: World, probe: StateProbe | None) -> Iterator[Watch]:
     """Watch all ranks of the world during the block; they all enter and leave it together."""
     found = Watch()
-    before = probe.sing() if probe else None
+    before = probe.measure() if probe else None
     began, waited = time.monotonic_ns(), _waited_ns()
     yield found
     wall, more = time.monotonic_ns() - began, _waited_ns()
     share = (more - waited) / wall if waited is not None and more is not None and wall > 0 else 0.0
-    mine = [min(max(share, 0.0), 1.0), flipped(before, probe.sing() if probe else None)]
+    mine = [min(max(share, 0.0), 1.0), flipped(before, probe.measure() if probe else None)]
     gathered = world.gather(mine, "gathering what disturbed the round")
     found.ranks = [Disturbance(float(share), bool(flip)) for share, flip in gathered or ()]
 

@@ -1,4 +1,4 @@
-"""What NCCL says of the paths it takes: its log on each rank, what it chose for a cell in an untimed call, RAS when nothing moves."""
+"""The paths that NCCL uses: its log on each rank, its choices for a case in an untimed call, RAS when nothing moves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from collbench.operations.cell import Cell
 # Whether a run used GPUDirect RDMA: what NCCL's log shows of its connections, what the ports counted, and what the machines could do.
 #
 # A connection line is a way that was opened; only with bytes on the ports it is one that was used. Where NCCL shows none, the machine
-# tells whether it could have been.
+# shows whether it could have been.
 
 _NET = "NET/"
 _MOST_HOSTS = 4
@@ -51,9 +51,9 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
         return _not_used(facts, machines, net)
     if not (facts["gdr"]["send"] and facts["gdr"]["receive"]):
         way = "[send]" if facts["gdr"]["send"] else "[receive]"
-        return Capability("unknown", f"NCCL's log shows it for {way} alone: the lines of the other direction are missing")
+        return Capability("unknown", f"NCCL's log shows it only for {way}: the lines of the other direction are missing")
     if rdma_bytes == 0:
-        return Capability("capable, not used", f"{told}, but no RDMA port moved a byte: nothing went that way")
+        return Capability("capable, not used", f"{told}, but no RDMA port moved any bytes: that path was not used")
     return Capability("proven used", told)
 
 
@@ -63,12 +63,12 @@ def _but(facts: Mapping[str, Any]) -> str:
     if not hosts:
         return ""
     more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    return f"; not all of {', '.join(hosts[:_MOST_HOSTS])}{more}"
+    return f"; not all on {', '.join(hosts[:_MOST_HOSTS])}{more}"
 
 
 def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) -> Capability:
     could = _could(machines)
-    why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log names no connection"
+    why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log lists no connections"
     if could.state == "not capable":
         return could
     told = f"{why}; {could.why}"
@@ -100,7 +100,7 @@ def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None
     return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)
 
 
-# What the logs of a job's ranks say together, ready for a row's evidence and run.json, and in one sentence.
+# The logs of a job's ranks together, ready for a row's evidence and run.json, and in one sentence.
 
 _MOST_WARNINGS = 20
 _MOST_CHOICES = 256
@@ -114,7 +114,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
     transports  by name how many connections; channels: by transport the channels that use it
     nics        by NCCL's words the device's name: {"NET/IB/0": "mlx5_0:1/IB"}
     gdr         {"send", "receive"}: a line proves that direction; "staged": connections of RDMA without it; "refused": HCAs
-    choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL says it has
+    choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL reports
     """
     return {
         "version": log.version, "net": log.net, "transports": dict(log.transports), "channels": _channels(log), "nics": _nics(log),
@@ -124,7 +124,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
 
 
 def choices_of(log: NcclLog) -> list[dict[str, Any]]:
-    """[{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None where NCCL does not tell."""
+    """[{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None where NCCL does not log it."""
     return [
         dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
         for (collective, size), choices in log.choices.items()
@@ -135,7 +135,7 @@ def choices_of(log: NcclLog) -> list[dict[str, Any]]:
 def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The facts of all processes as one: as in `summary`, and
 
-    processes   how many, told: how many of them had a log; why the first of the others had none
+    processes   how many, `told`: how many of them had a log; why the first of the others had none
     hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
     nics        by NCCL's words all names: hosts may number theirs differently
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
@@ -149,7 +149,7 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "gdr": _gdr(told), "hosts_without_gdr": sorted({each["host"] for each in told if _undirect(each["transports"])}),
         "stated": {kind: max(each["stated"].get(kind, 0) for each in told) for kind in _kinds(told)}, "choices": _merged(told),
         "warnings": list(dict.fromkeys(text for each in told for text in each["warnings"]))[:_MOST_WARNINGS],
-        "sentence": sentence(channels) if channels else why or "NCCL's log names no connection",
+        "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
     }  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def _kinds(told: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # A rank's own log of NCCL: asked for before NCCL is loaded, kept on the node, read at the end, and gone afterwards.
 #
-# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL says those at the start and when it connects, never once a call is running. TUNING is
+# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL logs those at the start and when it connects, never once a call is running. TUNING is
 # different: since 2.20 it writes one line per call (per call of rank 0 until 2.23), from the thread that enqueues, and the file is
 # flushed after every line (src/debug.cc): a microsecond or more in the very path that is timed. So TUNING is off while anything is
 # timed. What NCCL chooses is asked in a `witness`: one untimed call with TUNING on, for which the library reads its settings anew.
@@ -291,7 +291,7 @@ class DebugLog:
             self._choices += found
 
     def facts(self) -> dict[str, Any]:
-        """What this process's log tells, JSON-ready (see `nccl_summary.summary`), or {"host", "why"}. Reads it; never raises."""
+        """The content of this process's log, JSON-ready (see `nccl_summary.summary`), or {"host", "why"}. Reads it; never raises."""
         told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
             return {**told, "why": self.why}
@@ -303,7 +303,7 @@ class DebugLog:
         return found
 
     def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
-        """`env` as the user gave it, without what was set for this log: that is no difference between two runs."""
+        """Return `env` as the user set it, without what was set for this log, which is not a difference between two runs."""
         kept = {name: value for name, value in env.items() if name not in self._before}
         return kept | {name: value for name, value in self._before.items() if value is not None}
 
@@ -368,13 +368,13 @@ def _of_user(env: Mapping[str, str], name: str) -> str | None:
 
 def _not_ours(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
     if not level:
-        return DebugLog(env, why=f"{_FILE} is set without {_LEVEL}, so that NCCL writes nothing: unset it, or set {_LEVEL}=INFO")
+        return DebugLog(env, why=f"{_FILE} is set without {_LEVEL}, so NCCL writes no log: unset it, or set {_LEVEL}=INFO")
     if level.strip().upper() not in _ENOUGH:
-        return DebugLog(env, why=f"{_LEVEL}={printable(level)} is set, which tells no paths: unset it, or set INFO")
+        return DebugLog(env, why=f"{_LEVEL}={printable(level)} is set, which logs no paths: unset it, or set INFO")
     if not file or file.startswith("/dev/"):
-        return DebugLog(env, why=f"{_LEVEL} is set and goes to the output: unset it, or set {_FILE}=/tmp/nccl.%h.%p.log, too")
+        return DebugLog(env, why=f"{_LEVEL} is set and is written to the output: unset it, or set {_FILE}=/tmp/nccl.%h.%p.log, too")
     if "%p" not in file.replace("%%", ""):
-        return DebugLog(env, why=f"{_FILE}={printable(file)} has no %p, so that ranks of a host overwrite one another: add it")
+        return DebugLog(env, why=f"{_FILE}={printable(file)} has no %p, so the ranks of a host overwrite each other's log: add %p")
     return DebugLog(env, file=Path(_expanded(file)))
 
 
@@ -421,14 +421,14 @@ _SECTION = re.compile(r"^(Errors|Warnings)\s*\n=+\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Answer:
-    """`sentence`: what RAS says, None when it could not be asked, with the reason in `why`."""
+    """`sentence`: the report of RAS, None when it could not be reached, with the reason in `why`."""
 
     sentence: str | None
     why: str | None = None
 
 
 def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
-    """What NCCL's RAS says about the job of this host. Never raises, trusts nothing it reads.
+    """Return the report of NCCL's RAS about the job of this host. Never raises, trusts nothing it reads.
 
     It takes no longer than the deadline; to find the address of a host's name may take longer.
     """
@@ -436,7 +436,7 @@ def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
         return Answer(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
     place = _place(env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}")
     if place is None:
-        return Answer(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is no HOST:PORT")
+        return Answer(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is not a valid HOST:PORT")
     where = f"{printable(place[0], 80)}:{place[1]}"
     try:
         with _Client(place, deadline_s) as client:
@@ -445,7 +445,7 @@ def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
         return Answer(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return Answer(None, f"NCCL's RAS at {where} could not be asked ({printable(why, 120)}); NCCL has it since 2.24")
+        return Answer(None, f"NCCL's RAS at {where} cannot be reached ({printable(why, 120)}); NCCL has RAS since 2.24")
 
 
 class _Client:
@@ -512,15 +512,15 @@ def _place(address: str) -> tuple[str, int] | None:
 def _sentence(answer: str) -> str:
     """Of JSON or of text."""
     if not answer.strip():
-        raise ValueError("says nothing")
+        raise ValueError("sends an empty answer")
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):
         if answer.lstrip().startswith("{"):
-            raise ValueError("its answer ends early") from None
+            raise ValueError("sends an incomplete answer") from None
         return _of_text(answer)
     if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
-        raise ValueError("says something unknown")
+        raise ValueError("sends an answer of an unknown form")
     return _of_json(document["communicators"])
 
 
@@ -540,7 +540,7 @@ def _of_json(communicators: list[Any]) -> str:
         more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
         return f"NCCL's RAS: {_short('; '.join(parts[:_MOST_NAMED]))}{more}"
     ranks = max((len(_ranks(each, "ranks")) for each in known), default=0)
-    return f"NCCL's RAS hears all {ranks} ranks, and none lags behind" if ranks else "NCCL's RAS knows no communicator"
+    return f"NCCL's RAS reaches all {ranks} ranks, and none is behind" if ranks else "NCCL's RAS lists no communicators"
 
 
 def _missing(communicator: dict[str, Any]) -> Iterator[str]:
@@ -654,6 +654,6 @@ def rdma_bytes(moved: dict[str, Any]) -> int | None:
 
 
 def ask_ras() -> str:
-    """What NCCL's RAS says about ranks that lag or are gone, or why it does not."""
+    """Return the report of NCCL's RAS about ranks that are behind or gone, or why it has none."""
     answer = ask(os.environ)
-    return answer.sentence or answer.why or "NCCL's RAS says nothing"
+    return answer.sentence or answer.why or "NCCL's RAS reports nothing"

@@ -1,4 +1,4 @@
-"""One cell from allocation to row, on all ranks in step."""
+"""One case prepared on all ranks in step: groups, buffers, program and first call; its timing, verification and release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning
 from collbench.backends.host import AnyBuffers
@@ -22,14 +22,15 @@ from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
-from collbench.units import format_time
+from collbench.reason import Fact
+from collbench.units import format_time, plural
 
-_BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, of which the seeds are 1 apart
 T = TypeVar("T")
 _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
-class Wrong(Protocol):
+class DataError(Protocol):
     """What verification found at one rank: how many elements (of a barrier: 1), and a sentence about it."""
 
     @property
@@ -47,12 +48,12 @@ class Wrong(Protocol):
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedCase:
     """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
 
     checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
     synchronised: whether the ranks meet before each sample, not only before the first of a look.
-    program: what `loop` runs, for whoever joins it with others. must: of several operations in one what crosses hosts; None: it is one.
+    program: what `loop` runs, to be joined with others. must: of several operations in one what crosses hosts; None: it is one.
     """
 
     operation: Operation
@@ -68,13 +69,13 @@ class Ready:
 
     @property
     def timed(self) -> list[int]:
-        """The ranks whose time counts, ascending: of a pair the first, else all."""
+        """The timed ranks, ascending: of a pair the first, else all."""
         each = (group[:1] if self.operation.pair else group for group in self.groups)
         return sorted(rank for ranks in each for rank in ranks)
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What this process can say of the cell's circumstances."""
+        """What this process knows of the case's conditions."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         loop = "native" if self.loop.native else "python"
         return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
@@ -94,7 +95,7 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], worl
 
 
 @dataclass(frozen=True)
-class Stage:
+class BackendContext:
     """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample.
 
     each_time: whether they may meet before each sample; else only before the first of a look.
@@ -118,16 +119,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be made ready: a cell over these groups, on a backend's stage, with so many buffers in turn (None: the cell's own)."""
+    """What to prepare: a case over these groups, in a backend's context, with so many buffers in turn (None: the case's own)."""
 
     operation: Operation
     cell: Cell
-    stage: Stage
+    stage: BackendContext
     groups: Groups
     slots: int | None = None
 
 
-def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
+def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: World) -> PreparedCase | str:
     """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
 
     Pairs, and the groups of a cell with a tuning, are its own: made here, to be released with the cell.
@@ -135,7 +136,9 @@ def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Rea
     return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
 
 
-def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World, *, slots: int | None = None) -> Ready | str:
+def prepare_over(
+    operation: Operation, cell: Cell, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
+) -> PreparedCase | str:
     """The same over groups that are given, such as one round of pairs, and with so many buffers in turn (None: the cell's own)."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     asked = _Asked(operation, cell, stage, groups, slots)
@@ -152,8 +155,8 @@ def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage,
     return ready
 
 
-def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> Ready | str:
-    """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
+def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | str:
+    """On GPUs no rank binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
     cell = asked.cell
     with _at(cell, world, "allocating"):
         buffers = _try(lambda: _filled(asked, mine))
@@ -188,7 +191,7 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
     return made if isinstance(made, str) else tuple(group for group in made if group)
 
 
-def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
+def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
     """The loops over a program."""
     operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
     alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
@@ -197,7 +200,7 @@ def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
     parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
-    return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
+    return PreparedCase(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
@@ -206,7 +209,7 @@ def _to_check(timed: Timed, operation: Operation) -> Timed:
     return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
 
 
-def release(ready: Ready, backend: Backend) -> None:
+def release(ready: PreparedCase, backend: Backend) -> None:
     """Frees the groups that were made for this cell alone."""
     _release(ready.operation, ready.cell, backend, ready.mine)
 
@@ -222,8 +225,8 @@ def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
-    """Under the watchdog's eyes; work that does not end is told with its cell."""
+def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
+    """Run under the watchdog; an error of work that does not end names its case."""
     try:
         with _at(ready.cell, world, what):
             yield
@@ -231,7 +234,7 @@ def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
         raise Unfinished(f"{ready.cell.title()}: {error}") from None
 
 
-def _trial(ready: Ready, world: World) -> str | None:
+def _trial(ready: PreparedCase, world: World) -> str | None:
     """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
     try:
         with phase(ready, world, "the first call"):
@@ -270,7 +273,7 @@ def _try(make: Callable[[], T]) -> T | str:
         return str(error) or "not enough memory"
 
 
-def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
+def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measured | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
     cell, each = ready.cell, ready.loop.iterations
     plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
@@ -278,8 +281,8 @@ def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
         return measure(ready.loop, world, plan, cell.title())
 
 
-def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
-    """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
+def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
+    """Refill the timed buffers, run the timed program again per slot and compare; at rank 0 what was found wrong."""
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
         for _ in range(calls):
@@ -292,8 +295,8 @@ def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None
     return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
 
 
-def mismatches_in(ready: Ready, slot: int) -> list[dict[str, Any]]:
-    """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
+def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
+    """What this process's ranks received wrong in a slot; ranks are named by their rank in the job."""
     found: list[dict[str, Any]] = []
     for group, buffers in zip(ready.mine, ready.buffers, strict=True):
         wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
@@ -305,7 +308,7 @@ def mismatches_in(ready: Ready, slot: int) -> list[dict[str, Any]]:
 #
 # In turn some ranks enter late. All meet over the control plane, the late one then waits; every other rank notes when it left, counted
 # from before it came to that meeting. The late one enters at least its delay after the meeting, which cannot end before all have come:
-# who left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
+# which left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
 # barrier only when the delay had passed, the turn is repeated with a longer one.
 
 _MOST_LATE = 4
@@ -336,10 +339,10 @@ class LeftEarly:
         return asdict(self)
 
 
-def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
+def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
     """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
 
-    0 calls where it cannot be told: ranks of one process, or of a backend that makes them up, have no time of their own.
+    0 calls where it is unknown: ranks of one process, or of a backend that simulates them, have no time of their own.
     """
     found: dict[int, LeftEarly] = {}
     told = True
@@ -351,14 +354,14 @@ def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEa
     return calls if told or found else 0, [found[rank] for rank in sorted(found)]
 
 
-def _late_ranks(ready: Ready) -> list[int]:
-    """Who is late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
+def _late_ranks(ready: PreparedCase) -> list[int]:
+    """The ranks that are late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
     n = len(ready.groups[0])
     return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
-def _turn(ready: Ready, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
-    """(whether every other rank came to the barrier in time to be told, who left early), after three attempts at most."""
+def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
+    """(whether every other rank came to the barrier in time, the ranks that left early), after three attempts at most."""
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
@@ -369,7 +372,7 @@ def _turn(ready: Ready, world: World, late: int) -> tuple[bool, list[LeftEarly]]
     return False, early
 
 
-def _meeting_s(ready: Ready, world: World) -> float:
+def _meeting_s(ready: PreparedCase, world: World) -> float:
     """How long a meeting takes the slowest rank; the same at all ranks, which come out of it close together."""
     world.agree(None, _what(ready))
     began = time.monotonic()
@@ -377,8 +380,8 @@ def _meeting_s(ready: Ready, world: World) -> float:
     return max(world.agree(time.monotonic() - began, _what(ready)))
 
 
-def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str, Any]:
-    """One barrier: who of this process's ranks left early, of how many it can be told, and whether they came too late for that."""
+def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
+    """One barrier: which of this process's ranks left early, of how many this is known, and whether they came too late for that."""
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()
     world.agree(None, _what(ready))
@@ -396,14 +399,14 @@ def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str,
     }  # fmt: skip
 
 
-def _what(ready: Ready) -> str:
+def _what(ready: PreparedCase) -> str:
     return f"{ready.cell.title()}: verifying"
 
 
 # One of many measurements: a prepared cell, timed by the short protocol.
 
 
-def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:
+def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measured | None:
     """Runs the short protocol on all ranks; the result is at rank 0."""
     cell = ready.cell
     plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
@@ -411,24 +414,55 @@ def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:
         return measure(ready.loop, world, plan, cell.title())
 
 
-# Sentences on data that arrived wrong between places, for launches that measure rounds of them.
+# Wrong data between places, for launches that measure rounds of them.
 
-_TOLD = 4  # groups that are told one by one, and places that are named of each
+_MOST_LISTED = 4  # groups, and places of each
 
 
-def wrong_data(names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: str) -> list[str]:
-    """A sentence for each group with wrong data, of many the first, and how many more of `what` ("pairs") there are.
+class WrongDataFound(Fact, frozen=True):
+    """Wrong data arrived within a group of places.
+
+    places    the first of them; count: how many there are
+    elements  that differ from what was sent; detail: what the first rank found
+    """
+
+    places: tuple[str, ...]
+    count: int
+    elements: int
+    detail: str = ""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        if self.count > len(self.places):
+            where = f"among {', '.join(self.places)} and {self.count - len(self.places)} more"
+        else:
+            where = f"between {' and '.join(self.places)}" if self.count > 1 else f"inside {self.places[0]}"
+        differ = "differs" if self.elements == 1 else "differ"
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"wrong data {where}: {plural(self.elements, 'element')} {differ} from what was sent{detail}"
+
+
+class MoreWrongData(Fact, frozen=True):
+    """Further pairs or groups with wrong data, which are not listed."""
+
+    count: int
+    what: Literal["pair", "group"]
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"wrong data in {plural(self.count, f'more {self.what}')}"
+
+
+def wrong_data(
+    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
+) -> list[WrongDataFound | MoreWrongData]:
+    """Return a fact for each group with wrong data, of many the first ones, and how many more there are.
 
     met: (places, how many elements were not what was sent, what the first rank found), as measured; None: not compared, nothing found.
     """
-    bad = [(_who(names, places), wrong, f" ({detail})" if detail else "") for places, wrong, detail in met if wrong]
-    said = [f"wrong data {who}: {wrong} elements are not what was sent{detail}" for who, wrong, detail in bad[:_TOLD]]
-    return [*said, *([f"wrong data in {len(bad) - _TOLD} more {what}"] if len(bad) > _TOLD else [])]
-
-
-def _who(names: Sequence[str], places: Sequence[int]) -> str:
-    """ "between a and b", "inside a", or of many places "among a, b, c, d and 60 more"."""
-    known = [names[place] for place in places[:_TOLD]]
-    if len(places) > _TOLD:
-        return f"among {', '.join(known)} and {len(places) - _TOLD} more"
-    return f"between {' and '.join(known)}" if len(places) > 1 else f"inside {known[0]}"
+    bad = [
+        WrongDataFound(tuple(names[place] for place in places[:_MOST_LISTED]), len(places), wrong, detail or "")
+        for places, wrong, detail in met if wrong
+    ]  # fmt: skip
+    left = len(bad) - _MOST_LISTED
+    return [*bad[:_MOST_LISTED], *([MoreWrongData(left, what)] if left > 0 else [])]

@@ -1,4 +1,4 @@
-"""One probe per host of the launch this process belongs to, or of this host alone; rank 0 has the machines and speaks for all."""
+"""One probe per host of the launch this process belongs to, or of this host alone; rank 0 has the machines and reports for all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collbench.control.world import World
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.info import LaunchInfo
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
@@ -27,7 +27,7 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
     with _joined(info, timeout_s) as world:
         machines = probed(world)
         code = tell(machines) if machines is not None else FINE
-        return world.decide(code, "telling what was probed")
+        return world.decide(code, "reporting the probed hosts")
 
 
 def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:
@@ -43,7 +43,7 @@ def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int])
 
 
 def launched(env: Mapping[str, str]) -> bool:
-    """Whether a launcher started this process. Raises UsageError where it says so in words that nobody understands."""
+    """Whether a launcher started this process. Raises UsageError where its variables are invalid."""
     return _launch(env) is not None
 
 
@@ -73,7 +73,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
     except BaseException as error:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
         if world.rank == 0 and why is error:
-            say(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
+            report_error(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
         why.said = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:

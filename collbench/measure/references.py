@@ -167,7 +167,7 @@ _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [operation_Block([x
 def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: float) -> HostRates:
     """Return copy (and sum) rates at every size of `cells`, measured by all ranks of the world at once.
 
-    All sizes are measured in turn, in two rounds; those whose rounds differ again, up to three times. `share` bounds the seconds per
+    All sizes are measured in turn, in two rounds; those with rounds that differ again, up to three times. `share` bounds the seconds per
     size and round. The slowest rank of rank 0's host counts.
     """
     kinds = ("copy", "sum") if with_sum else ("copy",)

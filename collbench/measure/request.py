@@ -53,7 +53,7 @@ class Request:
     timeout_s      deadline of every wait
     seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
     out            the run folder, or None for runs/<time>-<operation>-<id>
-    resume         the folder of a run that is to be gone on with, or None
+    resume         the folder of the run to continue, or None
     resume_if_exists  whether a run in `out` is gone on with, if there is one
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0

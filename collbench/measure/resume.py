@@ -17,11 +17,13 @@ from collbench.measure.session import Work, ranks_of
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
+from collbench.reason import Fact
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row
 from collbench.results.store import parse_object, read_object, to_line
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 pass
 
 
-# Whether a run would be the same again: what was asked for, of which software, where. What differs is told in a sentence.
+# Whether a run would be the same again: what was requested, of which software, where.
 
 _IDENTITY = (*SERIES, "size_bytes")
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
@@ -52,7 +54,7 @@ def _named(item: Work, world: World) -> tuple[Row, Row]:
 
 
 def key_of(row: Row) -> Key:
-    """What tells the row's cell apart from all others of a run. The pairs of a point-to-point cell follow from the ranks."""
+    """What distinguishes the row's case from all others of a run. The pairs of a point-to-point case follow from the ranks."""
     operation = operations().get(row.operation)
     known = replace(row, group="all") if operation and operation.pair else row
     return tuple(getattr(known, name) for name in _IDENTITY)
@@ -105,7 +107,7 @@ def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> st
 
 
 def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, text) of all that must be the same, the most telling first."""
+    """(name, text) of all that must be the same, the most important first."""
     yield "collbench", str(info.get("collbench"))
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
@@ -116,11 +118,11 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _texts("", steering(_object(info.get("environment"))))
     suite, wanted = _object(info.get("suite")), _object(info.get("asked"))
     yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
-    yield "what was asked for", "recorded" if wanted else "not recorded"
+    yield "what was requested", "recorded" if wanted else "not recorded"
     yield from _texts("", wanted.get("options"))
-    yield from _texts("the cells' ", wanted.get("values"))
-    yield "the number of cells", str(wanted.get("cells"))
-    yield "how the cells are put together (SHA-256)", str(wanted.get("digest"))
+    yield from _texts("the cases' ", wanted.get("values"))
+    yield "the number of cases", str(wanted.get("cells"))
+    yield "how the cases are arranged (SHA-256)", str(wanted.get("digest"))
 
 
 def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
@@ -201,11 +203,47 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+class RunResumed(Fact, frozen=True):
+    """A run continues in the folder of an earlier one: so many of its cases are stored already."""
+
+    path: str
+    stored: int
+    cases: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        left = self.cases - self.stored
+        known = f"{self.path} has {self.stored} of {plural(self.cases, 'case')}"
+        return f"{known}: {left} {'is' if left == 1 else 'are'} measured now" if left else f"{known}: the run is complete"
+
+
+class LockTakenOver(Fact, frozen=True):
+    """The process that wrote into a run folder ended without removing its lock."""
+
+    path: str
+    owner: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.path} was locked by {self.owner}, which has ended: the lock is replaced"
+
+
+class LineCut(Fact, frozen=True):
+    """The last line of a file of a resumed run was incomplete, and was removed."""
+
+    name: str
+    cut_bytes: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.name} ended with an incomplete line: {plural(self.cut_bytes, 'byte')} removed"
+
+
 @dataclass
 class Stored:
     """What a run has already: nothing, but for one that is resumed. All but `done` and `resumed` at rank 0 alone.
 
-    info     what run.json says of this launch
+    info     the part of run.json about this launch
     rows     by the place of their cell in the work; done: these places
     cut      bytes of lines that a kill had left unfinished, by file
     """
@@ -217,16 +255,15 @@ class Stored:
     done: frozenset[int] = frozenset()
     resumed: bool = False
 
-    def notes(self, total: int) -> list[str]:
-        """Sentences for the user about a run that is resumed, of so many cells."""
+    def notes(self, total: int) -> list[Fact]:
+        """Return what the user should know of a run that is resumed, of so many cases."""
         if not (self.resumed and self.folder):
             return []
-        path, left = self.folder.path, total - len(self.rows)
-        known = f"{path} has {len(self.rows)} of {total} cells"
-        said = [f"{known}, {left} are measured now" if left else f"{known}: it is complete, nothing is measured"]
+        path = str(self.folder.path)
+        found: list[Fact] = [RunResumed(path, len(self.rows), total)]
         if self.folder.taken_over:
-            said.append(f"{path} was held by {self.folder.taken_over}, which has ended without giving it up")
-        return said + [f"{name} ended in the middle of a line: {count} bytes were cut off" for name, count in self.cut.items()]
+            found.append(LockTakenOver(path, self.folder.taken_over))
+        return found + [LineCut(name, count) for name, count in self.cut.items()]
 
     def go_on(self, topology: dict[str, Any]) -> None:
         """Stores the topology; of a resumed run notes that it goes on. Raises UsageError where its machines were others."""
@@ -240,7 +277,7 @@ class Stored:
             self.folder.write_topology(topology)
 
     def complete(self, code: int) -> RunFolder | None:
-        """Of a run to which nothing is added: the folder where it does not say yet that it ended with this code, else None."""
+        """Of a run to which nothing is added: the folder where it does not record an end with this code, else None."""
         if self.folder is None:
             return None
         if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
@@ -257,7 +294,7 @@ class Stored:
 
 
 def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
-    """A new folder, or that of the run to resume, held for this process; at rank 0. `info`: what run.json says of this launch.
+    """A new folder, or that of the run to resume, held for this process; at rank 0. `info`: the part of run.json about this launch.
 
     `planned`: as `same_run.planned` names the cells. Raises UsageError for another run, and for one that cannot be gone on with.
     """

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measure.loop import exit_skew
-from collbench.measure.monitored import Watched
-from collbench.measure.prepared_cell import Ready, Wrong
+from collbench.measure.monitored import MonitoredMeasurement
+from collbench.measure.prepared_cell import DataError, PreparedCase
 from collbench.measure.sampling import Measured, sound
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_name, group_size, groups_of
@@ -24,7 +24,7 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
-_MOST_GROUPS = 1024  # told one by one
+_MOST_GROUPS = 1024  # listed one by one
 _WHOLE_ARRAYS_UP_TO = 10**6
 _MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
 Samples = NDArray[np.float64]
@@ -38,8 +38,8 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What a row says beside its figures: the ranks of each host, the ceilings, flags and evidence."""
+class RowContext:
+    """What a row has besides its figures: the ranks of each host, the ceilings, flags and evidence."""
 
     hosts: Sequence[Sequence[int]]
     ceiling: Ceiling | None = None
@@ -68,7 +68,9 @@ def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumstances) -> tuple[Row, dict[str, NDArray[Any]]]:
+def make_row(
+    ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement, around: RowContext
+) -> tuple[Row, dict[str, NDArray[Any]]]:
     """(row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per message."""
     operation, cell, measured = ready.operation, ready.cell, watched.measured
     usable = sound(measured.samples, ready.timed)
@@ -90,8 +92,8 @@ def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumsta
     return row, arrays
 
 
-def _places(ready: Ready) -> list[list[int]]:
-    """For each group where its timed ranks stand among all that are timed."""
+def _places(ready: PreparedCase) -> list[list[int]]:
+    """For each group the positions of its timed ranks among all that are timed."""
     place = {rank: index for index, rank in enumerate(ready.timed)}
     return [[place[rank] for rank in (group[:1] if ready.operation.pair else group)] for group in ready.groups]
 
@@ -162,7 +164,7 @@ def _exit_skew(measured: Measured, hosts: Sequence[Sequence[int]]) -> Samples | 
     return np.max(skews, axis=0) if skews and np.isfinite(skews).all() else None
 
 
-def _seen(watched: Watched, skew: Samples | None, unsound: int, iterations: int) -> dict[str, Any]:
+def _seen(watched: MonitoredMeasurement, skew: Samples | None, unsound: int, iterations: int) -> dict[str, Any]:
     """What the measurement itself left as evidence; one turn of the loop is so many `iterations`."""
     measured = watched.measured
     seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * iterations,
@@ -173,13 +175,13 @@ def _seen(watched: Watched, skew: Samples | None, unsound: int, iterations: int)
     return seen | ({"unsound_samples": unsound} if unsound else {})
 
 
-def check_fields(calls: int, mismatches: Sequence[Wrong]) -> dict[str, Any]:
+def check_fields(calls: int, mismatches: Sequence[DataError]) -> dict[str, Any]:
     """The fields of a row that verification fills in."""
     detail = "; ".join(mismatch.sentence() for mismatch in mismatches[:4]) or None
     return {"checked": calls, "wrong": sum(mismatch.wrong for mismatch in mismatches) if calls else None, "wrong_detail": detail}
 
 
-def wrong_evidence(mismatches: Sequence[Wrong]) -> dict[str, Any]:
+def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
     """For a row's evidence: at how many ranks data was wrong, and what the first of them found there; nothing where all was right."""
     first = [mismatch.as_json() for mismatch in mismatches[:_WORST]]
     return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
@@ -192,7 +194,7 @@ def _times(known: Median, slowest: Samples) -> Times:
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
 
-def _percent(busbw: float | None, around: Circumstances) -> float | None:
+def _percent(busbw: float | None, around: RowContext) -> float | None:
     """Return the percentage of the ceiling; None where it would mislead: too many ranks, a rate above the hard limit, no steady ceiling."""
     rate = around.ceiling.bytes_per_s if around.ceiling else None
     disturbed = around.ceiling is not None and around.ceiling.disturbed
@@ -201,15 +203,15 @@ def _percent(busbw: float | None, around: Circumstances) -> float | None:
     return 100 * busbw / rate
 
 
-def _against_ceilings(busbw: float | None, around: Circumstances) -> Iterator[str]:
-    """Yield the flags that say why there is no percentage."""
+def _against_ceilings(busbw: float | None, around: RowContext) -> Iterator[str]:
+    """Yield the flags that withhold the percentage."""
     if around.ceiling is not None and around.ceiling.disturbed:
         yield "reference_disturbed"
     if _above_bound(busbw, around):
         yield "above_bound"
 
 
-def _above_bound(busbw: float | None, around: Circumstances) -> bool:
+def _above_bound(busbw: float | None, around: RowContext) -> bool:
     """Faster than the hard limit: the bytes took another path, or the link's rate is not what was read."""
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
     return bool(busbw and bound and busbw > bound * TOLERANCE)

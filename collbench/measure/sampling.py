@@ -1,6 +1,6 @@
 """How many times a cell is run: budget first, then warm-up until it settles, then until the median is known well enough.
 
-Rank 0 decides between looks and tells the others; every rank keeps its own samples and sends them after each look.
+Rank 0 decides between batches and sends its decision; every rank keeps its own samples and sends them after each batch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Look = tuple[int, int]  # samples, iterations per sample
 
 
 class WarmUp(Look):
-    """A look whose samples are not kept."""
+    """A batch of which the samples are not kept."""
 
 
 Plan = Generator[Look, Samples, Measured]
@@ -227,7 +227,7 @@ _BATCHES = 12  # as many batches fit into the time at least
 def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
     """Rank 0's plan, as `timing.protocol.schedule`: a first call, warm-up (`budget.warmup` calls in all), samples.
 
-    At least 6 samples are taken where so many fit into the budget, whatever the looks cost.
+    At least 6 samples are taken where so many fit into the budget, even if each batch is long.
     """
     began = now()
     first = yield WarmUp((1, 1))

@@ -1,4 +1,4 @@
-"""The state of one launch, and who is told what happens in it."""
+"""The state of one launch: its backends, its run folder, its notes, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from collbench import __version__
 from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
+from collbench.control.diagnosis import Hang
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import FAILED, CollbenchError, RunFailed, UsageError
@@ -23,24 +24,70 @@ from collbench.launch import signals, software
 from collbench.launch import software as build
 from collbench.launch.spawn import record_run
 from collbench.measure.instruments import Instruments, binding, settings
-from collbench.measure.monitored import Canary
+from collbench.measure.monitored import StateProbe
 from collbench.measure.request import Request
 from collbench.measure.sync import HostSync
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
+from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import RunFolder
 from collbench.results.row import Row
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.measure.nccl_paths import NcclPaths
 
 
-# Opens the backends on all ranks, before the first cell, and says what is not there.
+NO_BACKEND = (
+    "no backend is installed: run pip install 'collbench[mpich]' or 'collbench[torch]' (`collbench backends` lists what is missing)"
+)
+
+# Opening the backends on all ranks.
+
+
+class BackendSkipped(Fact, frozen=True):
+    """A backend is left out, because it is not installed and was not requested by name."""
+
+    backend: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.backend} is skipped: {self.reason}"
+
+
+class BackendNotMeasured(Fact, frozen=True):
+    """A backend is installed, but cannot run in this launch: its cases are not available."""
+
+    backend: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.backend} is not measured: {self.reason}"
+
+
+class WrongDataStop(Fact, frozen=True):
+    """The launch ended early at the first wrong data, as --stop-on-wrong demands.
+
+    where   the case or round; left: how many are not measured, None where that is not known
+    detail  what arrived
+    """
+
+    where: str = ""
+    left: int | None = None
+    detail: str = ""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        where = f" in {self.where}" if self.where else ""
+        left = f", {plural(self.left, 'case')} not measured" if self.left else ""
+        return f"stopped after wrong data{where}{left} (--stop-on-wrong){f': {self.detail}' if self.detail else ''}"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenBackend:
     """A backend that is open on every rank, or the reason why not (the same on every rank); NCCL's log where it writes one."""
 
     name: str
@@ -49,7 +96,7 @@ class Opened:
     paths: NcclPaths | None = None
 
 
-def open_backends(request: Request, world: World, note: Callable[[str], None]) -> list[Opened]:
+def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
     """Every backend of the request. One that was only defaulted to may be missing; a missing one that was asked for ends the run.
 
     Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this launch.
@@ -57,11 +104,11 @@ def open_backends(request: Request, world: World, note: Callable[[str], None]) -
     found = [_open_one(name, request, world, note) for name in request.backends]
     opened = [one for one in found if one]
     if not opened:
-        raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")
+        raise UsageError(NO_BACKEND)
     return opened
 
 
-def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> Opened | None:
+def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
     kind, asked = backend_class(name), name in request.asked
     if not _is_there(name, kind, asked, world, note):
         return None
@@ -70,22 +117,22 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
     settings = Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process)
     wrong = open_everywhere(backend, world, settings)
     if wrong is None:
-        return Opened(name, backend, paths=paths)
+        return OpenBackend(name, backend, paths=paths)
     if paths:
         paths.close()
     reason, of_the_user = wrong
     if asked:
         raise UsageError(reason) if of_the_user else RunFailed(reason)
-    return Opened(name, None, reason)
+    return OpenBackend(name, None, reason)
 
 
-def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[str], None]) -> bool:
+def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[Fact], None]) -> bool:
     """Whether the backend is installed at all ranks. Raises UsageError where it is not, but was asked for."""
     missing = missing_anywhere(name, kind, world)
     if missing and asked:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
-        note(f"without {name}: {missing}")
+        note(BackendSkipped(name, missing))
     return not missing
 
 
@@ -96,12 +143,12 @@ def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None
 
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Why it does not open at some rank, and whether that is for the user to mend; None once it is open. All ranks call."""
+    """Return why it does not open at some rank, and whether the user can fix that; None once it is open. All ranks call."""
     return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
 
 
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Why it does not open here, and whether that is for the user to mend."""
+    """Return why it does not open here, and whether the user can fix that."""
     try:
         with world.watchdog.phase(f"opening {backend.name}"):
             backend.open(world, settings)
@@ -136,7 +183,7 @@ def _ask_ras() -> Callable[[], str | None]:
     return ask_ras
 
 
-def close_backends(opened: list[Opened], world: World) -> None:
+def close_backends(opened: list[OpenBackend], world: World) -> None:
     """Leaves every backend in order."""
     for one in opened:
         if one.backend:
@@ -146,10 +193,10 @@ def close_backends(opened: list[Opened], world: World) -> None:
             one.paths.close()
 
 
-# What run.json says of a launch: command, ranks, libraries, environment.
+# The part of run.json about a launch: command, ranks, libraries, environment.
 
 
-def member_places(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
     """The rank map: rank, host, local rank, process, CPUs it may use, address; where a process drives several ranks, each of them.
 
     "gpu" is the PCI address of the rank's GPU, where a backend needs one.
@@ -165,20 +212,20 @@ def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
     return numbers | {name: getattr(member, name) for name in ("pid", "cpus", "address")}
 
 
-def software_of_hosts(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
     """The software of each host, one entry for each combination of versions, at rank 0; empty elsewhere. All ranks call."""
     everyone = world.gather(_software(opened), "comparing the software") or []
     return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
 
 
-def _software(opened: list[Opened]) -> software.Software:
+def _software(opened: list[OpenBackend]) -> software.Software:
     """This rank's: what its backends have loaded comes before what is installed."""
     about = [dict(one.backend.versions()) for one in opened if one.backend]
     loaded = {name: found for name in ("torch", "mpi", "nccl") for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
     return {"collbench": str(build.own()), "native": build.native(), **software.installed(), **loaded}
 
 
-def describe_run(request: Request, world: World, opened: list[Opened], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """Everything about the launch that is known before its first cell; `of_hosts`: what `software_of_hosts` found."""
     return {
         "collbench": __version__,
@@ -201,7 +248,7 @@ def describe_run(request: Request, world: World, opened: list[Opened], of_hosts:
     }
 
 
-def _of_user(opened: list[Opened]) -> dict[str, str]:
+def _of_user(opened: list[OpenBackend]) -> dict[str, str]:
     """The environment without what NCCL's logs needed there."""
     env = dict(os.environ)
     for one in opened:
@@ -226,13 +273,13 @@ def _allocation(request: Request) -> str | None:
     return f"{os.environ.get('SLURM_CLUSTER_NAME', 'slurm')}-{job}" if job else None
 
 
-Work = tuple[Operation, Cell, Opened]
+Work = tuple[Operation, Cell, OpenBackend]
 T = TypeVar("T")
 _PATIENCE_S = 1.0
 
 
 class Listener(Protocol):
-    """Who is told what happens, at rank 0; the room report has them."""
+    """The progress listener at rank 0; collbench/report has the implementations."""
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
         """Everything that will be measured."""
@@ -247,7 +294,7 @@ class Listener(Protocol):
         ...
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def end(self) -> None:
@@ -269,7 +316,7 @@ class Launch:
     order_seed: int = 0
     folder: RunFolder | None = None
     sync: HostSync | None = None
-    canary: Canary | None = None
+    canary: StateProbe | None = None
     instruments: Instruments | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
@@ -281,46 +328,47 @@ class Launch:
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.decide(drawn, "beginning"))
 
-    def leave(self, opened: list[Opened], code: int, ended: Callable[[int], None]) -> None:
-        """Tells `ended` the exit code, then leaves the libraries: one that crashes there changes nothing of what was measured."""
+    def leave(self, opened: list[OpenBackend], code: int, ended: Callable[[int], None]) -> None:
+        """Pass the exit code to `ended`, then leave the libraries: one that crashes there changes nothing of what was measured."""
         ended(code)
         self.world.agree(None, "ending")
         close_backends(opened, self.world)
         if self.sync:
             self.sync.close()
 
-    def hang(self, sentence: str) -> None:
-        """Keeps a hang in the folder, and shows the rows that still wait for those before them; the last thing that this process does.
+    def hang(self, reason: Fact) -> None:
+        """Keep the reason of the end in the folder, and show the rows that wait for earlier ones; the last thing that this process does.
 
         Both in threads of their own, for a second at most: a disk or a terminal that does not answer may be what hangs.
         """
         ending = time.monotonic() + _PATIENCE_S
-        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, sentence, self.world.ending_code), self._show)]
+        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]
         for thread in last:
             thread.start()
         for thread in last:
             thread.join(max(0.0, ending - time.monotonic()))
 
     def _show(self) -> None:
-        with suppress(OSError, ValueError):  # our output is gone: somebody closed it
+        with suppress(OSError, ValueError):  # the output was closed
             if self.listener:
                 self.listener.end()
 
     def break_off(self, error: BaseException) -> None:
-        """Keeps why the run ends before its time, who knocked at the control plane meanwhile, and how far it came."""
+        """Keep why the run ends early, which connections were refused meanwhile, and how far it came."""
         with suppress(CollbenchError):
             self.remark()
-        self._end_early(str(error) or type(error).__name__, code_of(error))
+        self._end_early(Text(str(error) or type(error).__name__), code_of(error))
 
-    def _end_early(self, why: str, code: int) -> None:
+    def _end_early(self, reason: Fact, code: int) -> None:
         if self.folder:
             facts = self.world.facts
-            self.folder.end_early("hang" if facts or why.startswith("hang:") else "abort", why, code, **facts)
+            known = {"diagnosis": as_json(reason)} if isinstance(reason, Hang) else {}
+            self.folder.end_early("hang" if facts or known else "abort", reason.render(), code, **(known | facts))
 
     def remark(self) -> None:
-        """Tells who knocked at the control plane without being of this launch."""
-        for sentence in self.world.remarks():
-            self.note(sentence)
+        """Note the connections that the control plane refused."""
+        for fact in self.world.remarks():
+            self.note(fact)
 
     def keeps(self, folder: RunFolder, planned: int) -> None:
         """From now on results go there, watched; of so many cells (of pairs: rounds), for the sentence of a run that is interrupted."""
@@ -335,25 +383,25 @@ class Launch:
 
     @cached_property
     def run_began_s(self) -> float | None:
-        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: it does not say."""
+        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: not recorded."""
         try:
             began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
             return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
-        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which anybody may have altered
+        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which is not trusted
             return None
 
-    def note_once(self, about: str, sentence: str) -> None:
-        """Says something of this kind about a subject only the first time; the rows tell the others."""
+    def note_once(self, about: str, fact: Fact) -> None:
+        """Note a fact of this kind about a subject the first time only; the rows have the others."""
         if about not in self._noted:
             self._noted.add(about)
-            self.note(sentence)
+            self.note(fact)
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact | str) -> None:
+        """Show a fact, or a sentence of a plug-in or library, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
+            self.listener.note(str(fact))
         if self.folder:
-            self.folder.event("note", text=sentence)
+            self.folder.event("note", text=str(fact), **({"reason": as_json(fact)} if isinstance(fact, Fact) else {}))
 
 
 def code_of(error: BaseException) -> int:
@@ -377,7 +425,7 @@ def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
     return found
 
 
-def ranks_of(opened: Opened, world: World) -> int:
+def ranks_of(opened: OpenBackend, world: World) -> int:
     """How many ranks a backend's cells have: its own number, once open, else the world's."""
     return opened.backend.ranks if opened.backend else world.size
 
@@ -394,11 +442,11 @@ def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
     return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]
 
 
-# How launches that measure begin and end: the run folder, and whatever breaks them off.
+# How launches that measure begin and end: the run folder, and errors that end them early.
 
 
 class Ending(Protocol):
-    """Who is told, at rank 0, that nothing more will come."""
+    """A listener at rank 0 that only hears of the end."""
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -406,21 +454,21 @@ class Ending(Protocol):
 
 
 @dataclass(frozen=True)
-class Playing:
+class RunContext:
     """launch    with its folder
     opened    the backends, which are left at the end
-    listener  rank 0's; ended: told the exit code before the libraries are left, one of which may crash there
-    let_go    what is to be done first where it ends early: as soon as others know of the error, a launcher may kill this process
+    listener  rank 0's; ended: gets the exit code before the libraries are left, one of which may crash there
+    let_go    what to do first where it ends early: as soon as others know of the error, a launcher may kill this process
     """
 
     launch: Launch
-    opened: list[Opened]
+    opened: list[OpenBackend]
     listener: Ending | None
     ended: Callable[[int], None]
     let_go: Callable[[], None] = lambda: None
 
 
-def guarded(playing: Playing, play: Callable[[], int]) -> int:
+def run_with_cleanup(playing: RunContext, play: Callable[[], int]) -> int:
     """Plays on all ranks, and leaves; returns play's exit code. What ends it early is kept in the folder, and raised with its reason."""
     launch, world = playing.launch, playing.launch.world
     world.watchdog.witness = launch.hang
@@ -440,7 +488,7 @@ def guarded(playing: Playing, play: Callable[[], int]) -> int:
     return code
 
 
-def create_folder(launch: Launch, opened: list[Opened], facts: Mapping[str, Any], planned: int) -> RunFolder | None:
+def create_folder(launch: Launch, opened: list[OpenBackend], facts: Mapping[str, Any], planned: int) -> RunFolder | None:
     """The run folder at rank 0; what goes wrong there ends every rank the same way.
 
     facts: for run.json; planned: how many rounds or rows, for sentences.
@@ -455,32 +503,32 @@ def create_folder(launch: Launch, opened: list[Opened], facts: Mapping[str, Any]
     folder = at_rank_0(world, create, "creating the run folder")
     if folder:
         launch.keeps(folder, planned)
-    for sentence in different_software(of_hosts):
-        launch.note(sentence)
+    for fact in different_software(of_hosts):
+        launch.note(fact)
     return folder
 
 
-def different_software(of_hosts: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each piece of software whose version is not the same on all hosts."""
-    return [software.sentence(name, versions) for name, versions in software.differing(of_hosts).items()]
+def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
+    """Return a fact for each piece of software that has several versions on the hosts."""
+    return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 
 # Launches that measure on one backend: which one that is.
 
 
-def first_at_hand(request: Request, world: World, note: Callable[[str], None]) -> Opened:
+def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
     """The first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is none."""
     why: list[str] = []
     for name in request.backends:
         missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)
         if missing:
-            note(f"without {name}: {missing}")
+            note(BackendSkipped(name, missing))
             continue
         (one,) = open_backends(replace(request, backends=(name,)), world, note)
         if one.backend:
             return one
         why.append(f"{one.reason}")
-        note(f"{name} is not measured: {one.reason}")
+        note(BackendNotMeasured(name, str(one.reason)))
     if why:
         raise RunFailed(why[0])
-    raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")
+    raise UsageError(NO_BACKEND)

@@ -1,4 +1,4 @@
-"""The synchronisation before an isolated sample, for backends whose own leaves the ranks apart (Gloo).
+"""The synchronisation before an isolated sample, for backends with a large start skew of their own (Gloo).
 
 Inside a host: a spin in shared memory. Between hosts: a dissemination over TCP_NODELAY sockets, busy-polled, by the first
 rank of each host. Measured exit skew 0.04 µs in a host, against 50–100 µs of Gloo's barrier.
@@ -25,7 +25,7 @@ from collbench.errors import RunFailed, WaitExpired
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import NativeCall, Program
 
-# Memory that the ranks of a host share: for the barrier before a sample, and for the canary.
+# Memory that the ranks of a host share: for the barrier before a sample, and for the state probe.
 
 _FOLDER = Path("/dev/shm")
 

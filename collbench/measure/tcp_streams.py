@@ -22,14 +22,14 @@ from collbench.measure.sync import at_once
 
 # What the channels between two hosts have in common: which pairs there are, and how both ends act at once.
 
-PATIENCE_S = 15.0  # for a connection: what is blocked in between is told, not waited for
+PATIENCE_S = 15.0  # for a connection: a blocked one is reported, not waited for
 COUNTED = 0.9  # of the payload: what a port or an interface counted must be this much of it, to be the way it took
 Told = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The first ranks of two hosts, or of one host twice where there is no other."""
+    """The first ranks of two hosts, or of one host twice where there are not two."""
 
     source: Member
     target: Member
@@ -52,7 +52,7 @@ def patience(world: World) -> float:
 
 
 def attempt(task: Callable[[], Any]) -> Told:
-    """What the task gave, or why it failed: {"value": ...} or {"why": ...}, to be told to the others."""
+    """What the task gave, or why it failed: {"value": ...} or {"why": ...}, to send to the others."""
     try:
         return {"value": task()}
     except (CollbenchError, MemoryError) as error:
@@ -99,9 +99,9 @@ class Streamed:
 
 
 def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
-    """Takes `streams` streams that say the key for so many seconds.
+    """Receive `streams` streams that send the key, for so many seconds.
 
-    Raises OSError when they do not come within `patience_s`, or end early. A stream that stalls is counted as it stands.
+    Raises OSError when they do not come within `patience_s`, or end early. A stalled stream is counted as it is.
     """
     with ExitStack() as stack:
         connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
@@ -127,7 +127,7 @@ def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, f
 
 
 def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
-    """The connections that say the key; others are turned away."""
+    """The connections that send the key; others are closed."""
     found: list[socket.socket] = []
     end = time.monotonic() + patience_s
     while len(found) < streams:

@@ -34,7 +34,7 @@ class Telemetry:
     """The sampling process, as its parent holds it. It is off until it is switched on; a process that died samples nothing."""
 
     def __init__(self, hz: float) -> None:
-        self._lines = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe: nobody may have to wait until we read
+        self._lines = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe: no process waits until it is read
         self._seen = 0
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, f"{hz:g}"],
@@ -83,7 +83,7 @@ def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
 
 
 def main() -> int:
-    """The sampling process; 1 where there is no NVML."""
+    """The sampling process; 1 without NVML."""
     from collbench.measure.counters import Gpus
 
     gpus = Gpus.open()

@@ -37,7 +37,7 @@ from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Told, attempt
 
 # What a wire tool is: its two command lines, and how the figure that it prints is read.
 #
-# What it prints is a stranger's words: a parser takes a figure that can be true, or raises RunFailed, and quotes no more than a line.
+# Its output is not trusted: a parser takes a figure that can be true, or raises RunFailed, and quotes at most a line.
 
 LATENCY, BANDWIDTH = "p2p_latency", "p2p_bandwidth"
 _LONGEST_QUOTE = 160
@@ -62,13 +62,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a tool says.
+    """The figure that a tool prints.
 
     time_s      of one message
     n           messages behind it; 0: it does not count them
     sent_bytes  what the client must have sent for it, at least
     statistic   what kind of figure it is, in words
-    facts       what else it says, JSON-ready
+    facts       what else it prints, JSON-ready
     """
 
     time_s: float
@@ -103,7 +103,7 @@ class WireTool(Protocol):
 
     @property
     def asks_version(self) -> Sequence[str]:
-        """The command that tells its version."""
+        """The command that prints its version."""
         ...
 
     def version(self, printed: str) -> str | None:
@@ -126,7 +126,7 @@ class WireTool(Protocol):
 def figure_of(tool: str, seconds: float | None, printed: str) -> float:
     """The time, if a message can take so long. Raises RunFailed with the tool's last words where it cannot."""
     if seconds is None or not math.isfinite(seconds) or not _SHORTEST_S <= seconds <= _LONGEST_S:
-        raise RunFailed(f"{tool} printed no figure: {last_words(printed)}")
+        raise RunFailed(f"{tool} printed no figure: {last_line(printed)}")
     return seconds
 
 
@@ -137,12 +137,12 @@ def number(word: str) -> float | None:
     return float(word)
 
 
-def last_words(printed: str) -> str:
-    """The last line that says something, printable and short; "it said nothing" where there is none."""
+def last_line(printed: str) -> str:
+    """Return the last line with text, printable and short; "no message" without one."""
     lines = (line.strip(" -+|*\t\r") for line in reversed(printed.splitlines()))
     found = next((line for line in lines if line), "")
     said = "".join(letter if letter.isprintable() else "?" for letter in found[:_LONGEST_QUOTE])
-    return said or "it said nothing"
+    return said or "no message"
 
 
 # fi_pingpong of libfabric (https://ofiwg.github.io/libfabric/main/man/fi_pingpong.1.html): half the round trip of a message.
@@ -199,7 +199,7 @@ def _microseconds(line: str) -> float | None:
 
 # RDMA writes between two NICs by perftest's ib_write_bw, where it is installed (https://github.com/linux-rdma/perftest).
 #
-# It does not compare what arrived: rows that rest on it say so.
+# It does not compare what arrived: rows of it have a flag for that.
 
 _TOOL = "ib_write_bw"
 _SIZE_BYTES = 65536
@@ -253,13 +253,13 @@ def rate_in(output: str) -> float | None:
 
 
 def complaint(output: str) -> str:
-    """The last line in which perftest says why it failed."""
+    """Return the last line in which perftest gives the reason of a failure."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" -*\t")]
-    return f"perftest: {lines[-1]}" if lines else "perftest failed and did not say why"
+    return f"perftest: {lines[-1]}" if lines else "perftest failed without a message"
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens at now."""
+    """A TCP port that is free now."""
     with socket.create_server(("", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -334,7 +334,7 @@ def _run(command: list[str], timeout_s: float) -> str:
 
 
 def _with_us() -> list[str]:
-    """What ends a server whose parent was killed (util-linux)."""
+    """The prefix that ends a server when its parent is killed (util-linux)."""
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
@@ -415,7 +415,7 @@ class Iperf3:
         received = _part(said, "end", "sum_received")
         n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
         if "error" in said or not n_bytes or not seconds:
-            raise RunFailed(f"iperf3 printed no figure: {last_words(str(said.get('error', '')))}")
+            raise RunFailed(f"iperf3 printed no figure: {last_line(str(said.get('error', '')))}")
         time_s = figure_of(self.name, ask.size_bytes * seconds / n_bytes, printed)
         again = _number(_part(said, "end", "sum_sent").get("retransmits"))
         statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {ask.size_bytes} bytes of the stream"
@@ -426,9 +426,9 @@ def _object(printed: str) -> dict[str, Any]:
     try:
         said = json.loads(printed)
     except (ValueError, RecursionError) as error:
-        raise RunFailed(f"iperf3 printed no JSON: {last_words(printed)}") from error
+        raise RunFailed(f"iperf3 printed no JSON: {last_line(printed)}") from error
     if not isinstance(said, dict):
-        raise RunFailed(f"iperf3 printed no JSON object: {last_words(printed)}")
+        raise RunFailed(f"iperf3 printed no JSON object: {last_line(printed)}")
     return said
 
 
@@ -505,7 +505,7 @@ class Tool:
         while not _listens(port):
             if self._code() is not None:
                 out, err = self._read(time.monotonic() + 1) or ("", "")
-                raise RunFailed(f"{self._command[0]} ended before it listened: {last_words(f'{out}{chr(10)}{err}')}")
+                raise RunFailed(f"{self._command[0]} ended before it listened: {last_line(f'{out}{chr(10)}{err}')}")
             if time.monotonic() >= end:
                 raise RunFailed(f"{self._command[0]} does not listen at port {port} within {limit_s:.0f} s")
             time.sleep(_PROCESS_PAUSE_S)
@@ -538,7 +538,7 @@ class Tool:
             waiting.unregister(fd)
         parts[fd] += chunk
         if len(parts[fd]) > _MOST_BYTES:
-            raise RunFailed(f"{self._command[0]} prints more than {_MOST_BYTES >> 20} MiB: that is no result")
+            raise RunFailed(f"{self._command[0]} printed more than {_MOST_BYTES >> 20} MiB, which is not a valid result")
 
 
 def once(command: Sequence[str], limit_s: float) -> Done:
@@ -548,13 +548,13 @@ def once(command: Sequence[str], limit_s: float) -> Done:
 
 
 def free_port_process(address: str) -> int:
-    """A TCP port of this address that the kernel says is free; the tools take none of its choice. Raises OSError."""
+    """A TCP port of this address that the kernel reports as free; the tools take none of its choice. Raises OSError."""
     with listen_at(address) as listener:
         return int(listener.getsockname()[1])
 
 
 def _listens(port: int) -> bool:
-    """Whether anybody in this network namespace does: asked of the kernel, since a connection would use the tool's only one up."""
+    """Whether a process in this network namespace does: asked of the kernel, since a connection would use the tool's only one up."""
     wanted = f"{port:04X}"
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -565,9 +565,11 @@ def _listens(port: int) -> bool:
 
 
 def _ending_with_us(limit_s: float) -> list[str]:
-    """What ends a tool whose parent was killed (util-linux), and one whose parent was stopped (coreutils); each ends the one behind it."""
+    """Prefixes that end a tool when its parent is killed (util-linux), or stopped (coreutils); each ends the one behind it."""
     if shutil.which("setpriv") is None or shutil.which("timeout") is None:
-        raise RunFailed("setpriv (util-linux) or timeout (coreutils) is not installed here, and without them a tool could outlive us")
+        raise RunFailed(
+            "setpriv (util-linux) or timeout (coreutils) is not installed here: without them a tool could run on after collbench"
+        )
     with_parent = ["setpriv", "--pdeathsig", "KILL"]
     return [*with_parent, "timeout", "-s", "KILL", str(math.ceil(limit_s) + _SPARE_S), *with_parent]
 
@@ -593,7 +595,7 @@ class UcxPerftest:
         return found[1] if found else None
 
     def server(self, ask: Ask, address: str, port: int) -> list[str]:
-        """Waits for one client, which tells it what to do."""
+        """Wait for one client, which sends the parameters."""
         return ["ucx_perftest", "-p", str(port), *_family(address)]
 
     def client(self, ask: Ask, address: str, port: int) -> list[str]:
@@ -639,7 +641,7 @@ def _columns(printed: str) -> dict[str, float]:
     return found
 
 
-# The wire tools by name; whatever is asked for is one of them, and is there on every host that is to run it.
+# The wire tools by name; a requested one must be on every host that runs it.
 
 _OURS: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
 WIRE_TOOLS = {tool.name: tool for tool in _OURS}
@@ -656,7 +658,7 @@ def tools_named(names: Sequence[str]) -> tuple[WireTool, ...]:
 
 
 def version_here(tool: WireTool) -> str | None:
-    """The version of the tool on this host, "" where it does not tell one; None: it is not installed."""
+    """The version of the tool on this host, "" where it prints none; None: it is not installed."""
     if shutil.which(tool.name) is None:
         return None
     with suppress(RunFailed):
@@ -668,12 +670,12 @@ def version_here(tool: WireTool) -> str | None:
 THEIRS = "their_tool"  # the flag on every such row
 FLAGS = (THEIRS, "unverified")
 _MOST_NAMED = 4
-_OF_THE_DEADLINE = 0.75  # who stands still for all of it is taken for a hang
+_OF_THE_DEADLINE = 0.75  # a rank without progress for all of it is taken for a hang
 
 
 @dataclass(frozen=True)
 class Course:
-    """From whom to whom one run goes."""
+    """The source and the target of one run."""
 
     source: Member
     target: Member
@@ -722,7 +724,7 @@ class Tools:
     versions: Mapping[str, Sequence[str]]
 
 
-def tools_at_hand(world: World, names: Sequence[str]) -> Tools:
+def installed_tools(world: World, names: Sequence[str]) -> Tools:
     """The tools that were asked for. All ranks call. Raises UsageError on all of them where one is not installed on a host."""
     tools = tools_named(names)
     if not tools:
@@ -775,7 +777,7 @@ def _waits(tool: WireTool, ask: Ask, course: Course, waiting: ExitStack, limits_
 
 
 def _begins(tool: WireTool, ask: Ask, course: Course, offer: Told, limit_s: float) -> Told:
-    """What the client says, and the bytes that left this host meanwhile."""
+    """What the client prints, and the bytes that left this host meanwhile."""
     if "value" not in offer:
         return {"why": f"{course.target.host}: {offer.get('why')}"}
 
@@ -785,17 +787,17 @@ def _begins(tool: WireTool, ask: Ask, course: Course, offer: Told, limit_s: floa
         done = once(tool.client(ask, course.address, offer["value"]), limit_s)
         left = _left(before, counters.read())
         if done.code and not done.out:
-            raise RunFailed(f"{tool.name} failed: {last_words(done.err)}")
+            raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
         figure = tool.parse(ask, done.out)
         if done.code:
-            raise RunFailed(f"{tool.name} failed with code {done.code}: {last_words(done.err or done.out)}")
+            raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
         return {"figure": asdict(figure), "left": left}
 
     return attempt(begin)
 
 
 def _left(before: counters.Counters, after: counters.Counters) -> int | None:
-    """Bytes of payload that left this host by its NICs; None where these do not tell."""
+    """Bytes of payload that left this host by its NICs; None where these do not count them."""
     seen = counters.moved(before, after)
     if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
         return None
@@ -809,7 +811,7 @@ def _came(tool: WireTool, ask: Ask, course: Course, port: int | None, told: Told
     client = shlex.join(tool.client(ask, course.address, port)) if port else ""
     said = told.get("value")
     if not said:
-        return Ran(None, str(told.get("why", f"{tool.name} said nothing")), server, client)
+        return Ran(None, str(told.get("why", f"{tool.name} printed nothing")), server, client)
     figure, left = Figure(**said["figure"]), said["left"]
     strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
     return Ran(figure, None, server, client, other_path=strayed, left_bytes=left)

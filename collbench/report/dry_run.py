@@ -13,9 +13,9 @@ from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.report.cells import defused, printable
 from collbench.report.screen import write_line
-from collbench.units import format_duration, format_size
+from collbench.units import format_duration, format_size, plural
 
-_HEAD = ("sweep", "backend", "cells", "operations", "sizes")
+_HEAD = ("sweep", "backend", "cases", "operations", "sizes")
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a cell that are objects; their text is what rows print
 
 
@@ -27,7 +27,7 @@ class Planned:
     cells       (the sweep's name or place, the cell), in the order of the suite
     done        how many of the suite's cells the run to be resumed has already; `cells` are those that are missing
     max_time_s  per cell; launches: starts of all ranks
-    known_s     seconds that a cell took in the run to be resumed, None if it does not tell; known_from: its folder
+    known_s     seconds that a case took in the run to be resumed, None if unknown; known_from: its folder
     notes       what else the user should know
     """
 
@@ -53,7 +53,7 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
     Raises UsageError for a format that plans do not have.
     """
     if format == "nccl-tests":
-        raise UsageError("--dry-run prints a plan, which has no --format nccl-tests: choose table, csv or json")
+        raise UsageError("--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json")
     if format == "table":
         for line in (*_table(planned), *sentences(planned)):
             write_line(out, printable(line))
@@ -71,7 +71,7 @@ def sentences(planned: Planned) -> Iterator[str]:
     """How many cells there are, how long they may take and what that rests on, and the notes."""
     cells = len(planned.cells)
     kept = f"; {planned.known_from} has {planned.done} more" if planned.known_from else ""
-    yield f"{planned.title}: {_cells(cells)} on {_ranks(planned.ranks)}{kept}"
+    yield f"{planned.title}: {plural(cells, 'case')} on {plural(planned.ranks, 'rank')}{kept}"
     yield from _times(planned) if cells else ()
     yield from planned.notes
 
@@ -81,10 +81,10 @@ def _times(planned: Planned) -> Iterator[str]:
     starts = f" × {planned.launches} launches" if planned.launches > 1 else ""
     if planned.known_s is not None:
         likely = format_duration(ceil(planned.known_s * cells * planned.launches))
-        yield f"about {likely}, if a cell takes {planned.known_s:.3g} s, as those in {planned.known_from} did, start included"
+        yield f"about {likely}, if a case takes {planned.known_s:.3g} s as in {planned.known_from}, including start-up"
     yield (
-        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {_cells(cells)}{starts} × {planned.max_time_s:g} s of --max-time; "
-        "beside them start, references and verification; cells that a backend cannot measure take no time"
+        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cells, 'case')}{starts} × {planned.max_time_s:g} s of "
+        "--max-time; start-up, references and verification come on top; cases that a backend cannot measure take no time"
     )
 
 
@@ -94,14 +94,6 @@ def cell_facts(label: str, cell: Cell) -> dict[str, Any]:
     values = {name: getattr(cell, name) for name in names}
     shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
     return {"sweep": label, **shown, "flags": list(cell.flags)}
-
-
-def _cells(cells: int) -> str:
-    return f"{cells} cell" if cells == 1 else f"{cells} cells"
-
-
-def _ranks(ranks: int) -> str:
-    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def _table(planned: Planned) -> Iterator[str]:
@@ -145,7 +137,7 @@ def _write_csv(planned: Planned, out: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """As a spreadsheet takes it; a suite's words, such as the name of a file of traffic, may be anybody's."""
+    """Return the value as a spreadsheet takes it; a suite's words, such as the name of a file of traffic, are not trusted."""
     if isinstance(value, list):
         value = " ".join(value)
     return "" if value is None else defused(value) if isinstance(value, str) else value

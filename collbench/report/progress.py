@@ -1,4 +1,4 @@
-"""The reporter: what rank 0 says while it measures. A format (how rows become lines) and a screen (where the lines go)."""
+"""The reporter: what rank 0 prints while it measures. A format (how rows become lines) and a screen (where the lines go)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reporter:
         self._next = 0
 
     def start(self, plan: PlanSummary) -> None:
-        """Before the first row: prints what stands above it."""
+        """Before the first row: print the lines above it."""
         self._open = True
         self._data(self._writer.start(plan))
 
@@ -76,7 +76,7 @@ class Reporter:
             self._next += 1
 
     def note(self, sentence: str) -> None:
-        """Says something about the run, apart from its data."""
+        """Print a sentence about the run, apart from its data."""
         self._screen.talk(sentence)
 
     def end(self, summary: Iterable[str] = ()) -> None:
@@ -86,7 +86,7 @@ class Reporter:
             self._screen.talk(sentence)
 
     def close(self) -> None:
-        """Ends the output wherever it stands: the rows that still wait, in order, the foot, and the terminal as it was before."""
+        """End the output at any point: the rows that still wait, in order, the foot, and the terminal as it was before."""
         self._screen.close()
         if self._open:
             self._open = False
@@ -98,7 +98,7 @@ class Reporter:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
-        if isinstance(error, OSError):  # perhaps our own output is gone: say nothing more
+        if isinstance(error, OSError):  # perhaps the output is gone: print nothing more
             with suppress(OSError):
                 self._screen.close()
         else:
@@ -126,7 +126,7 @@ def make_reporter(
     return Reporter(FORMATS[format](screen.room), screen, ordered=format not in AS_MEASURED)
 
 
-# What rank 0 tells the user while it measures: the runner's events, shown by the room report.
+# Progress of a sweep: the runner's events as rank 0 prints them.
 
 
 class Listening:
@@ -152,7 +152,7 @@ class Listening:
         self._reporter.row(row, place)
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A sentence to print once."""
         self._reporter.note(sentence)
 
     def end(self) -> None:
@@ -172,7 +172,7 @@ class Listening:
             self._reporter.note(f"run folder: {self._folder}")
 
 
-# What rank 0 tells the user while it measures one launch of several: the rows wait for those of the others.
+# Progress of one launch of several: the rows wait for those of the others.
 
 
 class OneOfSeveral(Listening):
@@ -189,7 +189,7 @@ class OneOfSeveral(Listening):
         """It is in the launch's folder."""
 
     def note(self, sentence: str) -> None:
-        """What the first launch has said holds for the others."""
+        """The notes of the first launch hold for the others."""
         if self._first:
             super().note(sentence)
 
@@ -220,7 +220,7 @@ class PairsListening(Listening):
         """Moves the live line, or writes one for the log."""
         what = f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
         if total is None:
-            self._reporter.note(f"round {done} of suspects again: {what}")
+            self._reporter.note(f"suspects again, round {done}: {what}")
         elif self._live:
             self._reporter.progress(f"round of {what}", done, total, eta_s)
         else:
@@ -256,7 +256,7 @@ class PairsListening(Listening):
         return {"result": result, "judged": judged, "findings": [each.sentence(effects.matrix.places) for each in found]}
 
     def theirs(self, rows: list[Row]) -> None:
-        """Keeps what other tools said, to stand below the matrix."""
+        """Keep the rows of external tools, to print below the matrix."""
         self._theirs = rows
 
     def end(self) -> None:
@@ -279,7 +279,7 @@ class PairsListening(Listening):
         return matrix_of(about["places"], rounds, about["size_bytes"], about["latency_size_bytes"])
 
 
-# What rank 0 tells the user of a workload: how far it is, and each training's table as soon as it is whole.
+# Progress of a workload, and each training's table as soon as it is complete.
 
 
 class WorkloadListening(Listening):
@@ -306,7 +306,7 @@ class WorkloadListening(Listening):
             self._reporter.note(f"{done + 1} of {total}: {title}")
 
     def step_row(self, row: StepRow) -> None:
-        """For programs it is printed at once; for people with the others of its training, and where a live line stands at the end."""
+        """For programs it is printed at once; for people with the others of its training, after any live line."""
         self._waiting.append(row)
         if self._format != "table":
             self._print(1)

@@ -90,7 +90,7 @@ def test_drawn_parts_are_those_of_the_seed_and_never_negative():
         ("by=15-5%", "by=15-5% is not a valid slowdown"),
         ("by=10% operations=allreduc", "operation 'allreduc' is unknown: choose from "),
         ("by=10% backends=ncll", "backend 'ncll' is unknown: choose from mpi, gloo"),
-        ("by=10% sizes=1X", "size '1X' is not a number of bytes"),
+        ("by=10% sizes=1X", "size '1X' is not a valid number of bytes"),
         ("by=10% sizes=2M-1M", "the sizes 2M-1M run downwards: write the smaller one first"),
         ("by=10% ranks=-1", "'-1' is not a valid rank: use ranks=0, ranks=0,3 or ranks=4-7"),
         ("by=10% ranks=3-1", "'3-1' is not a valid rank"),

@@ -177,7 +177,7 @@ def test_one_stream_has_the_loopback_reference_and_several_have_none(tmp_path):
     sample(
         [
             ("0", "argument --streams: '0' is not a whole number from 1 on"),
-            ("65", "argument --streams: '65' is too many: write 1 to 64"),
+            ("65", "argument --streams: '65' is too large: use 1 to 64"),
             ("many", "argument --streams: 'many' is not a whole number from 1 on"),
         ],
         1,

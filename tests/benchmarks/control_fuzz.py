@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from collbench.control.security import Keys
-from collbench.control.server import HubEnd
+from collbench.control.server import Server
 from collbench.control.wire import Kind, Malformed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
@@ -83,11 +83,11 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
         _drain(hub)
         slowest = _answers(here, hub)
         what = "at a socket, with the key" if has_key else "at a socket, raw bytes"
-        refused = len(unreadable) or hub.part.down.strangers.count
+        refused = len(unreadable) or hub.part.down.rejected.count
         return Fuzzed(what, count, refused, time.perf_counter() - began, slowest, resident() - before)
 
 
-def _count_unreadable(hub: HubEnd) -> list[Malformed]:
+def _count_unreadable(hub: Server) -> list[Malformed]:
     """Return a list that gets every message that rank 0 refuses to read."""
     unreadable: list[Malformed] = []
     read = hub.part.down.read
@@ -103,7 +103,7 @@ def _count_unreadable(hub: HubEnd) -> list[Malformed]:
     return unreadable
 
 
-def _deaf_to(hub: HubEnd, *kinds: Kind) -> None:
+def _deaf_to(hub: Server, *kinds: Kind) -> None:
     """What ends a launch when one of its ranks says it: a mutated one that is still whole would end this process."""
     heard_before = hub.part._from_below
     hub.part._from_below = lambda child, message: None if message.kind in kinds else heard_before(child, message)
@@ -133,7 +133,7 @@ def _send_raw(here: Here, seed: int, count: int) -> None:
                 pass
 
 
-def _drain(hub: HubEnd) -> None:
+def _drain(hub: Server) -> None:
     """Wait until rank 0 has nothing more to read."""
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < 0.5:
@@ -144,7 +144,7 @@ def _drain(hub: HubEnd) -> None:
         quiet_since = time.monotonic()
 
 
-def _answers(here: Here, hub: HubEnd) -> float:
+def _answers(here: Here, hub: Server) -> float:
     """Seconds until rank 0's keeper has let a rank in and heard what it says; it may have heard of an end before, which is not this one."""
     start = time.perf_counter()
     spoke = here.spoke(1)

@@ -16,26 +16,26 @@ from tests.cli.command import PROGRAM, one_sentence, run, run_here
 from tests.conftest import sample
 
 TYPED = [
-    ("", "no command: type `collbench allreduce`"),
+    ("", "no command: use `collbench allreduce`"),
     ("allredcue", "command 'allredcue' is unknown: did you mean allreduce? (see `collbench --help`)"),
     ("allreduce --size 8", "allreduce has no option --size: did you mean --sizes? (see `collbench allreduce --help`)"),
     ("allreduce --backend nccl2", "backend 'nccl2' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated, socket"),
-    ("allreduce --backend ,", "an empty list; name at least one"),
+    ("allreduce --backend ,", "an empty list: name at least one"),
     ("allreduce --dtype float12", "dtype 'float12' is unknown: choose from float64, float32, float16, bfloat16, "),
     ("allreduce --redop mean", "redop 'mean' is unknown: choose from sum, prod, min, max, avg, band, bor, bxor"),
     ("allreduce --format yaml", "invalid choice: 'yaml' (choose from 'table', 'nccl-tests', 'csv', 'json')"),
-    ("allreduce --sizes 1K-", "size range '1K-' in '1K-' lacks an end: write it like 1K-1G"),
+    ("allreduce --sizes 1K-", "size range '1K-' in '1K-' lacks an end: use e.g. 1K-1G"),
     ("allreduce --sizes -5", "size range '-5' in '-5' lacks an end"),
     ("allreduce --sizes=-5", "size range '-5' in '-5' lacks an end"),
     ("allreduce --sizes 0", "size '0' is not a whole, positive number of bytes"),
-    ("allreduce --sizes 1Q", "size '1Q' is not a number of bytes: write it like 8, 1K, 64M or 1G"),
-    ("allreduce --sizes 1G-1K", "size range '1G-1K' runs downwards: write the smaller size first, 1K-1G"),
-    ("allreduce --sizes 1K:x1", "size '1K:x1' is not a number of bytes"),
-    ("allreduce --sizes 1K-1M:x1", "size step 'x1' goes nowhere: write a factor above 1 like x2, or an increment like +1K"),
-    ("allreduce --sizes ''", "size '' is not a number of bytes"),
-    ("allreduce -b ''", "size '' is not a number of bytes"),
-    ("allreduce -b 2K -e 1K", "-b 2K is larger than -e 1K: exchange them"),
-    ("allreduce -b 8 --sizes 8", "--sizes and -b/-e/-f/-i both give sizes: use one of them"),
+    ("allreduce --sizes 1Q", "size '1Q' is not a valid number of bytes: use e.g. 8, 1K, 64M or 1G"),
+    ("allreduce --sizes 1G-1K", "size range '1G-1K' is reversed: write the smaller size first, 1K-1G"),
+    ("allreduce --sizes 1K:x1", "size '1K:x1' is not a valid number of bytes"),
+    ("allreduce --sizes 1K-1M:x1", "size step 'x1' is not a valid step: use a factor above 1 such as x2, or an increment such as +1K"),
+    ("allreduce --sizes ''", "size '' is not a valid number of bytes"),
+    ("allreduce -b ''", "size '' is not a valid number of bytes"),
+    ("allreduce -b 2K -e 1K", "-b 2K is larger than -e 1K: swap them"),
+    ("allreduce -b 8 --sizes 8", "--sizes and -b/-e/-f/-i both set sizes: use one of them"),
     ("allreduce -f 2 -i 8", "-i: not allowed with argument -f"),
     ("broadcast --root 2 --ranks 2", "root 2 is out of range (2 ranks): choose 0 to 1, or start more ranks"),
     ("broadcast --root -1", "root '-1' is not a rank: write whole numbers from 0 on"),
@@ -50,7 +50,7 @@ TYPED = [
     ("report", "the following arguments are required: RUN"),
     ("report nowhere", "nowhere is not a run folder"),
     ("report . --format yaml", "--format 'yaml' is unknown: choose from table, nccl-tests, csv, json"),
-    ("allreduce -f 1", "size step 'x1' goes nowhere"),
+    ("allreduce -f 1", "size step 'x1' is not a valid step"),
     ("allreduce --algorithms rong", "algorithm 'rong' is unknown: choose from ring, tree, collnetdirect, collnetchain, nvls,"),
     ("allreduce --protocols ll256", "protocol 'll256' is unknown: choose from simple, ll, ll128"),
     ("allreduce --registration yes", "registration 'yes' is unknown: choose from none, registered, symmetric"),
@@ -59,37 +59,36 @@ TYPED = [
     ("allreduce --backend mpi,gloo -g 2", "-g concerns nccl, which is not among the backends (mpi, gloo)"),
     ("allreduce --backend gloo --gdr-check", "--gdr-check concerns nccl, which is not among the backends (gloo)"),
     ("allreduce -g 0", "argument -g/--gpus-per-process: '0' is not a whole number from 1 on"),
-    ("allreduce --telemetry 50", "argument --telemetry: '50' would disturb what is measured: write 1 to 5 (times a second)"),
+    ("allreduce --telemetry 50", "argument --telemetry: '50' would disturb the measurement: use 1 to 5 (times a second)"),
     ("allreduce --evidence maybe", "argument --evidence: invalid choice: 'maybe' (choose from 'on', 'off', 'tuning')"),
     ("zzzz", "command 'zzzz' is unknown: choose from accumulate, allgather, allreduce, alltoall, "),
     ("hunts", "command 'hunts' is unknown: did you mean hunt? "),
-    ("--ranks 2 allreduce", "'--ranks' stands where the command belongs: write that first, like `collbench allreduce --ranks` …"),
-    ("barrier --sizes 8", "barrier has no option --sizes: it moves nothing, so there are no sizes, types and buffers to choose "
-                          "(see `collbench barrier --help`)"),
+    ("--ranks 2 allreduce", "'--ranks' comes before the command: write the command first, e.g. `collbench allreduce --ranks` …"),
+    ("barrier --sizes 8", "barrier has no option --sizes: it moves no data, "),
     ("allreduce --root 1", "allreduce has no option --root: broadcast, gather, reduce, run and scatter have it (see "),
     ("allreduce --dry-run", "allreduce has no option --dry-run: run and workload have it (see "),
     ("p2p --split 'MOD 2'", "p2p has no option --split: allgather, allreduce, alltoall, alltoallv, barrier, broadcast and others have it"),
     ("allreduce --iter 3", "allreduce has no option --iter: did you mean --iterations?"),
     ("allreduce --frob", "allreduce has no option --frob (see `collbench allreduce --help`)"),
-    ("run quick full", "'full' is one word too many (see `collbench run --help`)"),
+    ("run quick full", "'full' is an unexpected argument (see `collbench run --help`)"),
     ("run quik", "suite quik cannot be read (No such file or directory): name a file, or one of quick, full, gate"),
-    ("run quick --dry-run --format nccl-tests", "--dry-run prints a plan, which has no --format nccl-tests: choose table, csv or json"),
-    ("run quick --skew 2", "--skew is for alltoallv, and suite quick has none: leave it out"),
+    ("run quick --dry-run --format nccl-tests", "--dry-run prints a plan, which --format nccl-tests does not support"),
+    ("run quick --skew 2", "--skew is for alltoallv, but suite quick has none"),
     ("allreduce --split 'XOR 2'", "--split 'XOR 2' is not a valid split: use AND, OR, MOD or DIV and a number"),
     ("allreduce --split 'MOD 0'", "--split 'MOD 0' asks for 0 groups"),
     ("allreduce --ranks 4 --split 'DIV 3'", "--split 'DIV 3' of 4 ranks makes groups of 1 to 3 ranks, which cannot be compared"),
     ("alltoallv --traffic nowhere", "traffic file 'nowhere' cannot be read (No such file or directory): name a file of numbers"),
-    ("p2p --streams 65", "argument --streams: '65' is too many: write 1 to 64"),
+    ("p2p --streams 65", "argument --streams: '65' is too large: use 1 to 64"),
     ("p2p --backend simulated --streams 2", "--streams concerns socket, which is not among the backends (simulated): add --backend socket"),
-    ("pairs --size 1K,2K", "size '1K,2K' is not a number of bytes"),
-    ("pairs --backend mpi,gloo", "pairs measures one backend, but --backend names mpi and gloo: choose one"),
+    ("pairs --size 1K,2K", "size '1K,2K' is not a valid number of bytes"),
+    ("pairs --backend mpi,gloo", "pairs measures one backend, but --backend has mpi and gloo: use one"),
 ]  # fmt: skip
 STARTED = [  # what only ranks that have met can tell
     ("allreduce --backend simulated --sizes 1T", "allreduce 1 TiB on simulated"),
-    ("pairs --backend simulated --ranks 1", "pairs needs two ranks, and this launch has one"),
-    ("pairs --backend simulated --ranks 3 --sample 3", "--sample 3 asks for more partners than each of 3 ranks has: choose 1 to 2"),
-    ("pairs --backend simulated --ranks 3 --one-to-all 3", "there is no rank 3 among 3: choose one from 0 to 2"),
-    ("pairs --backend simulated --ranks 2 --by node", "--by node needs two nodes, and all ranks are on "),
+    ("pairs --backend simulated --ranks 1", "pairs needs two ranks, but this launch has one"),
+    ("pairs --backend simulated --ranks 3 --sample 3", "--sample 3 exceeds the partners of each of 3 ranks: use 1 to 2"),
+    ("pairs --backend simulated --ranks 3 --one-to-all 3", "not a valid rank of 3: use 0 to 2"),
+    ("pairs --backend simulated --ranks 2 --by node", "--by node needs two nodes, but all ranks are on "),
 ]  # fmt: skip
 
 
@@ -171,7 +170,7 @@ def test_the_port_is_taken(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         fixed = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--timeout", "5", env=fixed))
-    assert said.startswith(f"rank 0 cannot listen for the other ranks: port {port} is taken") and "MASTER_PORT" in said
+    assert said.startswith(f"rank 0 cannot listen for the other ranks: port {port} is in use") and "MASTER_PORT" in said
 
 
 @pytest.mark.parametrize("line", ["backends", "probe", "explain", "peak allreduce --nvlink 450 --gpus-per-node 8"])
@@ -179,6 +178,4 @@ def test_no_room_for_the_output_is_one_sentence(line: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*PROGRAM, *shlex.split(line)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 4
-    assert done.stderr == (
-        "collbench: the output cannot be written (No space left on device): make room where it goes, or send it elsewhere\n"
-    )
+    assert done.stderr == ("collbench: the output cannot be written (No space left on device): free some space there, or redirect it\n")

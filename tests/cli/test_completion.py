@@ -139,9 +139,7 @@ def test_zsh_reads_the_script_and_it_names_every_command(tmp_path: Path) -> None
 
 
 def test_another_shell_is_told_which_there_are(tmp_path: Path) -> None:
-    assert one_sentence(run_here(tmp_path, "completion", "fish")).startswith(
-        "'fish' is no shell that collbench completes in: write bash or zsh"
-    )
+    assert one_sentence(run_here(tmp_path, "completion", "fish")).startswith("'fish' is not a supported shell: use bash or zsh")
 
 
 def test_no_other_command_pays_for_it(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class TestThisShell:
         done = run_here(tmp_path, *DOCTOR, env={"PATH": f"{BIN}"})
         assert (done.returncode, done.stderr) == (0, "")
         told = done.stdout.splitlines()
-        assert told[0] == "this shell  started by no launcher, and in no scheduler's job"
+        assert told[0] == "this shell  not started by a launcher, and not in a scheduler's job"
         assert told[1].startswith("names       ") and told[1].endswith(" (this host)")
         assert told[2].startswith("MPI         mpi4py ") and "loads MPICH " in told[2]
         assert told[3].split() == ["launchers", "mpirun", f"{BIN}/mpirun", "MPICH", told[3].split()[-1]]

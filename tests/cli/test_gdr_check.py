@@ -92,18 +92,18 @@ def test_a_launch_that_fails_ends_it_without_a_verdict(tmp_path: Path, verdicts:
 
 def test_a_folder_that_holds_a_check_is_refused(tmp_path: Path) -> None:
     (tmp_path / "both" / "without-gdr" / "launch-1").mkdir(parents=True)
-    with pytest.raises(UsageError, match=r"without-gdr already holds a run \(launch-1\): choose a new folder"):
+    with pytest.raises(UsageError, match=r"without-gdr already holds a run \(launch-1\): use a new folder"):
         check(tmp_path, Starts())
 
 
 def test_a_comparison_has_no_text_of_nccl_tests(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which has no --format nccl-tests: choose table, csv or json"):
+    with pytest.raises(UsageError, match="which --format nccl-tests does not support: use table, csv or json"):
         check(tmp_path, Starts(), "nccl-tests")
 
 
 @pytest.mark.parametrize("level", ["LOC", "loc", "0"])
 def test_sides_that_would_be_alike_are_refused(level: str) -> None:
-    with pytest.raises(UsageError, match=f"{LEVEL}={level} is exported: unset it, else both sides are without"):
+    with pytest.raises(UsageError, match=f"{LEVEL}={level} is exported: unset it, or neither side uses GPUDirect RDMA"):
         gdr_check.pairs(1, {LEVEL: level})
     assert gdr_check.pairs(1, {LEVEL: level, "COLLBENCH_LOCAL": "/tmp/x"}) == 2
     assert [gdr_check.pairs(launches, {LEVEL: "SYS"}) for launches in (1, 2, 7)] == [2, 2, 7]
@@ -113,6 +113,6 @@ def test_under_a_launcher_it_says_how_to_do_it_by_hand(tmp_path: Path) -> None:
     under = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     said = one_sentence(run(tmp_path, "allreduce", "--backend", "nccl", "--sizes", "8", "--gdr-check", env=under))
     assert said == (
-        "--gdr-check starts the ranks itself, but torchrun has started them already: run the command twice in the allocation without it, "
-        f"the second time with {LEVEL}=LOC exported, each with an --out of its own, then `collbench compare A B`"
+        "--gdr-check starts the ranks itself, but torchrun has already started them: run the command twice in the allocation without it, "
+        f"the second time with {LEVEL}=LOC exported, each with its own --out, then `collbench compare A B`"
     )

@@ -1,4 +1,4 @@
-"""The start where there are GPUs, whole: device files in a /dev of our own, the doubles of driver and NCCL behind them."""
+"""The start with GPUs, whole: device files in a /dev of our own, the doubles of driver and NCCL behind them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nccl_on_every_gpu_is_the_default(on_gpus: Callable[..., Finished], tmp_
 def test_a_single_task_of_srun_uses_all_gpus_and_says_so(on_gpus: Callable[..., Finished], tmp_path: Path) -> None:
     done = on_gpus(2, *_BRIEF, "--algorithms", "ring", **_ONE_TASK)
     assert done.returncode == 0, done.stderr
-    assert "each task of srun is alone on its node and becomes 2 processes, so that all its GPUs take part" in done.stderr
+    assert "each task of srun is the only one of its node and starts 2 processes, one for each of its GPUs" in done.stderr
     found = read_run(tmp_path / "run")
     assert (found.info["launcher"], {row.ranks for row in found.rows}) == ("srun", {2})
     assert sorted((row.algorithm or "", row.wrong) for row in found.rows) == [("", 0), ("ring", 0)]
@@ -68,4 +68,4 @@ def test_a_single_task_of_srun_uses_all_gpus_and_says_so(on_gpus: Callable[..., 
 
 
 def test_gpus_that_cannot_be_dealt_out(on_gpus: Callable[..., Finished]) -> None:
-    assert one_sentence(on_gpus(4, *_BRIEF, "-g", "3")) == "-g 3 leaves 1 of 4 GPUs idle: choose a divisor of 4, or say --ranks N"
+    assert one_sentence(on_gpus(4, *_BRIEF, "-g", "3")) == "-g 3 leaves 1 of 4 GPUs idle: use a divisor of 4, or --ranks N"

@@ -1,4 +1,4 @@
-"""What a command line means where there are GPUs; none is needed to tell."""
+"""What a command line means with GPUs; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -110,11 +110,13 @@ def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, numb
 
 
 def test_it_says_so() -> None:
-    why = "each task of srun is alone on its node and becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    why = (
+        "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+    )
     assert options.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
-    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="a single task: srun -n N"), 8).advice == why
+    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
     pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
-    assert options.said(pod, 8).advice == "each pod becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    assert options.said(pod, 8).advice == "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,9 @@ def test_what_only_nccl_has_is_refused_for_others(asked: Request, gdr_check: boo
     with pytest.raises(UsageError) as refused:
         options.check_options(asked, gdr_check)
     listed = ", ".join(asked.backends)
-    assert str(refused.value) == f"{option} concerns nccl, which is not among the backends ({listed}): add --backend nccl, or drop {option}"
+    assert (
+        str(refused.value) == f"{option} concerns nccl, which is not among the backends ({listed}): add --backend nccl, or remove {option}"
+    )
 
 
 def test_with_nccl_among_the_backends_they_are_taken() -> None:

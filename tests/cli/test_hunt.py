@@ -131,7 +131,7 @@ REFUSED = [
                           "without --resume"),
     (("--backend", "mpi,gloo"), "hunt measures one backend, but --backend names mpi and gloo: choose one"),
     (("--rounds", "0"), "argument --rounds: '0' is not a whole number from 1 on (see `collbench hunt --help`)"),
-    (("--ranks", "1"), "hunt needs two ranks, and this launch has one: start more, without a launcher by --ranks 2"),
+    (("--ranks", "1"), "hunt needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)"),
     (("--size", "0"), "size '0' is not a whole, positive number of bytes: the smallest size is 1"),
 ]  # fmt: skip
 
@@ -194,7 +194,7 @@ def test_a_rank_that_dies_ends_the_hunt_and_nobody_is_recommended_for_it(typed: 
     finally:
         running.kill()
     said = (tmp_path / "stderr").read_text()
-    assert re.search(r"^collbench: .*rank 2 \(.*(SIGKILL|ended without a word)", said, re.MULTILINE), said
+    assert re.search(r"^collbench: .*rank 2 \(.*(SIGKILL|ended unexpectedly)", said, re.MULTILINE), said
     assert "Traceback" not in said
     assert not (tmp_path / "run" / "recommendation.json").exists()
     found = stored(tmp_path)

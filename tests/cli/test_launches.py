@@ -69,14 +69,14 @@ def test_interrupted_it_shows_what_is_there(tmp_path: Path) -> None:
 def test_a_folder_that_holds_launches_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old" / "launch-7").mkdir(parents=True)
     said = one_sentence(run_here(tmp_path, *SIMULATED, "--launches", "2", "--out", "old"))
-    assert said == "--out old already holds a run (launch-7): choose a new folder, so that nothing is lost"
+    assert said == "--out old already holds a run (launch-7): use a new folder, so that no data is lost"
 
 
 def test_under_a_launcher_the_remedy_is_told_once(tmp_path: Path) -> None:
     under = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "COLLBENCH_LAUNCHES": "3"}
     said = one_sentence(run(tmp_path, *SIMULATED, env=under))
     assert said == (
-        "--launches 3 is for a start without a launcher, but torchrun has started the ranks once: start the command 3 times in the "
+        "--launches 3 is for a start without a launcher, but torchrun has started the ranks: run the command 3 times in the "
         "allocation, with the same --allocation NAME, then `collbench report RUN…`"
     )
     other = run(tmp_path, *SIMULATED, env={**under, "RANK": "1"})

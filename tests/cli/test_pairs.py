@@ -79,11 +79,14 @@ REFUSED = [
     (("--backend", "mpi,gloo"), "pairs measures one backend, but --backend names mpi and gloo: choose one"),
     (("--concurrent", "0"), "argument --concurrent: '0' is not a whole number from 1 on (see `collbench pairs --help`)"),
     (("--size", "0"), "size '0' is not a whole, positive number of bytes: the smallest size is 1"),
-    (("--ranks", "1"), "pairs needs two ranks, and this launch has one: start more, without a launcher by --ranks 2"),
-    (("--sample", "4"), "--sample 4 asks for more partners than each of 4 ranks has: choose 1 to 3"),
+    (("--ranks", "1"), "pairs needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)"),
+    (("--sample", "4"), "--sample 4 exceeds the partners of each of 4 ranks: use 1 to 3"),
     (("--one-to-all", "4"), "--one-to-all 4: there is no rank 4 among 4: choose one from 0 to 3"),
     (("--device", "cuda"), "no pair can be measured on simulated: simulated runs on cpu here, not on cuda"),
-    (("--streams", "2"), "--streams concerns socket, which is not among the backends (simulated): add --backend socket, or drop --streams"),
+    (
+        ("--streams", "2"),
+        "--streams concerns socket, which is not among the backends (simulated): add --backend socket, or remove --streams",
+    ),
 ]
 
 
@@ -97,4 +100,4 @@ def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, tmp
 
 def test_by_node_needs_several(tmp_path: Path) -> None:
     said = one_sentence(run(tmp_path, "pairs", "--backend", "simulated", "--by", "node"))
-    assert re.fullmatch(r"--by node needs two nodes, and all ranks are on \S+: start ranks on others, too, or choose --by rank", said)
+    assert re.fullmatch(r"--by node needs two nodes, but all ranks are on \S+: start ranks on more nodes, or use --by rank", said)

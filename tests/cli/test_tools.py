@@ -182,5 +182,5 @@ def test_probe_measures_with_the_real_ones(tmp_path: Path) -> None:
         row = rows[name]
         assert row["bytes_per_s"] > 1e6 and (row["ci_low"], row["na"]) == (None, None) and row["flags"] == ["their_tool", "unverified"]
         assert (row["tool"]["operation"], row["tool"]["size_bytes"], row["tool"]["tool"]["name"]) == (operation, 1 << 20, name)
-        assert row["limited_by"] == "loopback: no link in it, the CPUs limit it"
+        assert row["limited_by"] == "loopback: uses no link; the CPUs limit it"
     assert "tool" not in rows["tcp_1"] and list(rows)[-2:] == ["iperf3", "fi_pingpong"]

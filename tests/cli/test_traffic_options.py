@@ -69,7 +69,7 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
 
 
 @pytest.mark.parametrize(("line", "text", "sentence"), [
-    ("--skew 0.5", "", "argument --skew: '0.5' is below 1, which is even traffic: write how many times the average one rank receives"),
+    ("--skew 0.5", "", "argument --skew: '0.5' is below 1 (even traffic): use how many times the average rank 0 receives"),
     ("--skew x", "", "argument --skew: 'x' is not a number above 0"),
     ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks: where all that is sent goes to one rank, it gets 2 times the average"),
     ("--skew 2 --traffic m", MATRIX, "argument --traffic: not allowed with argument --skew"),
@@ -107,7 +107,7 @@ def test_all_ranks_must_have_read_the_same_file() -> None:
     with pytest.raises(UsageError) as refused:
         check_traffic(mine, world(["m:11111111"], ["m:11111111"], ["m:22222222"]))
     assert str(refused.value) == (
-        "rank 2 (node2, pid 2) has read another traffic (m:22222222) than rank 0 (m:11111111): give every node the same file"
+        "rank 2 (node2, pid 2) has other traffic (m:22222222) than rank 0 (m:11111111): copy the same file to every node"
     )
 
 

@@ -27,7 +27,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
         ("report", "--histroy=3", "report has no option --histroy: did you mean --history?"),
         ("gate", "--history", "gate has no option --history: compare and report have it"),
         ("report", "--baseline", "report has no option --baseline: gate has it"),
-        ("gate", "basel", "'basel' is one word too many"),
+        ("gate", "basel", "'basel' is an unexpected argument"),
         ("gate", "-x8", "gate has no option -x (see"),
     ],
 )

@@ -91,7 +91,7 @@ def test_all_leaves_out_what_cannot_be_laid_out_and_says_why(tmp_path: Path) -> 
     done = run_here(tmp_path, "workload", "all", "--ranks", "4", "--dry-run", "--format", "csv")
     assert done.returncode == 0
     assert {row["regime"] for row in csv.DictReader(io.StringIO(done.stdout))} == set(regimes()) - {"hierarchical"}
-    assert done.stderr.startswith("without hierarchical: hierarchical over one host") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hierarchical is skipped: hierarchical over one host") and done.stderr.count("\n") == 1
 
 
 def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ REFUSED = [
     (("data-parallel", "--bucket", "0"), "--bucket: size '0' is not a whole, positive number of bytes: the smallest size is 1"),
     (("data-parallel", "--ranks", "1"), "data-parallel over 1 rank: it needs 2 or more; start more with --ranks, srun or mpirun"),
     (("fsdp", "--update", "sharded"), "--update means nothing to fsdp: leave it out; it takes --model, --dtype, --layers, --hidden"),
-    (("fsdp,pipeline", "--tensor", "2"), "--tensor means nothing to fsdp, pipeline, only to tensor-parallel: leave it out"),
+    (("fsdp,pipeline", "--tensor", "2"), "--tensor does not apply to fsdp, pipeline, only to tensor-parallel: remove it"),
     (("fsdp", "--step-time", "0"), "step time '0' is not a time above 0: write seconds, like 0.18, or with a unit, like 180ms"),
-    (("fsdp", "--resume", "x"), "workload cannot be resumed: one launch measures all of it; start a new run, without --resume"),
+    (("fsdp", "--resume", "x"), "workload runs cannot be resumed: start a new run, without --resume"),
     (("fsdp", "--format", "nccl-tests"), "argument --format: invalid choice: 'nccl-tests' (choose from 'table', 'csv', 'json') "
                                          "(see `collbench workload --help`)"),
     (("fsdp", "--steps", "0"), "argument -n/--steps: '0' is not a whole number from 1 on (see `collbench workload --help`)"),

@@ -114,6 +114,6 @@ def test_a_worker_that_dies_is_named(backend, tmp_path):
     assert "killed" in said and "terminate" not in said
     if backend == "mpi":  # MPICH's mpiexec kills the others of the host within a millisecond: they may not come to a word
         return
-    assert f"pid {places[2]['pid']}) ended without a word" in said
+    assert f"pid {places[2]['pid']}) ended unexpectedly" in said
     events = [json.loads(each) for each in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert any("ended without a word" in event.get("text", "") for event in events), events
+    assert any("ended unexpectedly" in event.get("text", "") for event in events), events

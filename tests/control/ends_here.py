@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from collbench.control.client import SpokeEnd
-from collbench.control.diagnosis import Standing
+from collbench.control.client import Client
+from collbench.control.diagnosis import RankState
 from collbench.control.members import Member
 from collbench.control.security import Secret, secret_of
-from collbench.control.server import HubEnd
+from collbench.control.server import Server
 from collbench.control.watchdog import Ending
 from collbench.launch.info import LaunchInfo
 
@@ -42,7 +42,7 @@ class Here:
     port: int = field(default_factory=free_port)
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     stack: ExitStack = field(default_factory=ExitStack)
-    left: list[HubEnd | SpokeEnd] = field(default_factory=list)
+    left: list[Server | Client] = field(default_factory=list)
 
     def info(self, rank: int, **other: Any) -> LaunchInfo:
         node, local_rank = divmod(rank, self.each)
@@ -54,23 +54,23 @@ class Here:
     def secret(self) -> Secret:
         return secret_of(self.info(0), {})
 
-    def hub(self) -> HubEnd:
-        end = HubEnd(self.info(0), self.secret, lambda: Standing(0), Ending(no_end), DEADLINE_S)
+    def hub(self) -> Server:
+        end = Server(self.info(0), self.secret, lambda: RankState(0), Ending(no_end), DEADLINE_S)
         self.stack.callback(self.close, end)
         return end
 
-    def spoke(self, rank: int, secret: Secret | None = None, **other: Any) -> SpokeEnd:
-        end = SpokeEnd(self.info(rank, **other), secret or self.secret, lambda: Standing(rank), Ending(no_end))
+    def spoke(self, rank: int, secret: Secret | None = None, **other: Any) -> Client:
+        end = Client(self.info(rank, **other), secret or self.secret, lambda: RankState(rank), Ending(no_end))
         self.stack.callback(self.close, end)
         return end
 
-    def close(self, end: HubEnd | SpokeEnd) -> None:
+    def close(self, end: Server | Client) -> None:
         """Leaves in order, once."""
         if end not in self.left:
             self.left.append(end)
             end.close()
 
-    def join(self, hub: HubEnd, *spokes: SpokeEnd) -> dict[int, Any]:
+    def join(self, hub: Server, *spokes: Client) -> dict[int, Any]:
         """Everybody joins; what rank 0 heard."""
         threads = [threading.Thread(target=one.join, args=(about(rank), DEADLINE_S)) for rank, one in enumerate(spokes, 1)]
         for thread in threads:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from collbench.control.diagnosis import Standing, standings
+from collbench.control.diagnosis import RankState, rank_states
 from collbench.control.wire import PIECE_BYTES, Kind, Malformed, Message, entries, parsed
 
 _ABOUT = {"rank": 1, "host": "node1", "local_rank": 0, "pid": 4242, "cpus": [0, 1], "began": 7}
@@ -21,13 +21,13 @@ _REAL = (
     Message(Kind.OFFER, 5, 1 << 20),
     Message(Kind.GRANT, 5),
     Message(Kind.TELL, 5, {"cells": list(range(2000))}),
-    Message(Kind.BEAT, 0, [Standing(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
+    Message(Kind.BEAT, 0, [RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
     Message(Kind.STUCK, 0, "allreduce 64 MiB on mpi"),
     Message(Kind.WHERE),
-    Message(Kind.HERE, 0, [Standing(1).as_json()]),
+    Message(Kind.HERE, 0, [RankState(1).as_json()]),
     Message(Kind.STACK, 0, 1),
     Message(Kind.STACKED, 0, [1, "poll\nMPI_Allreduce"]),
-    Message(Kind.GONE, 0, [1, "killed by signal 9 (SIGKILL)"]),
+    Message(Kind.GONE, 0, [1, {"kind": "process_end", "killed": True, "signal": 9}]),
     Message(Kind.BYE, 0, 1),
     Message(Kind.ABORT, 0, ["rank 1 (node1, pid 4242): the folder is gone", 4]),
 )
@@ -60,7 +60,7 @@ def heard(frames: list[bytes]) -> str:
         if message.kind is Kind.SAY:
             entries(message, {1, 2})
         if message.kind in (Kind.BEAT, Kind.HERE):
-            standings(message.body, {1, 2})
+            rank_states(message.body, {1, 2})
     except Malformed:
         return "refused"
     return "message"

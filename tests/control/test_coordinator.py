@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from collbench.control.diagnosis import Standing
-from collbench.control.members import Member, beside
+from collbench.control.diagnosis import Cause, HangDiagnosis, ProcessEnd, RankPaused, RankState
+from collbench.control.members import HostKilled, Member, other_candidates
 from collbench.control.server import Coordinator
 from collbench.control.tree import Child
 from collbench.control.watchdog import Ending
 from collbench.control.wire import Kind, Message
 from collbench.errors import PeerFailed
+from collbench.reason import decode
 
-KILLED = "killed by signal 9 (SIGKILL)"
+KILLED = ProcessEnd(killed=True, signal=9)
+EXITED = ProcessEnd(exit_code=0)
+MEASURING = "allreduce 8 B on mpi: measuring"
 
 
 def coordinator(*children: Child) -> Coordinator:
@@ -29,7 +32,7 @@ def coordinator(*children: Child) -> Coordinator:
         forget=cut.remove,
         tell=lambda message: None,
     )
-    part = Coordinator(down, lambda: Standing(0, "allreduce 8 B on mpi: measuring"), Ending(lambda *_: None), 5.0)
+    part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), Ending(lambda *_: None), 5.0)
     part._about = {rank: {} for rank in range(1, 4)}
     part.names = {rank: f"rank {rank} (h, pid {rank})" for rank in range(4)}
     part.expected = part.names
@@ -42,28 +45,42 @@ def child(*ranks: int, cut: float | None = None) -> Child:
     return found
 
 
-def told(part: Coordinator) -> str:
+def diagnosed(part: Coordinator) -> HangDiagnosis | RankPaused:
+    """The diagnosis that is stored, of which the ranks get the sentence."""
     while part.inbox.empty():
         part.tick(time.monotonic())
-    found = part.inbox.get_nowait()
-    assert isinstance(found, PeerFailed)
-    return str(found)
+    error = part.inbox.get_nowait()
+    assert isinstance(error, PeerFailed)
+    hang: HangDiagnosis | RankPaused = decode(part.facts["diagnosis"], HangDiagnosis | RankPaused)
+    assert str(error) == hang.render()
+    return hang
+
+
+def ended(part: Coordinator) -> HangDiagnosis:
+    hang = diagnosed(part)
+    assert isinstance(hang, HangDiagnosis) and hang.cause is Cause.ENDED
+    return hang
 
 
 @pytest.mark.parametrize(
     ("ends", "named"),
     [
-        ([(1, "ended with code 0"), (2, KILLED)], 1),
-        ([(3, "ended with code 1"), (1, "ended with code 0"), (2, KILLED)], 3),
-        ([(2, KILLED), (1, "ended with code 0")], 2),
+        ([(1, EXITED), (2, KILLED)], 1),
+        ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3),
+        ([(2, KILLED), (1, EXITED)], 2),
     ],
 )
-def test_who_ended_first_is_the_reason(ends: list[tuple[int, str]], named: int) -> None:
+def test_who_ended_first_is_the_reason(ends: list[tuple[int, ProcessEnd]], named: int) -> None:
     part = coordinator(child(1), child(2), child(3))
     for rank, how in ends:
         part._end_of(rank, how)
-    during = "allreduce 8 B on mpi: measuring"
-    assert told(part).startswith(f"rank {named} (h, pid {named}) ended without a word during {during}: {dict(ends)[named]}")
+    found = ended(part)
+    assert (found.ranks, found.names, found.phase, found.end) == (
+        (named,),
+        (f"rank {named} (h, pid {named})",),
+        MEASURING,
+        dict(ends)[named],
+    )
 
 
 def test_a_connection_that_was_lost_before_is_an_end_too() -> None:
@@ -75,46 +92,40 @@ def test_a_connection_that_was_lost_before_is_an_end_too() -> None:
 def test_who_left_in_order_is_no_reason() -> None:
     part = coordinator(child(1), child(2), child(3, cut=time.monotonic() - 0.01))
     part.left.add(3)
-    part._end_of(3, "ended with code 0")
+    part._end_of(3, EXITED)
     part._end_of(1, KILLED)
     assert list(part.gone) == [1]
 
 
 def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() -> None:
     members = [Member(rank, "ab"[rank // 2], rank % 2, 70 + rank, ()) for rank in range(4)] + [Member(4, "c", 0, 74, ())]
-    assert beside(members) == {
-        0: "; or rank 1 (a, pid 71) was, and mpiexec killed all of a",
-        2: "; or rank 3 (b, pid 73) was, and mpiexec killed all of b",
-    }
-    many = [Member(rank, "a", rank, 70 + rank, ()) for rank in range(11)]
-    assert beside(many) == {0: "; or one of ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more was, and mpiexec killed all of a"}
+    assert other_candidates(members) == {0: HostKilled("a", (1,)), 2: HostKilled("b", (3,))}
     part = coordinator(child(1), child(2, 3, cut=0.0))
-    part.beside = beside(members)
+    part.beside = other_candidates(members)
     part._gone(2)
-    assert told(part).endswith(": killed, crashed or out of memory; or rank 3 (b, pid 73) was, and mpiexec killed all of b")
+    found = ended(part)
+    assert (found.end, found.others) == (ProcessEnd(), HostKilled("b", (3,)))
 
 
 def test_rank_0_that_stood_still_itself_accuses_nobody_else() -> None:
     paused = [0.0]
     part = coordinator(child(1), child(2), child(3))
-    part.stand = lambda: Standing(0, "allreduce 8 B on mpi: measuring", paused_s=paused[0])
+    part.stand = lambda: RankState(0, MEASURING, paused_s=paused[0])
     part.tick(time.monotonic())
     paused[0] = 7.5
-    part._end_of(1, "ended with code 4")
+    part._end_of(1, ProcessEnd(exit_code=4))
     part._end_of(2, KILLED)
-    assert told(part).startswith(
-        "hang: allreduce 8 B on mpi: measuring: rank 0 (h, pid 0) stood still for 7.5 s (SIGSTOP, a debugger, or its machine did), "
-        "longer than the others wait (--timeout 5)"
-    )
+    assert diagnosed(part) == RankPaused("rank 0 (h, pid 0)", MEASURING, 7.5, 5.0)
 
 
 def test_a_pause_that_is_long_over_is_no_reason() -> None:
     paused = [7.5]
     part = coordinator(child(1), child(2), child(3))
-    part.stand = lambda: Standing(0, "measuring", paused_s=paused[0])
+    part.stand = lambda: RankState(0, "measuring", paused_s=paused[0])
     part.tick(time.monotonic() - 10)
     part._end_of(1, KILLED)
-    assert told(part).startswith("rank 1 (h, pid 1) ended without a word during measuring: killed by signal 9")
+    found = ended(part)
+    assert (found.ranks, found.phase, found.end) == ((1,), "measuring", KILLED)
 
 
 def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
@@ -122,7 +133,7 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
     part.inquiries.met("rank 2 (h, pid 2) was interrupted by SIGTERM", 143)
     assert part.inbox.empty()
     part._end_of(3, KILLED)
-    assert told(part).startswith("rank 3 (h, pid 3) ended without a word")
+    assert ended(part).ranks == (3,)
 
 
 def granting() -> tuple[Coordinator, Child, list[int]]:

@@ -67,7 +67,7 @@ def told_by(what, guilty, tmp_path):
 @pytest.mark.in_turn
 def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
     found, said, _ = told_by(KILLED, 1, tmp_path)
-    assert re.search(r"rank 1 \(\S+, pid \d+\) ended without a word during allreduce 8 B on mpi: warm-up: killed", said), said
+    assert re.search(r"rank 1 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed", said), said
     assert found[0].code == found[2].code == 4, found
 
 
@@ -77,11 +77,11 @@ def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
     [
         (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(SIGSTOP.*; 2 of 3 ranks wait"),
         (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is stopped"),
-        (LEAVES, r"rank 1 \(\S+, pid \d+\) ended without a word during gathering samples: (it exited with code 0|killed)"),
-        (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, though the host does"),
+        (LEAVES, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during gathering samples: (exit code 0|killed)"),
+        (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, but the host does"),
         (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) never entered iteration 41; 2 of 3 ranks wait"),
-        (NEVER_COMES, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) never came: it is still at work between two phases"),
-        (ECHO, r"rank 1 \(\S+, pid \d+\) ended without a word during allreduce 8 B on mpi: warm-up: killed"),
+        (NEVER_COMES, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is behind: still at work between two phases"),
+        (ECHO, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
     ],
     ids=["stopped-in-a-call", "stopped-in-a-wait", "leaves", "holds-python", "behind", "never-comes", "echo"],
 )
@@ -97,9 +97,9 @@ def test_a_rank_is_named_and_everything_ends(what, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is stopped .* as rank 1 \("),
-        (KILLED, r"rank 0 \(\S+, pid \d+\) ended without a word during allreduce 8 B on mpi: warm-up: killed"),
-        (NEVER_COMES, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) never came: it is still at work between two phases"),
+        (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is stopped .* reported by rank 1 \("),
+        (KILLED, r"rank 0 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
+        (NEVER_COMES, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is behind: still at work between two phases"),
         (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 0 \(\S+, pid \d+\) never entered iteration 41"),
     ],
     ids=["stopped-in-a-wait", "killed", "never-comes", "behind"],

@@ -12,7 +12,17 @@ import pytest
 
 from collbench.addresses import own_addresses
 from collbench.control.addresses import answering
-from collbench.control.diagnosis import Node, Standing, began_of, how_ended, innermost, is_stopped, own_stack, standings
+from collbench.control.diagnosis import (
+    NodeProcesses,
+    ProcessEnd,
+    RankState,
+    began_of,
+    how_ended,
+    innermost,
+    is_stopped,
+    own_stack,
+    rank_states,
+)
 from collbench.control.wire import Malformed
 
 GDB = """\
@@ -80,7 +90,7 @@ def until(condition):
 
 
 def test_a_node_sees_who_is_stopped_and_how_one_ended(child):
-    node = Node()
+    node = NodeProcesses()
     host = socket.gethostname()
     node.watch(3, {"host": host, "pid": child.pid, "began": began_of(child.pid)})
     node.watch(4, {"host": host, "pid": child.pid, "began": began_of(child.pid) + 1})  # another process that has that number now
@@ -91,32 +101,36 @@ def test_a_node_sees_who_is_stopped_and_how_one_ended(child):
     until(lambda: is_stopped(child.pid))
     assert node.stopped() == [3]
     node.kill([4])
-    assert how_ended(child.pid) == ""
+    assert not how_ended(child.pid).known
     node.kill([3])
-    until(lambda: how_ended(child.pid))
+    until(lambda: how_ended(child.pid).known)
     (descriptor,) = node.descriptors
-    assert node.ended(descriptor) == (3, "killed by signal 9 (SIGKILL)")
+    assert node.ended(descriptor) == (3, ProcessEnd(killed=True, signal=signal.SIGKILL))
     assert node.descriptors == [] and not node.has(3)
 
 
 def test_an_early_exit_is_none_of_a_signal():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     try:
-        until(lambda: how_ended(process.pid))
-        assert how_ended(process.pid) == "it exited with code 3"
+        until(lambda: how_ended(process.pid).known)
+        assert how_ended(process.pid) == ProcessEnd(exit_code=3)
     finally:
         process.wait()
-    assert how_ended(process.pid) == ""
+    assert not how_ended(process.pid).known
 
 
 def test_the_kernel_ends_a_stopped_process_whose_dead_man_is_not_wound_up():
-    code = "import os; from collbench.control.watchdog import DeadMan; d = DeadMan(); d.wind(0.2); os.kill(os.getpid(), 19)  # SIGSTOP"
+    code = (
+        "import os; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.2); "
+        "os.kill(os.getpid(), 19)  # SIGSTOP"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
 
 
 def test_a_dead_man_that_is_wound_up_or_closed_does_nothing():
     code = (
-        "import time; from collbench.control.watchdog import DeadMan; d = DeadMan(); d.wind(0.3); d.wind(60); e = DeadMan(); e.wind(0.3); "
+        "import time; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.3); d.arm(60); "
+        "e = StartupWatchdog(); e.arm(0.3); "
         "e.close(); time.sleep(0.6); raise SystemExit(7)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 7
@@ -133,8 +147,8 @@ def test_own_addresses_are_neither_loopback_nor_of_one_link_alone():
 
 
 def test_a_standing_comes_back_as_it_was_told():
-    one = Standing(3, "warm-up", False, 41, 0.5, 7, 1.25, True)
-    assert standings([one.as_json()], {3}) == [one]
+    one = RankState(3, "warm-up", False, 41, 0.5, 7, 1.25, True)
+    assert rank_states([one.as_json()], {3}) == [one]
 
 
 @pytest.mark.parametrize(
@@ -147,4 +161,4 @@ def test_a_standing_comes_back_as_it_was_told():
 )  # fmt: skip
 def test_what_is_no_standing_is_refused(wrong):
     with pytest.raises(Malformed):
-        standings(wrong, {3})
+        rank_states(wrong, {3})

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from collbench.control.builds import hosts_of
-from collbench.control.members import Crew, Member, above, addressed
+from collbench.control.members import Member, Members, above, addressed
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 
 
-def crew(*cpus: tuple[str, tuple[int, ...]]) -> Crew:
+def crew(*cpus: tuple[str, tuple[int, ...]]) -> Members:
     """Ranks on hosts with the CPUs that each may use; this one is the last."""
     members = tuple(Member(rank, host, 0, 100 + rank, own) for rank, (host, own) in enumerate(cpus))
-    found = Crew(members[-1])
+    found = Members(members[-1])
     found.members = members
     return found
 

@@ -79,7 +79,7 @@ def private(path: Path, text: str, mode: int = 0o600) -> Path:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o610])
 def test_a_file_that_others_can_read_is_none(mode: int, tmp_path: Path) -> None:
     path = private(tmp_path / "mine", "sixteen or more letters", mode)
-    with pytest.raises(UsageError, match="is not a file that its owner alone can read: chown it to yourself and chmod 600 it"):
+    with pytest.raises(UsageError, match="chmod 600"):
         secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
 
 
@@ -87,14 +87,14 @@ def test_a_file_that_others_can_read_is_none(mode: int, tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_none(tmp_path: Path) -> None:
     path = private(tmp_path / "mine", "sixteen or more letters")
     os.chown(path, 12345, -1)
-    with pytest.raises(UsageError, match="is not a file that its owner alone can read"):
+    with pytest.raises(UsageError, match="chmod 600"):
         secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
 
 
 def test_a_folder_a_fifo_or_nothing_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
-    for path, why in ((tmp_path, "not a file"), (tmp_path / "fifo", "not a file"), (tmp_path / "none", r"cannot be read \(No such file")):
-        with pytest.raises(UsageError, match=why if path.name == "none" else "not a file|Is a directory"):
+    for path, why in ((tmp_path, "chmod 600|Is a directory"), (tmp_path / "fifo", "chmod 600"), (tmp_path / "none", "No such file")):
+        with pytest.raises(UsageError, match=why):
             secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
 
 
@@ -102,7 +102,7 @@ def test_a_folder_a_fifo_or_nothing_is_no_file(tmp_path: Path) -> None:
 def test_a_short_one_is_none(text: str, tmp_path: Path) -> None:
     path = private(tmp_path / "mine", text)
     for env in ({"COLLBENCH_SECRET": text}, {"COLLBENCH_SECRET_FILE": str(path)}):
-        with pytest.raises(UsageError, match=f"has {len(text)} characters, and needs 16: make one with openssl rand -hex 16"):
+        with pytest.raises(UsageError, match=f"{len(text)} characters"):
             secret_of(info(), env)
 
 
@@ -128,13 +128,13 @@ def test_another_place_for_settings(tmp_path: Path) -> None:
 
 
 def test_without_a_home_launches_over_hosts_must_be_given_one() -> None:
-    with pytest.raises(UsageError, match=r"there is no HOME .* export COLLBENCH_SECRET with the same 16 characters or more for all ranks"):
+    with pytest.raises(UsageError, match="HOME is not set"):
         secret_of(info(), {})
 
 
 def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"no secret can be made in .* \(Not a directory\), without which nobody may join: export"):
+    with pytest.raises(UsageError, match=r"\(Not a directory\): set COLLBENCH_SECRET"):
         secret_of(info(), {"HOME": str(tmp_path / "file")})
 
 
@@ -182,7 +182,7 @@ def test_a_secret_has_16_characters_or_more(length: int, enough: bool) -> None:
     if enough:
         assert _long_enough(b"x" * length, "here") == b"x" * length
     else:
-        with pytest.raises(UsageError, match=f"the secret in here has {length} characters, and needs 16"):
+        with pytest.raises(UsageError, match=f"here has {length} characters"):
             _long_enough(b"x" * length, "here")
 
 

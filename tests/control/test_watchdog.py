@@ -33,7 +33,7 @@ def test_a_phase_that_does_not_move_is_ended_and_told_where_it_stood():
     assert ended.at - began >= 0.2
     assert ended.sentence == (
         "hang: allreduce 64 MiB on mpi: measuring: rank 1 (node2, pid 7) has not moved for 0.2 s in iteration 41; "
-        "look at the ranks that print no such line, or raise --timeout"
+        "look at the ranks that print no such line; raise --timeout if this is expected"
     )
 
 
@@ -83,7 +83,7 @@ def test_after_an_inner_phase_the_outer_one_is_watched_again():
 def test_the_witness_hears_it_before_the_end():
     heard = []
     dog = Watchdog(0.1, "rank 0", lambda sentence: heard.append(("end", sentence)))
-    dog.witness = lambda sentence: heard.append(("witness", sentence))
+    dog.witness = lambda reason: heard.append(("witness", reason.render()))
     with dog.phase("measuring"):
         dog._thread.join(10)
     dog.close()

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from collbench.measure import counters
-from collbench.measure.disturbances import HostNetwork, Stall, flags, of_host, sentence, stalls
+from collbench.measure.disturbances import (
+    CaseDisturbed,
+    HostNetwork,
+    LinkFlapped,
+    ProcessPaused,
+    SegmentsRetransmitted,
+    Stall,
+    case_disturbed,
+    flags,
+    of_host,
+    stalls,
+)  # fmt: skip
 from collbench.measure.instruments import moved, read
 from tests.evidence.hosts import interface
 
@@ -74,16 +85,14 @@ def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:
 
 
 def test_a_stall_is_reported_with_host_and_duration() -> None:
-    found = sentence(CASE, [Stall("warm-up", 3.02, 0.014)], [HostNetwork("n1"), HostNetwork("n4", 7, 900, {"eth0": 2})], {"n3": 1.5})
-    assert found == (
-        f"{CASE}: one sample (warm-up) took 3.02 s, the median is 0.014 s: the link of eth0 changed its state 2 times on n4; "
-        "TCP sent 7 of 900 segments again on n4; a process on n3 was not allowed to run for 1.5 s"
-    )
+    hosts = [HostNetwork("n1"), HostNetwork("n4", 7, 900, {"eth0": 2})]
+    found = case_disturbed(CASE, [Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)], hosts, {"n3": 1.5})
+    causes = (LinkFlapped("n4", "eth0", 2), SegmentsRetransmitted("n4", 7, 900), ProcessPaused("n3", 1.5))
+    assert found == CaseDisturbed(CASE, causes, 2, "warm-up", 3.02, 0.014)
 
 
-def test_a_stall_without_a_cause_names_no_host_and_no_stall_needs_no_sentence() -> None:
-    assert sentence(CASE, [Stall("timed", 0.5, 0.01)], [HostNetwork("n1")], {}) == (
-        f"{CASE}: one sample (timed) took 0.50 s, the median is 0.01 s: no host's counters show why"
-    )
-    assert sentence(CASE, [], [HostNetwork("n1", 40, 900)], {}) is None
-    assert sentence(CASE, [], [HostNetwork("n1", 40, 900, {"eth0": 1})], {}) == f"{CASE}: the link of eth0 changed its state once on n1"
+def test_a_stall_without_a_cause_names_no_host_and_without_a_stall_only_a_link_is_reported() -> None:
+    assert case_disturbed(CASE, [Stall("timed", 0.5, 0.01)], [HostNetwork("n1")], {}) == CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)
+    assert case_disturbed(CASE, [], [HostNetwork("n1", 40, 900)], {}) is None
+    flapped = case_disturbed(CASE, [], [HostNetwork("n1", 40, 900, {"eth0": 1})], {})
+    assert flapped == CaseDisturbed(CASE, (LinkFlapped("n1", "eth0", 1),))

@@ -25,19 +25,19 @@ def test_both_directions_prove_it() -> None:
 
 def test_hosts_that_do_not_use_it_are_named() -> None:
     mixed = facts(True, True, staged=4, NET_IB_0_GDRDMA=12, NET_IB_1=4) | {"hosts_without_gdr": [f"n{i}" for i in range(6)]}
-    assert state_of_run(mixed, []).why == "12 of 16 network connections use GPUDirect RDMA; not all of n0, n1, n2, n3 and 2 more"
+    assert state_of_run(mixed, []).why == "12 of 16 network connections use GPUDirect RDMA; not all on n0, n1, n2, n3 and 2 more"
 
 
 def test_one_direction_alone_proves_nothing() -> None:
     found = state_of_run(facts(True, False, NET_IB_0_GDRDMA=1), [dgx()])
-    assert found == Capability("unknown", "NCCL's log shows it for [send] alone: the lines of the other direction are missing")
+    assert found == Capability("unknown", "NCCL's log shows it only for [send]: the lines of the other direction are missing")
 
 
 def test_ways_that_carried_no_byte_were_not_used() -> None:
     shown = facts(True, True, NET_IB_0_GDRDMA=16)
     assert state_of_run(shown, [dgx()], rdma_bytes=1 << 30).state == "proven used"
     idle = state_of_run(shown, [dgx()], rdma_bytes=0)
-    assert idle.state == "capable, not used" and idle.why.endswith("but no RDMA port moved a byte: nothing went that way")
+    assert idle.state == "capable, not used" and idle.why.endswith("but no RDMA port moved any bytes: that path was not used")
 
 
 def test_staged_though_the_machine_could() -> None:
@@ -71,6 +71,6 @@ def test_without_a_log_it_is_unknown_and_says_why() -> None:
     found = state_of_run({"transports": {}, "why": "NCCL_DEBUG=WARN is set"}, [dgx()])
     assert found == Capability("unknown", f"NCCL_DEBUG=WARN is set; {CAPABLE}")
     assert state_of_run({}, [laptop()]) == Capability(
-        "unknown", "NCCL's log names no connection; no machine with a GPU and an RDMA device is known"
+        "unknown", "NCCL's log lists no connections; no machine with a GPU and an RDMA device is known"
     )
     assert {found.state} <= set(STATES)

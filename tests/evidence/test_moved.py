@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.measure import crossing as module
-from collbench.measure.crossing import Least, Ran, bypassed, evidence
+from collbench.measure.crossing import Least, OtherPath, Ran, bypassed, evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
 
 MIB = 1 << 20
 TWO = {0: "h1", 1: "h2"}
-STOOD = "no interface counted the packets in which the ranks talked meanwhile: its counters are not kept up, or not shown here"
+STOOD = "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
 
 
 def ran(size=MIB, iterations=100, host_of=TWO, operation="allreduce", **changes):
@@ -52,14 +52,14 @@ def test_what_must_cross_may_be_told():
 
 def test_ranks_that_share_a_memory_are_called_out():
     found = told(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
-    assert bypassed(found) == (
-        "mpi moved 97.7 KiB of at least 512 MiB out of h1 and 1 more host: the bytes took another path, such as memory that the ranks share"
-    )
+    other = OtherPath("mpi", "h1", "out", 100_000, 512 * MIB, others=1)
+    assert bypassed(found) == other and found["moved"]["other_path"] == other.render()
 
 
 def test_bytes_over_nvlink_are_called_so():
     gpus = {"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}
-    assert str(bypassed(told(seen(1000, 1000, 5, gpus=gpus)))).endswith("the bytes took another path, over NVLink")
+    found = bypassed(told(seen(1000, 1000, 5, gpus=gpus)))
+    assert found and found.nvlink
 
 
 def test_a_loopback_does_not_leave_the_host():
@@ -80,10 +80,10 @@ def test_rdma_ports_count_too():
 
 
 @pytest.mark.parametrize(("changes", "why"), [
-    ({"silent": ["cxi0"]}, "cxi0 has no counter of what it moves"),
-    ({"came_or_went": ["eth1"]}, "eth1 came or went meanwhile"),
-    ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 went back: they wrapped, or were reset"),
-    ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 went back: they wrapped, or were reset"),
+    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"),
+    ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
+    ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 decreased: they wrapped or were reset"),
+    ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 decreased: they wrapped or were reset"),
     ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),
 ])  # fmt: skip
 def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
@@ -100,7 +100,7 @@ def test_small_messages_are_told_by_their_packets(packets, mode, alarm):
     found = bypassed(told(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
     assert (found is not None) == alarm
     if alarm:
-        assert f"mpi moved {packets} packets in 1000 iterations out of h1" in str(found)
+        assert (found.packets, found.iterations, found.host, found.direction) == (packets, 1000, "h1", "out")
 
 
 def test_one_way_is_enough():
@@ -159,8 +159,8 @@ def test_an_alarm_needs_counters_that_are_known(first, second, size):
 def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
     found = told(seen(0, 0, packets), size=0, operation="barrier", redop=None)
     assert found["moved"]["hosts"]["h1"]["packets_out"] == packets and "out" not in found["moved"]["hosts"]["h1"]
-    sentence = f"mpi moved {packets} packets in 100 iterations out of h1 and 1 more host: the bytes took another path, such as memory"
-    assert bypassed(found) == (f"{sentence} that the ranks share" if other_path else None)
+    other = OtherPath("mpi", "h1", "out", packets=packets, iterations=100, others=1)
+    assert bypassed(found) == (other if other_path else None)
 
 
 def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
@@ -209,9 +209,7 @@ def test_the_host_that_shows_another_path_most_clearly_is_named():
         "b": {"out": way(800, 0.8), "in": way(10, 0.01)},
         "c": {"out": way(990, 0.99), "in": way(990, 0.99)},
     }
-    assert module._other_path(ran, hosts).startswith(
-        "mpi moved 10 B of at least 1000 B into b and 1 more host: the bytes took another path"
-    )
+    assert module._other_path(ran, hosts) == OtherPath("mpi", "b", "in", 10, 1000, others=1)
     assert module._other_path(ran, {"c": hosts["c"]}) is None
 
 

@@ -143,14 +143,17 @@ def test_the_subsystems_of_the_user_stay(env: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("user", "why"),
     [
-        ({"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG=WARN is set, which tells no paths: unset it, or set INFO"),
-        ({"NCCL_DEBUG": "INFO"}, "NCCL_DEBUG is set and goes to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too"),
-        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}, "NCCL_DEBUG is set and goes to the output"),
+        ({"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG=WARN is set, which logs no paths: unset it, or set INFO"),
+        (
+            {"NCCL_DEBUG": "INFO"},
+            "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too",
+        ),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}, "NCCL_DEBUG is set and is written to the output"),
         (
             {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"},
-            "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so that ranks of a host overwrite",
+            "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite",
         ),
-        ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so that NCCL writes nothing"),
+        ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
     ],
 )
 def test_what_the_user_set_stays_and_is_told(user: dict[str, str], why: str, env: dict[str, str]) -> None:

@@ -102,8 +102,8 @@ def fake_ras_server(
         ),
         (answer(missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True}}]), "NCCL's RAS: rank 2 on node3 does not answer"),
         (answer(rank(0, 18, error=6), rank(1, 18)), "NCCL's RAS: rank 0 on node2 has asynchronous error 6"),
-        (answer(rank(0, 18), rank(1, 18, error=7)), "NCCL's RAS hears all 2 ranks, and none lags behind"),
-        (json.dumps({"communicators": []}), "NCCL's RAS knows no communicator"),
+        (answer(rank(0, 18), rank(1, 18, error=7)), "NCCL's RAS reaches all 2 ranks, and none is behind"),
+        (json.dumps({"communicators": []}), "NCCL's RAS lists no communicators"),
         (
             answer(rank(0, 1), rank(1, 0, host="\x1b[31mnode")),
             "NCCL's RAS: rank 1 on ?[31mnode lags: 0 of 1 AllReduce launched (1 of 2 ranks have all)",
@@ -152,7 +152,7 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert ask({"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}) == Answer(
-        None, f"NCCL's RAS at 127.0.0.1:{port} could not be asked (Connection refused); NCCL has it since 2.24"
+        None, f"NCCL's RAS at 127.0.0.1:{port} cannot be reached (Connection refused); NCCL has RAS since 2.24"
     )
 
 
@@ -160,8 +160,8 @@ def test_nobody_listens() -> None:
     ("env", "why"),
     [
         ({"NCCL_RAS_ENABLE": "0"}, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off"),
-        ({"NCCL_RAS_ADDR": "nowhere"}, "NCCL_RAS_ADDR=nowhere is no HOST:PORT"),
-        ({"NCCL_RAS_ADDR": "localhost:99999"}, "NCCL_RAS_ADDR=localhost:99999 is no HOST:PORT"),
+        ({"NCCL_RAS_ADDR": "nowhere"}, "NCCL_RAS_ADDR=nowhere is not a valid HOST:PORT"),
+        ({"NCCL_RAS_ADDR": "localhost:99999"}, "NCCL_RAS_ADDR=localhost:99999 is not a valid HOST:PORT"),
     ],
 )
 def test_where_it_cannot_be_asked(env: dict[str, str], why: str) -> None:

@@ -67,11 +67,10 @@ def test_software_that_differs_is_named_with_its_hosts() -> None:
     same = {"python": "3.11.2", "torch": "2.13.0"}
     groups = software.grouped([("n1", same), ("n2", same), ("n3", {"python": "3.12.1"})])
     assert groups == [{"hosts": ["n1", "n2"], **same}, {"hosts": ["n3"], "python": "3.12.1"}]
-    sentences = [software.sentence(name, versions) for name, versions in software.differing(groups).items()]
-    assert sentences == [
-        "Python differs between the hosts: 3.11.2 on n1, n2; 3.12.1 on n3",
-        "torch differs between the hosts: 2.13.0 on n1, n2; missing on n3",
-    ]
+    assert software.differing(groups) == {
+        "python": {"3.11.2": ["n1", "n2"], "3.12.1": ["n3"]},
+        "torch": {"2.13.0": ["n1", "n2"], "missing": ["n3"]},
+    }
 
 
 def test_equal_hosts_have_no_difference() -> None:

@@ -165,7 +165,7 @@ class TestTorchrun:
         assert detect({**captured.SRUN_PMI2, **by_hand, "RANK": "1"}).mpi is None
 
     def test_two_processes_must_not_both_be_rank_0(self):
-        with pytest.raises(UsageError, match="WORLD_SIZE says 1, but mpirun started 3 ranks"):
+        with pytest.raises(UsageError, match="WORLD_SIZE=1, but mpirun started 3 ranks"):
             detect({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"})
 
 

@@ -34,7 +34,7 @@ def stubborn(folder, grace_s):
     return process
 
 
-KILLED = "collbench: interrupted by {}, and rank 0 was killed before it could say more: what was measured is in runs/x\n"
+KILLED = "collbench: interrupted by {}, and rank 0 was killed before it could report: what was measured is in runs/x\n"
 
 
 def test_the_second_ctrl_c_kills_at_once_and_the_parent_says_the_last_word(tmp_path):

@@ -78,10 +78,10 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("without", "sentence"),
         [
-            ("COLLBENCH_PODS", "this is pod 1 of an indexed Job, but COLLBENCH_PODS is not set, and each pod would measure alone"),
-            ("MASTER_ADDR", "this is pod 1 of an indexed Job, but MASTER_ADDR is not set, and each pod would measure alone"),
-            ("COLLBENCH_SECRET", "COLLBENCH_SECRET is not set, and pods have no home directory in common"),
-            ("JOB_COMPLETION_INDEX", "COLLBENCH_PODS='3' is set but JOB_COMPLETION_INDEX is not: write completionMode: Indexed"),
+            ("COLLBENCH_PODS", "this is pod 1 of an indexed Job, but COLLBENCH_PODS is not set, so each pod would measure alone"),
+            ("MASTER_ADDR", "this is pod 1 of an indexed Job, but MASTER_ADDR is not set, so each pod would measure alone"),
+            ("COLLBENCH_SECRET", "COLLBENCH_SECRET is not set, and pods share no home directory"),
+            ("JOB_COMPLETION_INDEX", "COLLBENCH_PODS='3' is set but JOB_COMPLETION_INDEX is not: set completionMode: Indexed"),
         ],
     )
     def test_a_pod_that_would_measure_alone(self, without: str, sentence: str) -> None:
@@ -93,8 +93,8 @@ class TestRefused:
         with pytest.raises(UsageError) as said:
             detect({"JOB_COMPLETION_INDEX": "0"})
         assert str(said.value) == (
-            "this is pod 0 of an indexed Job, but COLLBENCH_PODS and MASTER_ADDR are not set, and each pod would measure alone: "
-            "let `collbench emit kubernetes` write the Job, or give --ranks N to measure inside this pod alone"
+            "this is pod 0 of an indexed Job, but COLLBENCH_PODS and MASTER_ADDR are not set, so each pod would measure alone: "
+            "use `collbench emit kubernetes` to write the Job, or use --ranks N to measure inside this pod only"
         )
         assert detect({"JOB_COMPLETION_INDEX": "0"}, LocalRequest(ranks=2)) is None
 

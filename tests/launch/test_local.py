@@ -54,5 +54,5 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], 
 )
 def test_a_worker_that_cannot_be_is_refused(changes: dict[str, object]) -> None:
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
-    with pytest.raises(UsageError, match="COLLBENCH_WORKER does not hold a rank"):
+    with pytest.raises(UsageError, match="COLLBENCH_WORKER is not a valid rank"):
         detect_local({"COLLBENCH_WORKER": json.dumps(values)})

@@ -304,8 +304,8 @@ def test_processes_that_drive_gpus_share_none_and_leave_none_out(gpus, per_proce
 @pytest.mark.parametrize(
     ("gpus", "per_process", "sentence"),
     [
-        (1, 2, "-g 2 needs 2 GPUs for each process, but 1 is visible: choose a smaller one"),
-        (8, 3, "-g 3 leaves 2 of 8 GPUs idle: choose a divisor of 8, or say --ranks N"),
+        (1, 2, "-g 2 needs 2 GPUs for each process, but 1 is visible: use a smaller number"),
+        (8, 3, "-g 3 leaves 2 of 8 GPUs idle: use a divisor of 8, or --ranks N"),
     ],
 )
 def test_gpus_that_cannot_be_dealt_out(gpus, per_process, sentence):

@@ -114,7 +114,7 @@ class TestByHand:
     def test_alone_it_waits_no_longer_than_it_was_told(self, rank: int, tmp_path: Path) -> None:
         done = run(tmp_path, *SHORT, "--timeout", "1", env=self.variables(rank), timeout=20)
         assert done.returncode == 4 and done.stderr.count("\n") == 1
-        nobody = r"rank 1 on \S+ found no rank 0 at tcp://(localhost|127\.0\.0\.1):\d+ within 1 s"
+        nobody = r"rank 1 on \S+ cannot connect to rank 0 at tcp://(localhost|127\.0\.0\.1):\d+ within 1 s"
         missing = "rank 1 of 2 did not join within 1 s" if rank == 0 else nobody
         assert re.search(f"{missing}.* or raise --timeout", done.stderr)
 

@@ -56,7 +56,7 @@ def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
     ceiling, bound = of([node(), node()])
     assert (ceiling.kind, ceiling.model, ceiling.bytes_per_s) == ("network", "ring", 100e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s"
-    assert ceiling.source.endswith("taken for granted: mpi uses these NICs")
+    assert ceiling.source.endswith("assumes that mpi uses these NICs")
     assert bound.bytes_per_s == 100e9
 
 
@@ -141,7 +141,7 @@ def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str
 
 def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
     shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
-    assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link lies between them", None)
+    assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link is between them", None)
 
 
 def exact(value: float) -> Rate:

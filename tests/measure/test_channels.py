@@ -84,7 +84,7 @@ class TestFigures:
 
     @pytest.mark.parametrize("rates", [np.empty(0), np.zeros(10)])
     def test_nothing_arrived(self, rates: Any) -> None:
-        assert from_rates(ROW, rates).na == "too little arrived within the time given to tell a rate: raise --max-time"
+        assert from_rates(ROW, rates).na == "too few bytes arrived within --max-time for a rate: increase it"
 
     def test_exit_codes(self) -> None:
         good, none, wrong = from_rates(ROW, np.full(10, 1e9)), Job(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
@@ -118,7 +118,7 @@ def test_memory_has_a_row_per_numa_node_and_one_for_all() -> None:
     machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
     jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
     assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
-    assert jobs[1].channel.na == "the launcher gave the ranks of this host no CPU of this NUMA node: ask it for all of them"
+    assert jobs[1].channel.na == "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
     assert jobs[0].channel.limited_by.startswith("memory copy by 1 CPU, ")
 
 
@@ -163,8 +163,8 @@ def test_this_host() -> None:
     assert [row["from"] for row in found["host_memory"]][-1] == host and all(row["bytes_per_s"] > 1e8 for row in found["host_memory"])
     for channel in ("tcp_1", "tcp_8"):
         (row,) = found[channel]
-        assert row["bytes_per_s"] > 0 and row["limited_by"] == "loopback: no link in it, the CPUs limit it"
-    assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: MPI passes bytes through its memory")
+        assert row["bytes_per_s"] > 0 and row["limited_by"] == "loopback: uses no link; the CPUs limit it"
+    assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: MPI uses shared memory")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: 
     monkeypatch.setattr(monitored.time, "monotonic_ns", lambda: next(clock))
     monkeypatch.setattr(monitored, "_waited_ns", lambda: waited.pop(0))
     world: Any = SimpleNamespace(gather=lambda mine, what: [mine])
-    probe: Any = SimpleNamespace(sing=lambda: probed.pop(0))
+    probe: Any = SimpleNamespace(measure=lambda: probed.pop(0))
     with watched(world, probe) as watch:
         pass
     return watch.of([0])

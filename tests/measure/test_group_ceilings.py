@@ -248,4 +248,8 @@ def test_neighbours_on_other_hosts_share_the_nics(hosts, name, reached, bound):
 
 def test_neighbours_on_the_gpus_of_one_host_have_no_ceiling():
     ceiling, bound = of("aa", "neighbor_alltoall", machines=[switched(2, 12)], gpus_of=("0000:10:00.0", "0000:11:00.0"))
-    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "no ceiling is known for neighbor_alltoall inside a host", None)
+    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (
+        None,
+        "the expected bandwidth of neighbor_alltoall inside a host is unknown",
+        None,
+    )

@@ -16,8 +16,21 @@ from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.measure.prepared_cell import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.rounds import Asked, HuntRequest, PairsRequest, Places, _ceiling, _nodes, _of_pairs, no_groups, run_hunt
+from collbench.measure.tasks.rounds import (
+    Asked,
+    HuntRequest,
+    IdleRanks,
+    NoRecommendation,
+    PairsRequest,
+    Places,
+    _ceiling,
+    _nodes,
+    _of_pairs,
+    no_groups,
+    run_hunt,
+)
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
@@ -142,7 +155,7 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
     assert whole.speed_bytes_per_s == pytest.approx((reduced(4),), rel=0.1)
     assert pair.speed_bytes_per_s == pytest.approx((2 * ALONE,), rel=0.1)  # of both ranks
     assert (found.about["by"], found.about["ranks_per_place"]) == ("node", 2)
-    assert "each node takes part with as many ranks as the smallest has, 2: of all nodes' ranks 1 rest" in found.told.notes
+    assert IdleRanks(2, 1).render() in found.told.notes
 
 
 def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +173,7 @@ def test_the_managers_names_of_nodes_are_kept_each_once() -> None:
 def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:
     inside, nic, pair = hunt(ask("inside", (0,), (1,)), ask("nic", (0, 1), nic="eth7"), ask("pairs", (0, 1))).rounds
     assert inside.na == ("one rank: nothing to reduce",) * 2 and inside.speed_bytes_per_s == (None, None)
-    assert nic.na == ("not all nodes have the interface eth7",) and pair.na == (None,)
+    assert nic.na == ("some nodes do not have the interface eth7",) and pair.na == (None,)
 
 
 def test_run_json_says_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
@@ -312,8 +325,8 @@ def test_wrong_data_ends_with_4_and_nobody_is_drained_for_it(hunt: Any, backend:
     a, b = found.about["places"][0], found.about["places"][3]
     detail = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
     assert [note for note in found.told.notes if "wrong" in note] == [
-        f"wrong data between {a} and {b}: 7 elements are not what was sent ({detail})",
-        "no recommendation is written, and nobody drained: data was wrong",
+        WrongDataFound((a, b), 2, 7, detail).render(),
+        NoRecommendation().render(),
     ]
 
 

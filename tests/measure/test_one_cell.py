@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from collbench.backends.backend import Group
-from collbench.measure.prepared_cell import Stage, prepare
+from collbench.measure.prepared_cell import BackendContext, prepare
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_cell
 
@@ -28,7 +28,7 @@ def stage(calls):
 
     buffers = SimpleNamespace(fill=lambda slot, for_check: calls.append("fill"))
     backend = SimpleNamespace(api="mpi", passes_messages=False, ranks=2, allocate=lambda *_: buffers, bind=bind, clock=None)
-    return Stage(backend, {EVERYONE: Group(EVERYONE, (0,))}, None)
+    return BackendContext(backend, {EVERYONE: Group(EVERYONE, (0,))}, None)
 
 
 def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.measure.tasks.rounds import _code_pair_match
+from collbench.measure.tasks.rounds import _pairs_exit_code
 from collbench.results.rounds import PairRound
 
 
@@ -27,4 +27,4 @@ def of_wrong(*wrong: int | None) -> PairRound:
     ],
 )
 def test_the_exit_code(wrong: tuple[int | None, ...], measured: int, result: str, code: int) -> None:
-    assert _code_pair_match([of_wrong(*wrong)], measured, result) == code
+    assert _pairs_exit_code([of_wrong(*wrong)], measured, result) == code

@@ -15,11 +15,13 @@ from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.measure.prepared_cell import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.rounds import PairsRequest, Places, places_of, run_pairs, sampled, schedule_of
+from collbench.measure.tasks.rounds import IdleRanks, PairsRequest, PairsSampled, Places, places_of, run_pairs, sampled, schedule_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
+from collbench.reason import decode
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 
@@ -134,8 +136,9 @@ def test_a_sample_says_of_how_many(play):
 
 def test_a_budget_samples_rounds_and_says_so(play):
     found = play(6, budget=Budget(1.0, 8, 1), budget_s=6.5)
-    sentence = "6 of 15 pairs are sampled (all of them may take 15 s, and --budget allows 6.5 s: raise it to measure more)"
-    assert (len(found.rounds), found.about["sampled"]) == (2, sentence) and sentence in found.told.notes
+    sampled = PairsSampled(6, 15, 6.5, needed_s=15.0)
+    assert (len(found.rounds), decode(found.about["sampled_fact"], PairsSampled)) == (2, sampled)
+    assert sampled.render() == found.about["sampled"] and sampled.render() in found.told.notes
 
 
 @pytest.mark.parametrize("ranks", [4, 5])
@@ -149,9 +152,9 @@ def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)  # ten seconds from each look to the next
     monkeypatch.setattr("collbench.measure.tasks.rounds.time", clock)
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
-    sentence = "4 of 28 pairs are sampled (--budget 15 s is used up: raise it to measure more)"
-    assert (len(found.rounds), found.about["measured"], found.about["rounds"], found.about["sampled"]) == (1, 4, 1, sentence)
-    assert sentence in found.told.notes
+    sampled = PairsSampled(4, 28, 15)
+    assert (len(found.rounds), found.about["measured"], found.about["rounds"]) == (1, 4, 1)
+    assert decode(found.about["sampled_fact"], PairsSampled) == sampled and sampled.render() in found.told.notes
 
 
 def test_suspects_are_measured_again_in_the_rounds_that_are_asked_for(play):
@@ -185,7 +188,7 @@ def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
     assert found.matrix.latency_s[apart] == pytest.approx(5e-6, rel=0.1)  # of the slower one, not of both
     assert (found.about["places"], found.about["by"], found.about["ranks_per_place"]) == (["a", "b", "c"], "node", 2)
-    assert "each node takes part with as many ranks as the smallest has, 2: of all nodes' ranks 1 rest" in found.told.notes
+    assert IdleRanks(2, 1).render() in found.told.notes
 
 
 class Fussy(SimulatedBackend):
@@ -252,9 +255,8 @@ def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
     found = play(4)
     assert (found.code, len(found.rounds), found.about["measured"]) == (4, 3, 6)
     assert np.argwhere(found.matrix.wrong > 0).tolist() == [[0, 3], [3, 0]] and found.matrix.wrong[0, 3] == 7
-    assert [note for note in found.told.notes if "wrong" in note] == [
-        f"wrong data between {found.about['places'][0]} and {found.about['places'][3]}: 7 elements are not what was sent ({SPOILT})"
-    ]
+    places = found.about["places"]
+    assert [note for note in found.told.notes if "wrong" in note] == [WrongDataFound((places[0], places[3]), 2, 7, SPOILT).render()]
     assert [detail for one in found.rounds for detail in one.wrong_detail if detail] == [SPOILT]
 
 
@@ -286,11 +288,11 @@ def test_nodes_meet_with_as_many_ranks_as_the_smallest_has():
 @pytest.mark.parametrize(
     ("asked", "by_host", "sentence"),
     [
-        ({}, [[0]], "pairs needs two ranks, and this launch has one: start more, without a launcher by --ranks 2"),
-        ({"by": "node"}, [[0, 1]], "--by node needs two nodes, and all ranks are on h0: start ranks on others, too, or choose --by rank"),
-        ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 asks for more partners than each of 4 ranks has: choose 1 to 3"),
-        ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 asks for more partners than each of 2 nodes has: choose 1"),
-        ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: there is no rank 4 among 4: choose one from 0 to 3"),
+        ({}, [[0]], "pairs needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)"),
+        ({"by": "node"}, [[0, 1]], "--by node needs two nodes, but all ranks are on h0: start ranks on more nodes, or use --by rank"),
+        ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 exceeds the partners of each of 4 ranks: use 1 to 3"),
+        ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 exceeds the partners of each of 2 nodes: use 1"),
+        ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: not a valid rank of 4: use 0 to 3"),
     ],
 )
 def test_what_does_not_fit_the_launch_is_refused(asked, by_host, sentence):
@@ -311,8 +313,8 @@ def test_a_sentence_says_exactly_when_pairs_are_left_out(n, budget_s, sample, at
     asked = PairsRequest(LAUNCH, budget_s=budget_s, sample=sample if sample is None else min(sample, n - 1), concurrent=at_once)
     by_host = [[place] for place in range(n)]
     plan = schedule_of(asked, places_of(asked, [str(place) for place in range(n)], by_host), by_host, 0)
-    sentence = sampled(asked, plan, plan.pairs)
-    assert (sentence is None) == (plan.pairs == n * (n - 1) // 2)
-    assert sentence is None or sentence.startswith(f"{plan.pairs} of {n * (n - 1) // 2} pairs are sampled (")
+    found = sampled(asked, plan, plan.pairs)
+    assert (found is None) == (plan.pairs == n * (n - 1) // 2)
+    assert found is None or (found.pairs, found.possible) == (plan.pairs, n * (n - 1) // 2)
     unlimited = schedule_of(replace(asked, budget_s=1e9), places_of(asked, list(map(str, range(n))), by_host), by_host, 0)
-    assert sentence is None or ("--budget" in sentence) == (plan.pairs < unlimited.pairs)
+    assert found is None or (found.sample is None) == (plan.pairs < unlimited.pairs)

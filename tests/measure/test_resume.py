@@ -20,7 +20,7 @@ from collbench.launch.info import LaunchInfo
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import difference, topology_difference
+from collbench.measure.resume import LineCut, RunResumed, difference, topology_difference
 from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -102,7 +102,7 @@ def test_what_is_missing_is_measured_and_the_rest_is_kept(tmp_path):
     stored = read_run(tmp_path / "run")
     assert stored.rows[:3] == kept
     assert sorted(map(str, stored.rows)) == sorted(map(str, found.rows))
-    assert found.told.notes[0] == f"{tmp_path / 'run'} has 3 of 8 cells, 5 are measured now"
+    assert found.told.notes[0] == RunResumed(str(tmp_path / "run"), 3, 8).render()
 
 
 def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
@@ -120,7 +120,7 @@ def test_a_complete_run_is_told_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
     assert (found.code, found.told.measured) == (0, 0)
-    assert found.told.notes[0] == f"{whole} has {len(found.rows)} of {len(found.rows)} cells: it is complete, nothing is measured"
+    assert found.told.notes[0] == RunResumed(str(whole), len(found.rows), len(found.rows)).render()
     assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
     assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
 
@@ -255,7 +255,7 @@ def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, w
     stored = read_run(tmp_path / "run")
     assert (found.told.measured, stored.warnings, stored.info["exit_code"]) == (0, [], 0)
     assert stored.info["resumed"][0]["cut_bytes"] == {"cells.jsonl": 8, "events.jsonl": 8}
-    assert "cells.jsonl ended in the middle of a line: 8 bytes were cut off" in found.told.notes
+    assert LineCut("cells.jsonl", 8).render() in found.told.notes
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, w
     [
         ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
         ({"check": 2}, "--check was 1 and is 2"),
-        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cells' size_bytes was 8, 64, 512, 4096 and is 8, 64 "),
-        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cells' operation was allreduce and is broadcast "),
-        ({"ranks": 3}, "the number of ranks was 1 and|the cells' ranks was 4 and is 3"),
+        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64 "),
+        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast "),
+        ({"ranks": 3}, "the number of ranks was 1 and|the cases' ranks was 4 and is 3"),
         ({"seed": 3}, "--seed was 0 and is 3"),
     ],
 )
@@ -310,8 +310,8 @@ def changed(path, value):
         (["host", "kernel"], "5.4", "the host's kernel was 5.4 and is 6.1"),
         (["suite", "digest"], "e", "the suite's text (SHA-256) was e and is d"),
         (["suite"], None, "the suite was not set and is quick (the suite's text (SHA-256) differs, too)"),
-        (["asked", "digest"], "b", "how the cells are put together (SHA-256) was b and is a"),
-        (["asked"], None, "what was asked for was not recorded and is recorded (and 2 more differences)"),
+        (["asked", "digest"], "b", "how the cases are arranged (SHA-256) was b and is a"),
+        (["asked"], None, "what was requested was not recorded and is recorded (and 2 more differences)"),
     ],
 )
 def test_what_differs_is_named(path, value, told):

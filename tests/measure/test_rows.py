@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.monitored import Watched
-from collbench.measure.row import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
+from collbench.measure.monitored import MonitoredMeasurement
+from collbench.measure.row import RowContext, _above_bound, _exit_skew, _percent, doubts, make_row
 from collbench.measure.sampling import Measured
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -47,7 +47,7 @@ def row_of(
         synchronised=True,
         loop=SimpleNamespace(iterations=1),
     )
-    return make_row(ready, BACKEND, Watched(measured, **{**known, **seen}), Circumstances([[0, 1]], ceiling, hard_bound))[0]
+    return make_row(ready, BACKEND, MonitoredMeasurement(measured, **{**known, **seen}), RowContext([[0, 1]], ceiling, hard_bound))[0]
 
 
 def test_a_steady_series_raises_no_doubt():
@@ -204,10 +204,10 @@ def test_the_skew_is_compared_with_a_whole_window_of_messages(skew_s, flagged):
     ("busbw", "above", "percent"), [(0.9e9, False, 180.0), (1.01e9, False, 202.0), (1.03e9, True, None), (None, False, None)]
 )
 def test_above_the_hard_limit_by_more_than_a_clocks_error_there_is_no_percentage(busbw, above, percent):
-    around = Circumstances([[0, 1]], Ceiling("network", 0.5e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
+    around = RowContext([[0, 1]], Ceiling("network", 0.5e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
     assert _above_bound(busbw, around) is above
     assert _percent(busbw, around) == (None if percent is None else pytest.approx(percent))
-    assert _percent(busbw, Circumstances([[0, 1]], around.ceiling, around.hard_bound, withheld=True)) is None
+    assert _percent(busbw, RowContext([[0, 1]], around.ceiling, around.hard_bound, withheld=True)) is None
 
 
 def test_the_skew_is_that_of_the_worst_host():

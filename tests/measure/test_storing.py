@@ -9,15 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from collbench.control.diagnosis import RankStalled
 from collbench.errors import RunFailed, UsageError
 from collbench.measure import session as launching
 from collbench.measure.request import Request
-from collbench.measure.session import Launch
+from collbench.measure.session import Launch, WrongDataStop
 from collbench.measure.tasks import cells as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
+from collbench.units import format_bytes
 from tests.cli.command import until
 from tests.measure.test_resume import PLAN, Told, start
 from tests.results.rows import make_row
@@ -62,10 +64,8 @@ def test_wrong_data_ends_the_run_where_that_is_asked_for_and_the_rest_can_be_mea
     assert (found.code, len(found.rows), len(stored.rows)) == (4, 3, 3)
     assert (stored.finished, stored.info["exit_code"], stored.info["rows"]) == (True, 4, 3)
     last = stored.rows[-1]
-    said = (
-        f"stopped after wrong data in allreduce {last.size_bytes} B on simulated, 5 cells are not measured (--stop-on-wrong): {SENTENCES}"
-    )
-    assert said.replace("4096 B", "4 KiB") in found.told.notes
+    where = f"allreduce {format_bytes(last.size_bytes)} on simulated"
+    assert WrongDataStop(where, 5, SENTENCES).render() in found.told.notes
     wrong(2)
     found = start(resume=tmp_path / "run", stop_on_wrong=True)
     assert (found.code, found.told.measured, len(read_run(tmp_path / "run").rows)) == (4, 2, 5)
@@ -120,6 +120,9 @@ def test_a_disk_that_fails_before_the_first_cell_is_bad_input(tmp_path, monkeypa
     assert read_run(tmp_path / "there").rows == []
 
 
+STALLED = RankStalled("allreduce 8 B on mpi: measuring", "rank 0 (n1, pid 7)", 60.0)
+
+
 @pytest.fixture
 def hung(tmp_path):
     """A launch with one stored row and a listener, as the verdict finds it."""
@@ -132,9 +135,9 @@ def hung(tmp_path):
 
 
 def test_a_hang_is_kept_with_its_end_and_the_rows_that_wait_are_shown(hung):
-    hung.hang("hang: rank 1 is stopped")
+    hung.hang(STALLED)
     stored = read_run(hung.folder.path)
-    assert [(event["kind"], event["text"]) for event in stored.events] == [("hang", "hang: rank 1 is stopped")]
+    assert [(event["kind"], event["text"]) for event in stored.events] == [("hang", STALLED.render())]
     assert (stored.finished, stored.info["exit_code"], len(stored.rows), hung.listener.notes) == (True, 4, 1, ["the end"])
 
 
@@ -147,7 +150,7 @@ def test_neither_a_disk_nor_a_screen_that_does_not_answer_keeps_the_process_from
     else:
         hung.listener.end = never.wait
     began = time.monotonic()
-    hung.hang("hang: rank 1 is stopped")
+    hung.hang(STALLED)
     assert time.monotonic() - began < 5
     if stuck == "screen":
         until(lambda: read_run(hung.folder.path).info.get("exit_code") == 4, "its end in the folder")  # a busy disk has longer than we wait

@@ -9,9 +9,11 @@ from collbench.control.watchdog import Watchdog
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure import monitored as watched_module
-from collbench.measure.monitored import Watched, watch
+from collbench.measure.crossing import OtherPath
+from collbench.measure.monitored import MonitoredMeasurement, watch
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measured
+from collbench.reason import as_json
 
 READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 
@@ -22,7 +24,7 @@ class Bird:
     def __init__(self, *songs):
         self.songs = list(songs)
 
-    def sing(self):
+    def measure(self):
         return self.songs.pop(0)
 
 
@@ -65,7 +67,7 @@ def test_in_one_state_a_cell_is_measured_once(seen):
 
 def test_the_canary_sings_while_the_ranks_are_together_and_no_counters_are_read(seen, monkeypatch):
     heard = []
-    monkeypatch.setattr(Bird, "sing", lambda bird: heard.append("canary") or bird.songs.pop(0))
+    monkeypatch.setattr(Bird, "measure", lambda bird: heard.append("canary") or bird.songs.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
     monkeypatch.setattr(watched_module, "told", lambda *_: {})
     seen(65e-9, 66e-9, instruments=instruments)
@@ -113,10 +115,11 @@ def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
 
 
 def test_counters_that_show_another_path_withhold_the_percentage():
-    sentence = "mpi moved 1 B of at least 2 GiB out of h1"
-    found = Watched(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": {"other_path": sentence}})
-    assert (found.flags, found.other_path) == (["other_path"], sentence)
+    other = OtherPath("mpi", "h1", "out", 1, 2 << 30)
+    moved = {"other_path": other.render(), "other_path_fact": as_json(other)}
+    found = MonitoredMeasurement(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": moved})
+    assert (found.flags, found.other_path) == (["other_path"], other)
 
 
 def test_what_is_unknown_raises_no_flag():
-    assert Watched(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []
+    assert MonitoredMeasurement(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []

@@ -270,7 +270,9 @@ def test_a_suite_that_extends_itself_by_ever_longer_ways_ends(suite: Any) -> Non
 
 def test_pipes_and_devices_in_a_suites_place_are_refused(suite: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b.toml")
-    with pytest.raises(UsageError, match=r"^suite b.toml, which a.toml extends, cannot be read \(it is a pipe, and no file\): name a file"):
+    with pytest.raises(
+        UsageError, match=r"^suite b.toml, which a.toml extends, cannot be read \(it is a pipe, not a regular file\): name a file"
+    ):
         suite('schema = 1\nextends = "b.toml"')
 
 

@@ -86,7 +86,7 @@ def test_what_would_take_more_memory_than_any_job_is_refused(tmp_path, monkeypat
 
 def test_a_pipe_in_its_place_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"pipe' cannot be read \(it is a pipe, and no file\): name a file of numbers"):
+    with pytest.raises(UsageError, match=r"pipe' cannot be read \(it is a pipe, not a regular file\): name a file of numbers"):
         read_traffic(tmp_path / "pipe")
 
 

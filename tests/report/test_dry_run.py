@@ -31,29 +31,29 @@ def printed(format: str = "table", quiet: bool = False, **changes: Any) -> tuple
 
 def test_the_table() -> None:
     assert printed() == ("""\
-sweep          backend    cells  operations  sizes
+sweep          backend    cases  operations  sizes
 sweeps[1] 'a'  simulated      2  allreduce   8 B to 1 KiB
 sweeps[2]      simulated      1  barrier     -
 
-suite a: 3 cells on 2 ranks
-at most 2 s of samples: 3 cells × 0.5 s of --max-time; beside them start, references and verification; \
-cells that a backend cannot measure take no time
+suite a: 3 cases on 2 ranks
+at most 2 s of samples: 3 cases × 0.5 s of --max-time; start-up, references and verification come on top; \
+cases that a backend cannot measure take no time
 """, "")  # fmt: skip
 
 
 def test_an_earlier_run_says_how_long_a_cell_takes() -> None:
     out, _ = printed(done=5, known_s=1.25, known_from="runs/x", launches=2, ranks=1, notes=["without gloo: no torch"])
     assert out.splitlines()[4:] == [
-        "suite a: 3 cells on 1 rank; runs/x has 5 more",
-        "about 8 s, if a cell takes 1.25 s, as those in runs/x did, start included",
-        "at most 3 s of samples: 3 cells × 2 launches × 0.5 s of --max-time; beside them start, references and verification; "
-        "cells that a backend cannot measure take no time",
+        "suite a: 3 cases on 1 rank; runs/x has 5 more",
+        "about 8 s, if a case takes 1.25 s as in runs/x, including start-up",
+        "at most 3 s of samples: 3 cases × 2 launches × 0.5 s of --max-time; start-up, references and verification come on top; "
+        "cases that a backend cannot measure take no time",
         "without gloo: no torch",
     ]
 
 
 def test_a_run_that_is_complete_leaves_nothing() -> None:
-    assert printed(cells=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cells on 2 ranks; runs/x has 5 more\n", "")
+    assert printed(cells=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cases on 2 ranks; runs/x has 5 more\n", "")
 
 
 def test_json_has_a_cell_per_line_and_the_time_beside_it() -> None:
@@ -63,7 +63,7 @@ def test_json_has_a_cell_per_line_and_the_time_beside_it() -> None:
         "sweeps[1] 'a'", "allreduce", "simulated", "float32", 8,
     )  # fmt: skip
     assert (first["split"], second["split"], third["traffic"], third["redop"]) == (None, "MOD 2", "even", None)
-    assert talk.startswith("suite a: 3 cells on 2 ranks\nat most 2 s")
+    assert talk.startswith("suite a: 3 cases on 2 ranks\nat most 2 s")
     assert printed("json", quiet=True) == (out, "")
 
 
@@ -75,7 +75,7 @@ def test_csv_has_the_same_fields() -> None:
 
 
 def test_a_plan_has_no_form_of_nccl_tests() -> None:
-    with pytest.raises(UsageError, match="choose table, csv or json"):
+    with pytest.raises(UsageError, match="use table, csv or json"):
         printed("nccl-tests")
 
 
@@ -85,5 +85,5 @@ def test_a_strangers_words_are_letters() -> None:
     assert "\x1b" not in printed(title=evil, cells=cells, notes=[evil])[0] and "=1+?[2J?" in printed(title=evil, cells=cells)[0]
     out, talk = printed("csv", title=evil, cells=cells)
     assert next(iter(list(csv.reader(io.StringIO(out)))[1])) == "'=1+?[2J?"
-    assert talk.startswith("=1+?[2J?: 1 cell")
+    assert talk.startswith("=1+?[2J?: 1 case")
     assert json.loads(printed("json", cells=cells)[0])["sweep"] == evil

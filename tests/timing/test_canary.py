@@ -1,4 +1,4 @@
-"""The canary: made by all ranks, silent where a partner is missing, and a flip is told from noise."""
+"""The state probe: made by all ranks, absent where a partner is missing; a flip differs from noise."""
 
 import ctypes
 import threading
@@ -14,21 +14,21 @@ from tests.control.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
 
-SINGING = """
-from collbench.measure.monitored import canary
+PROBING = """
+from collbench.measure.monitored import state_probe
 def main(world):
-    made = canary(world)
+    made = state_probe(world)
     heard = []
     for _ in range(20):
-        world.agree(None, "singing")
-        heard.append(made.sing())
+        world.agree(None, "probing")
+        heard.append(made.measure())
     return [made.kind, made._ball is not None, [one for one in heard if one is not None and not 1e-9 < one < 1e-2]]
 """
 
 
 @pytest.mark.parametrize(("n", "kinds"), [(1, {"work"}), (2, {"cache line", "work"})])
 def test_what_it_hears_is_a_time(tmp_path, n, kinds):
-    found = together(SINGING, n, Meeting("ipc", tmp_path), timeout_s=40)
+    found = together(PROBING, n, Meeting("ipc", tmp_path), timeout_s=40)
     assert [one.code for one in found] == [0] * n, found
     assert {one.said[0] for one in found} <= kinds and len({one.said[0] for one in found}) == 1
     assert all(one.said[1] == (one.said[0] == "cache line") and one.said[2] == [] for one in found)
@@ -73,7 +73,7 @@ from collbench.measure import monitored
 def main(world):
     if world.rank == 1:
         monitored.library = lambda: None
-    return monitored.canary(world) is None
+    return monitored.state_probe(world) is None
 """
     assert [one.said for one in together(body, 2, Meeting("ipc", tmp_path))] == [True, True]
 
@@ -97,19 +97,19 @@ def test_a_round_trip_is_a_block_divided_by_its_round_trips(monkeypatch, kind, s
         out[3] = 9_000_000
         return 0
 
-    made = canary_module.Canary.__new__(canary_module.Canary)
+    made = canary_module.StateProbe.__new__(canary_module.StateProbe)
     made.kind, made._ball = kind, CanaryStruct() if kind == "cache line" else None
     monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=fill, collbench_work=fill))
-    assert made.sing() == pytest.approx(seconds)
+    assert made.measure() == pytest.approx(seconds)
     monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=lambda *_: 1, collbench_work=fill))
-    assert (made.sing() is None) == (kind == "cache line")
+    assert (made.measure() is None) == (kind == "cache line")
 
 
 def test_the_two_ranks_of_a_pair_share_a_cache_line_and_an_odd_rank_has_none(monkeypatch):
     def made_by(rank, ranks):
         mates = [SimpleNamespace(rank=each) for each in range(ranks)]
         world = SimpleNamespace(rank=rank, on_host=lambda host=None: mates, hosts=("a",), oversubscribed=None)
-        made = canary_module.Canary(world)
+        made = canary_module.StateProbe(world)
         return made._ball and (made._ball.line - ctypes.addressof(ctypes.c_char.from_buffer(page)), bool(made._ball.first))
 
     page = bytearray(1024)

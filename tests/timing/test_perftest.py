@@ -44,7 +44,7 @@ def test_its_own_words_are_told() -> None:
     assert complaint("ib_write_bw: unrecognized option\n Parser function exited with Error\n----\n") == (
         "perftest: Parser function exited with Error"
     )
-    assert complaint("\n---\n") == "perftest failed and did not say why"
+    assert complaint("\n---\n") == "perftest failed without a message"
 
 
 def test_what_is_asked_of_it() -> None:

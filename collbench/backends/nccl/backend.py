@@ -150,7 +150,7 @@ def _claimed(indices: Sequence[int], world: World) -> tuple[Driven, ...]:
     try:
         return tuple(_claim(index) for index in indices)
     except (CollbenchError, MemoryError) as error:
-        raise UsageError(f"{world.me}: {error}") from error
+        raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
 
 
 def _claim(index: int) -> Driven:

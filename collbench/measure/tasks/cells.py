@@ -14,26 +14,28 @@ from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import Watched, canary, watch
-from collbench.measure.prepared_cell import Ready, Stage, Wrong, left_early, make_groups, prepare, release, verify_cell
+from collbench.measure.monitored import MonitoredMeasurement, state_probe, watch
+from collbench.measure.prepared_cell import BackendContext, DataError, PreparedCase, left_early, make_groups, prepare, release, verify_cell
 from collbench.measure.request import Request
 from collbench.measure.resume import Stored, open_folder, placed, planned
-from collbench.measure.row import Circumstances, check_fields, make_row, row_without, wrong_evidence
+from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import (
+    BackendNotMeasured,
     Launch,
     Listener,
-    Opened,
-    Playing,
+    OpenBackend,
+    RunContext,
     Work,
+    WrongDataStop,
     at_rank_0,
     describe_conditions,
     describe_run,
     different_software,
-    guarded,
     member_places,
     open_backends,
     ranks_by_host,
     ranks_of,
+    run_with_cleanup,
     software_of_hosts,
 )
 from collbench.measure.sync import host_sync
@@ -47,13 +49,13 @@ from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
 from collbench.operations.unsupported import as_fact, decode_reason
 from collbench.reason import Fact, Text, as_json
 from collbench.results.row import Row
-from collbench.units import format_bytes, format_size
+from collbench.units import format_bytes, format_size, plural
 
 
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
     """All rows, measured in `order` (places in `work`); at ranks other than 0 nothing is yielded, but all take part."""
     reasons: dict[int, Fact | None] = {}
-    turns: dict[str, Turn] = {}
+    turns: dict[str, BackendRunner] = {}
     for name in dict.fromkeys(one.name for _, _, one in work):
         places = [place for place, item in enumerate(work) if item[2].name == name]
         items = [work[place] for place in places]
@@ -74,18 +76,17 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
 
 
 def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
-    """Whether a cell's data was wrong, the same at all ranks; says that the launch ends there, with so many cells `left`."""
+    """Whether a case's data was wrong, the same at all ranks; notes that the launch ends there, with so many cases `left`."""
     wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
     if wrong and row:
-        rest = f", {left} {'cell is' if left == 1 else 'cells are'} not measured" if left else ""
         where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
-        launch.note(f"stopped after wrong data in {where}{rest} (--stop-on-wrong): {row.wrong_detail}")
+        launch.note(WrongDataStop(where, left, row.wrong_detail or ""))
     return wrong
 
 
-def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
+def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> BackendRunner:
     opened = items[0][2]
-    return Turn(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
+    return BackendRunner(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
 
 
 def _reasons(items: list[Work], world: World) -> list[Fact | None]:
@@ -96,10 +97,10 @@ def _reasons(items: list[Work], world: World) -> list[Fact | None]:
     return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*everyone, strict=True)]
 
 
-def stage_of(launch: Launch, items: list[Work], backend: Backend) -> Stage:
+def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
     """What these cells of a backend have in common; all ranks make it together."""
     members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
-    return Stage(backend, members, _sync(launch, backend, members))
+    return BackendContext(backend, members, _sync(launch, backend, members))
 
 
 def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group | None]) -> Program | None:
@@ -113,13 +114,13 @@ def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group
 
 
 @dataclass
-class Turn:
+class BackendRunner:
     """One backend's turn: what its cells have in common."""
 
     launch: Launch
-    opened: Opened
+    opened: OpenBackend
     ceilings: Ceilings
-    stage: Stage | None
+    stage: BackendContext | None
 
     def without(self, operation: Operation, cell: Cell, reason: Fact, place: int) -> Row | None:
         """An n/a row, stored; at rank 0."""
@@ -151,7 +152,7 @@ class Turn:
         row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
         return _finish(self.launch, row, arrays, place)
 
-    def _verified(self, ready: Ready) -> tuple[int, Sequence[Wrong] | None, list[dict[str, Any]]]:
+    def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
         """(calls verified, what arrived wrongly, at rank 0), and what NCCL chose meanwhile, on this rank."""
         calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
@@ -164,7 +165,7 @@ class Turn:
             mismatches = verify_cell(ready, self.launch.world, calls)
         return calls, mismatches, choices
 
-    def _keep(self, watched: Watched, place: int, title: str) -> None:
+    def _keep(self, watched: MonitoredMeasurement, place: int, title: str) -> None:
         """Keep what does not go onto the row: telemetry, and sentences about a path that the bytes did not take and about stalls."""
         if self.launch.folder and watched.telemetry:
             self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
@@ -173,7 +174,7 @@ class Turn:
         if disturbance := watched.disturbance(title, [member.host for member in self.launch.world.members]):
             self.launch.note(disturbance)
 
-    def around(self, ready: Ready, backend: Backend, watched: Watched) -> Circumstances:
+    def around(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """The row's ceilings, flags and evidence."""
         world = self.launch.world
         crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
@@ -185,7 +186,7 @@ class Turn:
         evidence = {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | told
         on = (*backend.flags, *(flag for flag, true in flags.items() if true))
         withheld = crowded or watched.other_path is not None
-        return Circumstances(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)
+        return RowContext(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)
 
 
 def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row | None:
@@ -220,14 +221,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
-    """Raises UsageError on all ranks when they have not all read the same traffic, whose names hold the sums of the files."""
+    """Raise UsageError on all ranks where they have read different traffic: its names hold the sums of the files."""
     if not any(operation.uneven for operation in sweep.operations):
         return
     read = world.agree([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
     other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
     if other is not None:
         theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
-        world.refuse(f"{world.members[other]} has read another traffic ({theirs}) than rank 0 ({ours}): give every node the same file")
+        world.refuse(f"{world.members[other]} has other traffic ({theirs}) than rank 0 ({ours}): copy the same file to every node")
 
 
 def check_memory(work: list[Work], world: World) -> None:
@@ -255,14 +256,14 @@ def _too_large(work: list[Work], world: World) -> str | None:
         if need <= free:
             fitting.add(cell.size_bytes)
         else:
-            whose = f"for its {here} ranks there" if device is None else "on each GPU"
-            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free"))
+            whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free"))
     if not missing:
         return None
     _, cell, why = max(missing, key=lambda one: one[0])
     smallest = min(misfit.size_bytes for _, misfit, _ in missing)
     fits = max((size for size in fitting if size < smallest), default=0)  # for every operation and type that was requested
-    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
+    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
     return f"{cell.title()} needs {why}: {remedy}"
 
 
@@ -278,24 +279,48 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
     return min(free, max(0, limit - used))
 
 
-def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
-    """What a user should know before the first row."""
+class CoresShared(Fact, frozen=True):
+    """A host has more ranks than cores, so that times include the wait for a core."""
+
+    host: str
+    ranks: int
+    cores: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return (
+            f"{self.ranks} ranks share {plural(self.cores, 'core')} on {self.host}: times include the wait for a core, so no percentage is "
+            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI: its ranks yield, but MPICH spins and takes "
+            "10 ms for 8 bytes)"
+        )
+
+
+class IdleRank(Fact, frozen=True):
+    """Point-to-point operations use pairs, and the number of ranks is odd."""
+
+    ranks: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"point-to-point operations use pairs: the last of {self.ranks} ranks is idle"
+
+
+def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
+    """Yield what a user should know before the first row."""
     request, world = launch.request, launch.world
     for one in opened:
         if one.reason:
-            yield f"{one.name} is not measured: {one.reason}"
+            yield BackendNotMeasured(one.name, one.reason)
     if world.info.advice:
-        yield world.info.advice
+        yield Text(world.info.advice)
     crowded = world.oversubscribed
     if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in opened):
-        ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
-        yield (
-            f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "
-            f"so no percentage is given; start at most {cores} there (or use Open MPI, which yields: MPICH spins, and 8 bytes take 10 ms)"
-        )
-    yield from filter(None, (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])))
+        yield CoresShared(crowded, len(world.on_host(crowded)), world.cores_on(crowded))
+    for note in (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])):
+        if note:
+            yield note if isinstance(note, Fact) else Text(note)
     if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
-        yield f"point-to-point uses pairs: of {world.size} ranks the last one rests"
+        yield IdleRank(world.size)
 
 
 # One launch: opens the backends, measures every cell on all ranks in step, writes each row as soon as it is there.
@@ -304,9 +329,9 @@ def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
     """Measures the request on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left: one that crashes there changes nothing of what was measured.
+    `ended` gets the exit code before the libraries are left: one that crashes there changes nothing of what was measured.
     """
-    launch, waiting = Launch.begun(request, world, listener), list[str]()
+    launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
     opened = open_backends(request, world, waiting.append)
     for one in opened:
@@ -318,12 +343,12 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     of_hosts = software_of_hosts(world, opened)
     waiting += different_software(of_hosts)
     stored = _folder(launch, opened, work, of_hosts)
-    playing = Playing(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
-    return guarded(playing, lambda: _run_all(launch, opened, work, stored, waiting))
+    playing = RunContext(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
+    return run_with_cleanup(playing, lambda: _run_all(launch, opened, work, stored, waiting))
 
 
-def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[str]) -> int:
-    """Measures what is not stored yet. `waiting`: sentences for the listener."""
+def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored: Stored, waiting: list[Fact]) -> int:
+    """Measure what is not stored yet. `waiting`: facts for the listener."""
     world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
     ceilings = Ceilings(launch.request, world)
@@ -333,8 +358,8 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Sto
         launch.folder = stored.complete(exit_code(list(stored.rows.values())))
     if launch.listener:
         _begin(launch.listener, launch.world, opened, work, stored)
-    for sentence in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
-        launch.note(sentence)
+    for fact in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
+        launch.note(fact)
     rows = [*stored.rows.values(), *(_measured(launch, work, ceilings, left) if left else ())]
     code = world.decide(exit_code(rows), "ending")
     _end(launch, opened, rows, code)
@@ -349,8 +374,8 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
     launch.folder = stored.folder
 
 
-def _begin(listener: Listener, world: World, opened: list[Opened], work: list[Work], stored: Stored) -> None:
-    """Tells the listener what there is to measure, and what is there already."""
+def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
+    """Pass to the listener what there is to measure, and what is stored already."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
     cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
@@ -361,7 +386,7 @@ def _begin(listener: Listener, world: World, opened: list[Opened], work: list[Wo
 
 def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[int]) -> list[Row]:
     """The rows of the cells that are left, measured in shuffled order; at rank 0."""
-    launch.canary = canary(launch.world)
+    launch.canary = state_probe(launch.world)
     launch.instruments = _instruments(launch, work)
     launch.conditions = describe_conditions(launch.world)
     try:
@@ -372,14 +397,14 @@ def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[i
             launch.instruments.close()
 
 
-def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> None:
+def _end(launch: Launch, opened: list[OpenBackend], rows: list[Row], code: int) -> None:
     """Complete the folder."""
     launch.remark()
     if launch.folder:
         launch.folder.finish(exit_code=code, **_paths(opened))
 
 
-def _let_go(launch: Launch, opened: list[Opened], stored: Stored) -> None:
+def _let_go(launch: Launch, opened: list[OpenBackend], stored: Stored) -> None:
     """Of a run that ends early; a folder that is not gone on with stays as it was."""
     for one in opened:
         if one.paths:
@@ -396,8 +421,8 @@ def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
     return Instruments.ready(launch.world, cuda, launch.request.telemetry_hz)
 
 
-def _paths(opened: list[Opened]) -> dict[str, Any]:
-    """What NCCL's logs say of the launch, by backend; nothing where none is measured."""
+def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
+    """Return what NCCL's logs show of the launch, by backend; nothing where none is measured."""
     facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
     return {"nccl_log": facts} if facts else {}
 
@@ -416,7 +441,7 @@ def exit_code(rows: list[Row]) -> int:
     return FINE if any(row.na is None for row in rows) else USAGE
 
 
-def _folder(launch: Launch, opened: list[Opened], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
+def _folder(launch: Launch, opened: list[OpenBackend], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
     """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
     request, world = launch.request, launch.world
 

@@ -21,13 +21,13 @@ from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, CollbenchError
-from collbench.launch.supervise import say
+from collbench.launch.supervise import report_error
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.machine.peak.links import Link
 from collbench.measure import counters, tcp_streams
 from collbench.measure.instruments import grown, moved, read
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.prepared_cell import Ready, Stage, make_groups, prepare, time_cell, verify_cell
+from collbench.measure.prepared_cell import BackendContext, PreparedCase, make_groups, prepare, time_cell, verify_cell
 from collbench.measure.probing import together_or_alone
 from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
 from collbench.measure.request import Budget
@@ -48,8 +48,8 @@ from collbench.measure.wire_tools import (
     WireTool,
     Writes,
     free_port,
+    installed_tools,
     run_tool,
-    tools_at_hand,
     why_not,
     write_to,
 )
@@ -73,7 +73,7 @@ _ENOUGH = 6  # below, no interval of 95 % exists
 
 @dataclass(frozen=True)
 class Job:
-    """A channel of this host and how to measure it; without a way `channel` says why it is n/a."""
+    """A channel of this host and how to measure it; without a method `channel` has the reason."""
 
     channel: Channel
     measure: Callable[[], Channel] | None = None
@@ -91,7 +91,7 @@ class Job:
 
 
 def against(channel: Channel, link: Link) -> Channel:
-    """The channel with the link that limits it; one that nobody knows says why instead."""
+    """The channel with the link that limits it, or with the reason where that is unknown."""
     told = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
     return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=told)
 
@@ -117,7 +117,7 @@ def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Cha
 def _without(channel: Channel, wrong: str | None) -> Channel:
     if wrong:
         return _wrong(channel, wrong)
-    return replace(channel, na="too little arrived within the time given to tell a rate: raise --max-time")
+    return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
 
 
 def _wrong(channel: Channel, wrong: str) -> Channel:
@@ -168,14 +168,14 @@ def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, pa
 def _not_ours(channel: Channel) -> Channel:
     from dataclasses import replace
 
-    return replace(channel, na="the launcher gave the ranks of this host no CPU of this NUMA node: ask it for all of them")
+    return replace(channel, na="the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher")
 
 
 def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Job:
     from dataclasses import replace
 
     about = (
-        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; no source tells the DIMMs' rate"
+        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
     told = replace(channel, limited_by=about)
     return Job(told, lambda: _copied(told, cpus, seconds, patience_s))
@@ -227,7 +227,7 @@ class Pinned:
 
     @property
     def nodes(self) -> list[int | None]:
-        """The NUMA nodes whose CPUs this host's ranks may use; None alone where no source tells of any."""
+        """The NUMA nodes with CPUs that this host's ranks may use; only None where no source has any."""
         known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
         return [*known] or [None]
 
@@ -243,13 +243,13 @@ class Pinned:
 
 
 def numbers_of_gpus(machine: Machine, gpus: Sequence[Gpu]) -> dict[str, int]:
-    """CUDA's number of each GPU by its key in the machine; those that no source tells of are left out."""
+    """CUDA's number of each GPU by its key in the machine; those that no source has are left out."""
     by_address = {gpu.address: gpu.key for gpu in machine.gpus if gpu.address}
     return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
 
 
 def no_gpu(host: str, why: str) -> list[Job]:
-    """The rows of a host whose GPUs cannot be used, or that has none."""
+    """The rows of a host without usable GPUs."""
     return [Job(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
 
 
@@ -333,7 +333,7 @@ def _fill(gpu: Gpu, address: int, stream: Stream) -> None:
 
 
 def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
-    """Times the copies, all at once, then clears the targets, copies once more and compares every byte."""
+    """Time the copies, all at once, then clear the targets, copy again and compare every byte."""
     once = float(_loop(copies, 1).run(2)[0].min())
     count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
     loop = _loop(copies, count)
@@ -360,10 +360,10 @@ def _slot(machine: Machine, gpu: Gpu) -> Link:
     from collbench.machine.peak.links import PcieTree, unknown
 
     known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
-    return PcieTree(machine).of_gpu(known) if known else unknown(f"no source tells of {gpu.name} at {gpu.bus_id}")
+    return PcieTree(machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}")
 
 
-# The channels from one host's memory to another's through MPI. Which link its library took, the counters tell.
+# The channels from one host's memory to another's through MPI. The counters show which link its library took.
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
@@ -397,12 +397,12 @@ def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, second
 
 def _misfit(world: World) -> str | None:
     if len(world.hosts) == 1:
-        return "one host: MPI passes bytes through its memory and over no NIC; a launch on two hosts measures it"
+        return "one host: MPI uses shared memory and not the NIC; start on two hosts to measure it"
     if len(world.hosts) != 2:
-        return f"measured between two hosts, and these are {len(world.hosts)}: launch on two of them"
+        return f"measured between two hosts, but this launch has {len(world.hosts)}: start on two of them"
     hosts = [[world.members[rank].host for rank in group] for group in ((i, i + world.size // 2) for i in range(world.size // 2))]
     if world.size % 2 or any(pair != list(world.hosts) for pair in hosts):
-        return "the ranks are not laid out in two equal blocks, one a host: launch as many on each"
+        return "the hosts have different numbers of ranks: start the same number on each"
     return None
 
 
@@ -424,7 +424,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
         return replace(row, na=why)
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
-    ready = prepare(P2P_BANDWIDTH, cell, Stage(backend, members, backend.sync(whole) if whole else None), world)
+    ready = prepare(P2P_BANDWIDTH, cell, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, str):
         return replace(row, na=ready)
     before, already = read(), ready.loop.iterations_run
@@ -434,21 +434,21 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     if measured is None:
         return row
     told = _told(row, way, links, backend)
-    told = replace(told, limited_by=f"{told.limited_by}; MPI does not tell whether by GPUDirect RDMA") if device == "cuda" else told
+    told = replace(told, limited_by=f"{told.limited_by}; MPI does not report whether it uses GPUDirect RDMA") if device == "cuda" else told
     return _figures(told, ready, measured, wrong[0].sentence() if wrong else None)
 
 
-def _bytes_each(ready: Ready) -> float:
+def _bytes_each(ready: PreparedCase) -> float:
     """That leave the sending host in one iteration of all pairs."""
     return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.cell) * ready.cell.size_bytes)
 
 
-def _figures(row: Channel, ready: Ready, measured: Measured, wrong: str | None) -> Channel:
+def _figures(row: Channel, ready: PreparedCase, measured: Measured, wrong: str | None) -> Channel:
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong)
 
 
 def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
-    """Against the link that the counters say was taken; where they do not, against none."""
+    """Compare with the link that the counters show; without one, with none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
     if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
@@ -457,7 +457,7 @@ def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backen
         row = against(row, tcp)
         row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
     else:
-        row = replace(row, limited_by=f"no counter of {row.source} shows the way that {library} took", flags=("path_unproven",))
+        row = replace(row, limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
     return row
 
 
@@ -488,10 +488,7 @@ def _rdma(machine: Machine | None) -> Link | None:
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
 _UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare what arrived
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
-_NO_OFF = (
-    "perftest reads GPU memory by GPUDirect RDMA or not at all: `collbench p2p --backend nccl --gdr-check` on two hosts sets both "
-    "ways against each other"
-)
+_NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --backend nccl --gdr-check` on two hosts compares both paths"
 
 
 @dataclass(frozen=True)
@@ -570,7 +567,7 @@ def _row(name: str, pair: Pair, rail: tuple[Device, Device], why: str | None, gp
     if why:
         return replace(row, flags=())
     row = against(row, min((source.link, target.link), key=lambda link: link.known))
-    return replace(row, limited_by=f"{row.limited_by}; back into the same device, not over a cable") if pair.inside else row
+    return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
 def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
@@ -583,7 +580,7 @@ def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
     said = _with_server(Server(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
     if "value" not in said:
-        return replace(row, na=said.get("why", "perftest said nothing"), flags=())
+        return replace(row, na=said.get("why", "perftest printed nothing"), flags=())
     rates, sent = said["value"]
     if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
         row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
@@ -623,7 +620,7 @@ def _software(nic: Nic) -> bool:
 # The channels over TCP: one stream and several, from each host to the next; on one host over loopback.
 
 STREAMS = (1, 8)
-_INSIDE = "loopback: no link in it, the CPUs limit it"
+_INSIDE = "loopback: uses no link; the CPUs limit it"
 
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
@@ -664,7 +661,7 @@ def links_of(world: World) -> dict[str, Link]:
 
 
 def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
-    """One row. The target listens and says where, then both ends work; either one's failure is the row's reason."""
+    """One row. The target listens and sends its address, then both ends work; either one's failure is the row's reason."""
     row, target = way.channel(links), way.pair.target
     listener: list[socket.socket] = []
     key = secrets.token_bytes(tcp_streams.KEY_BYTES)
@@ -685,7 +682,7 @@ def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
 
 
 def _both_ends(way: _Way, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
-    """(what the source says, what the target says), at all ranks."""
+    """(the source's report, the target's report), at all ranks."""
     (address, port, key), waits = offer, patience(world)
     send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
     mine: dict[str, Told] = {}
@@ -785,12 +782,12 @@ def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, t
     Raises CollbenchError, on all ranks; UsageError where such a tool is missing on a host.
     """
     with together_or_alone(env, timeout_s) as world:
-        others = tools_at_hand(world, tools)
+        others = installed_tools(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
         rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
         if world.rank == 0:
             tell(rows)
-        return world.decide(exit_code(rows), "telling what was measured")
+        return world.decide(exit_code(rows), "sending the results")
 
 
 def exit_code(rows: Sequence[Channel]) -> int:
@@ -847,7 +844,7 @@ def _run(job: Job, world: World, place: str, seconds: float) -> Channel:
     row = job.channel
     what = f"measuring {row.channel} {row.source} -> {row.target}"
     if job.measure and world.rank == 0 and seconds >= 1:
-        say(f"{what}, {place} channels of this host")
+        report_error(f"{what}, {place} channels of this host")
     with world.watchdog.phase(what):
         return job.run()
 

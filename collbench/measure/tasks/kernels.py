@@ -42,7 +42,7 @@ class Show(Protocol):
 def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int:
     """Measures on this host's GPUs, at rank 0 where a launcher started several; 0. All ranks return together.
 
-    size: bytes of each array; None: as the kernels' room decides. Raises UsageError where there is no GPU, or the size does not fit;
+    size: bytes of each array; None: as the memory allows. Raises UsageError without a GPU, or where the size does not fit;
     RunFailed where a kernel did not do what it had to.
     """
     with together_or_alone(env, _TIMEOUT_S) as world:
@@ -51,7 +51,7 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int
         try:
             wrong = _measured(_open(env), size, show, world)
         except MemoryError as error:
-            raise UsageError(f"{error}: say a smaller --size, or end what fills it") from error
+            raise UsageError(f"{error}: use a smaller --size, or free memory of the GPU") from error
         if wrong:
             raise RunFailed(_wrong(wrong[0]))
         return world.decide(FINE, _WHAT)
@@ -89,7 +89,7 @@ def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
         yield from memory_figures(each)
         yield pingpong(each, each)
     if len(arrays) < 2:
-        yield from without_peer("one GPU is visible, and a peer is another one", (gpus[0].index,))
+        yield from without_peer("needs a second GPU, but one is visible", (gpus[0].index,))
         return
     link = _links()
     for x, y in zip(arrays, arrays[1:] + arrays[:1] * (len(arrays) > 2), strict=False):
@@ -114,6 +114,6 @@ def _against(figure: Figure, link: Link) -> Figure:
 def _wrong(figure: Figure) -> str:
     where = " and ".join(map(str, figure.gpus))
     return (
-        f"{figure.kernel} on GPU {where}: {figure.wrong} elements are not what they have to be: the GPU, its memory or the link is faulty "
-        "('nvidia-smi -q' tells of ECC errors, 'dmesg' of Xid)"
+        f"{figure.kernel} on GPU {where}: {figure.wrong} elements are wrong: the GPU, its memory or the link is faulty "
+        "(see 'nvidia-smi -q' for ECC errors, 'dmesg' for Xid errors)"
     )

@@ -1,8 +1,10 @@
-"""One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
+"""Rounds of pairs and of hunts: places, requests, measurement over backends, interfaces and external tools, and the runs themselves.
 
-The backend cannot be told which interface to take; a stream of our own can: it leaves from that interface's address for the address of
+One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
+
+The backend cannot choose an interface; a stream of collbench can: it leaves from that interface's address for the address of
 the same interface of the other host, and what the interfaces at both ends counted proves that it did. Where hosts have several
-interfaces in one network their kernels may choose others, to send and to answer for an address: then there is no figure.
+interfaces in one network their kernels may choose others, to send and to answer for an address: then no figure is given.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback, listen_at
@@ -29,26 +32,37 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, Collbenc
 from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.monitored import Canary, canary, watched
-from collbench.measure.prepared_cell import Ready, Stage, prepare_over, release, time_shortly, verify_cell, wrong_data
+from collbench.measure.monitored import StateProbe, state_probe, watched
+from collbench.measure.prepared_cell import (
+    BackendContext,
+    MoreWrongData,
+    PreparedCase,
+    WrongDataFound,
+    prepare_over,
+    release,
+    time_shortly,
+    verify_cell,
+    wrong_data,
+)
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
 from collbench.measure.sampling import Measured, slowest
 from collbench.measure.session import (
     Launch,
-    Opened,
-    Playing,
+    OpenBackend,
+    RunContext,
     Work,
+    WrongDataStop,
     at_rank_0,
     create_folder,
-    first_at_hand,
-    guarded,
+    first_available,
     members_of,
     ranks_by_host,
+    run_with_cleanup,
 )
 from collbench.measure.tasks.cells import check_memory, notes, stage_of
 from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
-from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, run_tool, tools_at_hand
+from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, installed_tools, run_tool
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
@@ -57,11 +71,12 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Round, Schedule, schedule
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
+from collbench.reason import Fact, as_json
 from collbench.results.folder import HUNT, TOOLS, RunFolder
 from collbench.results.rounds import HuntRound, PairRound
 from collbench.results.row import Row, Times
 from collbench.stats.median import median
-from collbench.units import format_duration
+from collbench.units import format_duration, listed, plural
 
 # What is asked of a pairs run, which places are paired, and how many pairs the time allows.
 
@@ -74,9 +89,9 @@ class PairsRequest:
 
     launch       what concerns the launch; its budget is that of one measurement, of which a round has three
     by           "rank" or "node"; None: nodes where there are several
-    size_bytes   of the messages whose bandwidth is measured; latency_size_bytes: of those whose latency is
+    size_bytes   of the bandwidth messages; latency_size_bytes: of the latency messages
     concurrent   pairs of places that are measured at the same time, at most; None: all of a round
-    one_to_all   the rank (or a rank of the node) whose pairs alone are measured; None: all pairs
+    one_to_all   the rank (or a rank of the node) to which the pairs are limited; None: all pairs
     sample       partners that each place has at least; None: all
     budget_s     seconds for the whole matrix, the suspects that are measured again apart
     tools        names of wire tools that run between the same pairs; none by default
@@ -91,6 +106,92 @@ class PairsRequest:
     sample: int | None = None
     budget_s: float = 600.0
     tools: tuple[str, ...] = ()
+
+
+class IdleRanks(Fact, frozen=True):
+    """Ranks take no part, because another node has fewer ranks."""
+
+    per_node: int
+    idle: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"each node takes part with {plural(self.per_node, 'rank')}, the most that all have: {plural(self.idle, 'rank')} idle"
+
+
+class PairsSampled(Fact, frozen=True):
+    """Only some of the pairs are measured.
+
+    sample    the value of --sample, where that is the reason; else --budget is: needed_s, None where the time was used up otherwise
+    budget_s  the value of --budget
+    """
+
+    pairs: int
+    possible: int
+    budget_s: float
+    sample: int | None = None
+    needed_s: float | None = None
+
+    def render(self) -> str:
+        """Return the sentence: "8 of 28 pairs are sampled (--sample 2)"."""
+        budget = _duration(self.budget_s)
+        if self.sample is not None:
+            why = f"--sample {self.sample}"
+        elif self.needed_s is None:
+            why = f"--budget {budget} is used up: increase it to measure more"
+        else:
+            why = f"all of them may take {_duration(self.needed_s)}, but --budget allows {budget}: increase it to measure more"
+        return f"{self.pairs} of {self.possible} pairs are sampled ({why})"
+
+
+class NoRecommendation(Fact, frozen=True):
+    """A hunt found wrong data, so its verdict is not acted on."""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return "no recommendation is written and no node is drained: data was wrong"
+
+
+class SuspectsAgain(Fact, frozen=True):
+    """Suspects of a pairs run are measured again, next to control pairs."""
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return "suspects are measured again next to control pairs before a node or pair is reported"
+
+
+class ToolsRun(Fact, frozen=True):
+    """External tools run between the same pairs, in both directions; `tools`: name and version of each."""
+
+    tools: tuple[str, ...]
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"external tools run between the same pairs, in both directions: {listed(self.tools)}"
+
+
+class ToolsCutShort(Fact, frozen=True):
+    """The external tools ran only between some pairs, because --budget was used up."""
+
+    done: int
+    pairs: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"the external tools ran between {self.done} of {self.pairs} pairs: --budget is used up; increase it for more"
+
+
+class ToolFailed(Fact, frozen=True):
+    """An external tool gave no result between two places."""
+
+    tool: str
+    source: str
+    target: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"{self.tool} from {self.source} to {self.target}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -119,11 +220,9 @@ class Places:
         return len(self.ranks[0])
 
     @property
-    def resting(self) -> str | None:
-        """A sentence where ranks take no part; None: all do."""
-        if not self.rests:
-            return None
-        return f"each node takes part with as many ranks as the smallest has, {self.width}: of all nodes' ranks {self.rests} rest"
+    def idle(self) -> IdleRanks | None:
+        """The ranks that take no part; None where all do."""
+        return IdleRanks(self.width, self.rests) if self.rests else None
 
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
         """The pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
@@ -134,10 +233,10 @@ class Places:
 def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
     """The places of a launch, from its hosts and the ranks on each. Raises UsageError where there are no two of them."""
     if sum(map(len, by_host)) < 2:
-        raise UsageError(f"{asked.launch.command} needs two ranks, and this launch has one: start more, without a launcher by --ranks 2")
+        raise UsageError(f"{asked.launch.command} needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)")
     by = asked.by or ("node" if len(hosts) > 1 else "rank")
     if by == "node" and len(hosts) < 2:
-        raise UsageError(f"--by node needs two nodes, and all ranks are on {hosts[0]}: start ranks on others, too, or choose --by rank")
+        raise UsageError(f"--by node needs two nodes, but all ranks are on {hosts[0]}: start ranks on more nodes, or use --by rank")
     if by == "node":
         width = min(map(len, by_host))
         return Places(by, tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), sum(len(ranks) - width for ranks in by_host))
@@ -148,9 +247,7 @@ def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Seque
 def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
     """What is measured. Raises UsageError for a sample or a rank that the places do not have."""
     if asked.sample is not None and asked.sample >= places.n:
-        raise UsageError(
-            f"--sample {asked.sample} asks for more partners than each of {places.n} {places.by}s has: choose {_up_to(places.n - 1)}"
-        )
+        raise UsageError(f"--sample {asked.sample} exceeds the partners of each of {places.n} {places.by}s: use {_up_to(places.n - 1)}")
     center = None if asked.one_to_all is None else _place_of(asked.one_to_all, places, by_host)
     most = int(asked.budget_s / (MEASUREMENTS * asked.launch.budget.max_time_s))
     return schedule(places.n, at_once=asked.concurrent, center=center, partners=asked.sample, most=most, seed=seed)
@@ -159,7 +256,7 @@ def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[
 def _place_of(rank: int, places: Places, by_host: Sequence[Sequence[int]]) -> int:
     ranks = sum(map(len, by_host))
     if rank >= ranks:
-        raise UsageError(f"--one-to-all {rank}: there is no rank {rank} among {ranks}: choose one from 0 to {ranks - 1}")
+        raise UsageError(f"--one-to-all {rank}: not a valid rank of {ranks}: use 0 to {ranks - 1}")
     return next(place for place, those in enumerate(by_host) if rank in those) if places.by == "node" else rank
 
 
@@ -167,21 +264,17 @@ def _up_to(most: int) -> str:
     return "1" if most == 1 else f"1 to {most}"
 
 
-def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> str | None:
-    """A sentence where only some of the pairs were measured: how many of how many, and why; else None."""
+def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> PairsSampled | None:
+    """Return how many of the pairs were measured, and why not all of them; None where all were."""
     if visited >= plan.possible:
         return None
     whole = plan.whole_rounds
     wanted = whole if asked.sample is None else min(asked.sample + plan.least - 1, whole)
-    why = f"--sample {asked.sample}" if visited * whole >= wanted * plan.possible else _too_long(asked, plan)
-    return f"{visited} of {plan.possible} pairs are sampled ({why})"
-
-
-def _too_long(asked: PairsRequest, plan: Schedule) -> str:
-    longest_s, budget = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s, _duration(asked.budget_s)
-    if longest_s <= asked.budget_s:  # what lies between the measurements took the rest
-        return f"--budget {budget} is used up: raise it to measure more"
-    return f"all of them may take {_duration(longest_s)}, and --budget allows {budget}: raise it to measure more"
+    found = PairsSampled(visited, plan.possible, asked.budget_s)
+    if visited * whole >= wanted * plan.possible:
+        return structs.replace(found, sample=asked.sample)
+    needed_s = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s
+    return found if needed_s <= asked.budget_s else structs.replace(found, needed_s=needed_s)  # what lies between took the rest
 
 
 def _duration(seconds: float) -> str:
@@ -197,8 +290,8 @@ class HuntRequest:
 
     pairs    how pairs are measured, among which places, and the time for all rounds (`budget_s`)
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
-    growing  whether groups that grow are measured; isolate: whether who is confirmed is looked at alone
-    node     what the scheduler calls this rank's node, where it tells
+    growing  whether growing groups are measured; isolate: whether confirmed places are measured alone
+    node     the scheduler's name of this rank's node, where known
     """
 
     pairs: PairsRequest
@@ -211,7 +304,7 @@ class HuntRequest:
 
 @dataclass(frozen=True)
 class Asked:
-    """One round that is to be measured, as the hunt asks for it: see `results.hunts.HuntRound`."""
+    """One round to measure, as the hunt requests it: see `results.rounds.HuntRound`."""
 
     kind: str
     groups: Groups
@@ -274,7 +367,7 @@ def _addresses() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Way:
-    """One stream over an interface: who sends, to whom, from which address to which."""
+    """One stream over an interface: its source and target, and both addresses."""
 
     nic: str
     source: Member
@@ -376,15 +469,21 @@ def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) ->
             (target, f"nothing arrived at {way.target.host} ({way.target_address})"))  # fmt: skip
     for told, what in ends:
         if "value" not in told:
-            return _Carried(na=f"{what}: {told.get('why', 'nothing was said')}")
+            return _Carried(na=f"{what}: {told.get('why', 'no reason was reported')}")
     (rates, wrong, came), left = target["value"], source["value"]
     if not rates or max(rates) <= 0:
         return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
     least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
     if left is not None and left < least:
-        return _Carried(na=f"the stream left {way.source.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+        return _Carried(
+            na=f"the stream left {way.source.host} over another interface than {way.nic}, although it has the address of {way.nic}",
+            wrong=wrong,
+        )
     if came is not None and came < least:
-        return _Carried(na=f"the stream came to {way.target.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+        return _Carried(
+            na=f"the stream reached {way.target.host} over another interface than {way.nic}, although it has the address of {way.nic}",
+            wrong=wrong,
+        )
     known = median(np.array(rates))
     return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
 
@@ -438,7 +537,7 @@ def _cell(asked: PairsRequest, operation: Operation, size_bytes: int, backend: s
 
 
 @dataclass(frozen=True)
-class Court:
+class PairContext:
     """Where rounds are played: the open backend, the places and the three measurements.
 
     flags   words that hold for every round
@@ -447,13 +546,13 @@ class Court:
 
     asked: PairsRequest
     world: World
-    stage: Stage
+    stage: BackendContext
     places: Places
     ways: tuple[Way, Way, Way]
     flags: tuple[str, ...] = ()
-    probe: Canary | None = None
+    probe: StateProbe | None = None
 
-    def stage_for(self, way: Way) -> Stage:
+    def stage_for(self, way: Way) -> BackendContext:
         """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
 
         Elsewhere before a look only: what ranks leave a synchronisation apart by would be in a ping-pong's time, and pairs that share
@@ -465,7 +564,7 @@ class Court:
 
 @dataclass(frozen=True)
 class _Times:
-    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, what is to be known."""
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
 
     seconds: tuple[float | None, ...]
     intervals: tuple[_Interval, ...]
@@ -475,7 +574,7 @@ class _Times:
     wrong_detail: tuple[str | None, ...]
 
 
-def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
+def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
     """Measures a round on all ranks; its figures are at rank 0, elsewhere nothing is yielded.
 
     Where a rank refuses a measurement, halves of the round are measured, and so on: in the end only the pairs that cannot are n/a.
@@ -496,7 +595,7 @@ def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterat
         )
 
 
-def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str | None:
+def _measure_all(court: PairContext, pairs: Round, times: list[_Times | None]) -> str | None:
     """Add the three measurements of a round to `times`; or return why some rank refuses one, at all ranks."""
     for way in court.ways:
         found = _measure(court, way, pairs)
@@ -506,7 +605,7 @@ def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str 
     return None
 
 
-def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
+def _without(court: PairContext, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
     half = len(pairs) // 2
     if half:
         yield from play(court, number, pairs[:half], again)
@@ -516,7 +615,7 @@ def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) 
         yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=court.flags)
 
 
-def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
+def _measure(court: PairContext, way: Way, pairs: Round) -> _Times | str | None:
     """One measurement; its figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
@@ -531,7 +630,7 @@ def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
     return _times(court, ready, measured, mismatches)
 
 
-def _times(court: Court, ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
+def _times(court: PairContext, ready: PreparedCase, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
     """Of each pair of places the slowest of its pairs of ranks, as their initiators see it."""
     width = court.places.width
     initiators = [group[0] for group in ready.groups]
@@ -559,7 +658,7 @@ def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
     return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
 
 
-def _round_pair_round(court: Court, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
+def _round_pair_round(court: PairContext, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
     latency, forward, backward = times
     wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
     flags = dict.fromkeys((*court.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
@@ -576,7 +675,7 @@ _HUNT_GROUPS_WARMUPS = 2  # the first connects
 
 
 @dataclass(frozen=True)
-class _Reached:
+class GroupResult:
     """What a group reached, bytes per second of bus bandwidth with its interval, and what arrived wrongly."""
 
     speed: float | None = None
@@ -602,7 +701,7 @@ def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None
     return world.first(can_do(backend, ALLREDUCE, group_cell(asked, backend)), f"asking {backend.name} whether it reduces over groups")
 
 
-def play_groups(court: Court, number: int, ask: Asked) -> HuntRound | None:
+def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None:
     """Measures a round on all ranks. Returns it at rank 0, elsewhere None.
 
     Groups in which only one rank takes part have no figure: nothing would move.
@@ -612,22 +711,22 @@ def play_groups(court: Court, number: int, ask: Asked) -> HuntRound | None:
     reached, flags = _measured(court, several) if several else ({}, ())
     if court.world.rank:
         return None
-    alone = _Reached(na="one rank: nothing to reduce")
-    return _round_hunt_groups(number, ask, [reached.get(each, alone) for each in ranks], (*court.flags, *flags))
+    alone = GroupResult(na="one rank: nothing to reduce")
+    return _group_round(number, ask, [reached.get(each, alone) for each in ranks], (*court.flags, *flags))
 
 
-def _measured(court: Court, groups: Groups) -> tuple[dict[tuple[int, ...], _Reached], tuple[str, ...]]:
+def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], tuple[str, ...]]:
     """By group what it reached, at rank 0."""
     backend, request = court.stage.backend, court.asked.launch
     cell, members = group_cell(court.asked, backend), court.stage.members
     with court.world.watchdog.phase(f"making groups on {backend.name}"):
         wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
     reason = court.world.first(wrong, "making the groups of a round")
-    stage: Stage = replace(court.stage, members=members | made)
+    stage: BackendContext = replace(court.stage, members=members | made)
     ready = reason or prepare_over(ALLREDUCE, cell, groups, stage, court.world)
     if isinstance(ready, str):
         _free(backend, made)
-        return dict.fromkeys(groups, _Reached(na=ready)), ()
+        return dict.fromkeys(groups, GroupResult(na=ready)), ()
     budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
     measured = time_shortly(ready, court.world, budget)
     mismatches = verify_cell(ready, court.world, request.check) if request.check else []
@@ -642,7 +741,7 @@ def _measured(court: Court, groups: Groups) -> tuple[dict[tuple[int, ...], _Reac
 def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
     """Why the library refuses one first (None: it does not), and this process's part of each group. All ranks call, in one order.
 
-    Each is tried, since the other ranks go on. Of a rank that has died libraries tell in errors of their own; who it was comes out when
+    Each is tried, since the other ranks go on. Libraries report a rank that has died by errors of their own; which one it was shows when
     the ranks agree.
     """
     made: dict[tuple[int, ...], Group | None] = {}
@@ -661,7 +760,7 @@ def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:
             backend.release(group)
 
 
-def _reached(ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], _Reached]:
+def _reached(ready: PreparedCase, measured: Measured, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
     """Of each group the median of its slowest rank, sample by sample."""
     group_of = {rank: ranks for ranks in ready.groups for rank in ranks}
     wrong: Counter[tuple[int, ...]] = Counter()
@@ -676,7 +775,7 @@ def _reached(ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -
         apart = samples.min() < samples.max()  # equal samples have no interval: the clock's step hides how far apart they are
         ends = (known.ci_low, known.ci_high) if apart else (None, None)
         low, high = (rate(moved, seconds) for seconds in reversed(ends))
-        found[ranks] = _Reached(rate(moved, known.value), low, high, wrong[ranks], details.get(ranks))
+        found[ranks] = GroupResult(rate(moved, known.value), low, high, wrong[ranks], details.get(ranks))
     return found
 
 
@@ -685,8 +784,8 @@ def rate(moved: float, seconds: float | None) -> float | None:
     return moved / seconds if seconds else None
 
 
-def _round_hunt_groups(number: int, ask: Asked, reached: Sequence[_Reached], flags: Sequence[str]) -> HuntRound:
-    def each(figure: Callable[[_Reached], float | None]) -> tuple[float | None, ...]:
+def _group_round(number: int, ask: Asked, reached: Sequence[GroupResult], flags: Sequence[str]) -> HuntRound:
+    def each(figure: Callable[[GroupResult], float | None]) -> tuple[float | None, ...]:
         return tuple(figure(one) for one in reached)
 
     none = (None,) * len(reached)
@@ -703,10 +802,10 @@ _Ends = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Field:
-    """Where a hunt's rounds are measured: the court of pairs, the interfaces, and why no groups can be measured (None: they can)."""
+class RoundRunner:
+    """Where a hunt's rounds are measured: the context of pairs, the interfaces, and why no groups can be measured (None: they can)."""
 
-    court: Court
+    court: PairContext
     streaming: Streaming
     no_groups: str | None = None
 
@@ -722,7 +821,7 @@ class Field:
 
     def _over_nic(self, number: int, ask: Asked) -> HuntRound | None:
         if ask.nic not in self.streaming.rails:
-            return _nothing(number, ask, f"not all nodes have the interface {ask.nic}") if self.court.world.rank == 0 else None
+            return _nothing(number, ask, f"some nodes do not have the interface {ask.nic}") if self.court.world.rank == 0 else None
         return self.streaming.play(number, ask)
 
     def _in_groups(self, number: int, ask: Asked) -> HuntRound | None:
@@ -777,16 +876,16 @@ def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
             yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)
 
 
-# A hunt under way: whoever thinks at rank 0 asks for rounds, all ranks measure them, until there is a verdict.
+# A hunt under way: the strategy at rank 0 requests rounds, all ranks measure them, until there is a verdict.
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 
 
 class HuntListener(Protocol):
-    """Who thinks, and is told what happens, at rank 0."""
+    """The strategy and progress listener at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -802,11 +901,11 @@ class HuntListener(Protocol):
         ...
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The verdict, JSON-ready, with its "result": "confirmed", "nobody" or "no verdict"; `about` has the ceiling."""
+        """The verdict, JSON-ready, with its "result": `confirmed`, `nobody` or `no verdict`; `about` has the ceiling."""
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """What follows of a verdict that stands: all ranks are well, and no data was wrong. `event`(kind, **facts) keeps what is done."""
+        """Act on a verdict: all ranks are there, and no data was wrong. `event`(kind, **facts) keeps what is done."""
         ...
 
     def end(self) -> None:
@@ -815,7 +914,7 @@ class HuntListener(Protocol):
 
 
 @dataclass
-class Hunting:
+class HuntRun:
     """One hunt; rounds, folder and listener are rank 0's alone. about: run.json's "hunt"."""
 
     asked: HuntRequest
@@ -825,14 +924,14 @@ class Hunting:
     rounds: list[HuntRound] = field(default_factory=list)
     stopped: bool = False
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact) -> None:
+        """Show a fact, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
-        self.launch.note(sentence)
+            self.listener.note(fact.render())
+        self.launch.note(fact)
 
 
-def play_all(hunting: Hunting, field: Field) -> None:
+def play_all(hunting: HuntRun, field: RoundRunner) -> None:
     """Round after round, as they are asked for; stops early where wrong data is to end it (--stop-on-wrong)."""
     world, last = hunting.launch.world, None
     for number in count():
@@ -845,27 +944,27 @@ def play_all(hunting: Hunting, field: Field) -> None:
         if last:
             _take(hunting, last)
         if hunting.asked.pairs.launch.stop_on_wrong and world.decide(bool(last and any(last.wrong)), "deciding whether to go on"):
-            hunting.note(f"stopped after wrong data in round {number + 1} (--stop-on-wrong)")
+            hunting.note(WrongDataStop(f"round {number + 1}"))
             hunting.stopped = True
             return
 
 
-def _take(hunting: Hunting, one: HuntRound) -> None:
+def _take(hunting: HuntRun, one: HuntRound) -> None:
     hunting.rounds.append(one)
     if hunting.launch.folder:
         with signals.deferred():
             hunting.launch.folder.append_round(one.as_json(), HUNT)
 
 
-def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
+def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
     """The verdict, run.json and the exit code. Raises CollbenchError where a rank is no longer there."""
     launch, world = hunting.launch, hunting.launch.world
     hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
-    for sentence in (*_wrong(hunting), *world.remarks()):
-        hunting.note(sentence)
+    for fact in (*_wrong(hunting), *world.remarks()):
+        hunting.note(fact)
     verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
     code = world.decide(_code(hunting, verdict), "ending")
-    world.agree(None, "ending")  # all are still there: nobody is drained for a node that died
+    world.agree(None, "ending")  # all are still there: no node is drained for another that died
     if launch.folder:
         hunting.about["verdict"] = verdict
         launch.folder.update(hunt=hunting.about)
@@ -875,16 +974,16 @@ def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
     return code
 
 
-def _follow(hunting: Hunting, folder: RunFolder, code: int) -> None:
+def _follow(hunting: HuntRun, folder: RunFolder, code: int) -> None:
     """What a verdict is followed by: nothing where data was wrong, or nothing could be measured."""
     if code == FAILED:
-        hunting.note("no recommendation is written, and nobody drained: data was wrong")
+        hunting.note(NoRecommendation())
     elif code != USAGE and hunting.listener:
         with hunting.launch.world.watchdog.phase("acting on the verdict"):
             hunting.listener.act(folder.path, folder.event)
 
 
-def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
+def _code(hunting: HuntRun, verdict: Mapping[str, Any] | None) -> int:
     """4 when data was wrong, 2 when nothing that was asked for could be measured, else the verdict's."""
     if any(any(one.wrong) for one in hunting.rounds):
         return FAILED
@@ -893,17 +992,17 @@ def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
     return _CODES[verdict["result"]] if verdict else FAILED
 
 
-def _wrong(hunting: Hunting) -> list[str]:
+def _wrong(hunting: HuntRun) -> list[WrongDataFound | MoreWrongData]:
     met = (
         each for one in hunting.rounds for each in zip(one.groups, one.wrong, one.wrong_detail or (None,) * len(one.groups), strict=True)
     )
-    return wrong_data(hunting.about["places"], met, "groups")
+    return wrong_data(hunting.about["places"], met, "group")
 
 
-# Where pairs are played: the stage of a launch whose rounds of pairs run on one backend, and what does not fit it.
+# The context of a launch that measures rounds of pairs on one backend, and the checks of its options.
 
 
-def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Sequence[Work] = ()) -> None:
+def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
     """Raises UsageError on all ranks for messages that the backend cannot do or the memory has no room for, and a --slowed that means none.
 
     others: what is measured beside the messages.
@@ -920,8 +1019,8 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Seq
     check_memory([(largest.operation, largest.cell, opened), *others], world)
 
 
-def court_of(asked: PairsRequest, launch: Launch, opened: Opened, places: Places) -> Court:
-    """The court; all ranks make it together."""
+def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
+    """The context of pairs; all ranks make it together."""
     backend, world = opened.backend, launch.world
     assert backend is not None
     ways = ways_of(asked, backend.name)
@@ -929,20 +1028,20 @@ def court_of(asked: PairsRequest, launch: Launch, opened: Opened, places: Places
     crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].cell.device == "cpu"
     flags = {"slowed": any(asked.launch.slowed.of(way.cell) for way in ways), "oversubscribed": crowded}
     on = (*backend.flags, *(flag for flag, true in flags.items() if true))
-    return Court(asked, world, stage, places, ways, on, None if backend.virtual else canary(world))
+    return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
 
 # A hunt's launch: opens a backend, measures what is asked for on all ranks in step, and ends with the verdict.
 
 
 def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
-    """Hunts on all ranks of `world`. Returns the exit code, the same on all ranks: 1 where somebody is confirmed. Raises CollbenchError.
+    """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 where a place is confirmed. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left, as in `runner.run`.
+    `ended` gets the exit code before the libraries are left, as in `runner.run`.
     """
-    request, waiting = asked.pairs.launch, list[str]()
+    request, waiting = asked.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
-    opened = first_at_hand(request, world, waiting.append)
+    opened = first_available(request, world, waiting.append)
     assert opened.backend is not None
     places = places_of(asked.pairs, world.hosts, ranks_by_host(opened.backend, world))
     lacking = no_groups(asked.pairs, opened.backend, world)
@@ -951,12 +1050,14 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
     rails = {} if opened.backend.virtual else rails_of(world, places)
     about = _about(asked, opened, places, rails, lacking) | {"nodes": _nodes(asked, world)}
     about |= _planned(about, world, listener)
-    hunting = Hunting(asked, launch, listener, about)
+    hunting = HuntRun(asked, launch, listener, about)
     launch.folder = create_folder(launch, [opened], {"hunt": about}, about["promised"])
-    return guarded(Playing(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting))
+    return run_with_cleanup(
+        RunContext(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting)
+    )
 
 
-def _about(asked: HuntRequest, opened: Opened, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
+def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
     """run.json's "hunt", before anything is measured."""
     backend, pairs = opened.backend, asked.pairs
     assert backend is not None
@@ -970,41 +1071,41 @@ def _about(asked: HuntRequest, opened: Opened, places: Places, rails: Rails, lac
 
 
 def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
-    """What the listener says of the plan, at all ranks. Raises UsageError on all where it refuses."""
+    """The listener's plan, at all ranks. Raises UsageError on all where it refuses."""
     mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
     agreed: dict[str, Any] = world.decide(mine or {}, "planning the hunt")
     return agreed
 
 
 def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
-    """[host, what its manager calls the node] of all ranks that were told it, each once; at rank 0."""
+    """[host, its manager's name of the node] of all ranks that know it, each once; at rank 0."""
     told = world.gather((world.me.host, asked.node or ""), "asking for the nodes' names") or []
     return sorted({(host, node) for host, node in told if node})
 
 
-def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, str | None], waiting: Sequence[str]) -> int:
+def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
     launch, (rails, lacking) = hunting.launch, known
     ceilings = Ceilings(launch.request, launch.world)
-    ceilings.prepare([], [])  # probes the machines, for their links; memory is no ceiling of messages, far below which nobody is ill
+    ceilings.prepare([], [])  # probes the machines, for their links; memory is far above the rate of messages
     if launch.folder:
         launch.folder.write_topology(ceilings.topology())
     if hunting.listener:
         hunting.listener.begin_hunt(hunting.about, str(launch.folder.path) if launch.folder else "")
-    for sentence in filter(None, (*waiting, *notes(launch, [opened]), places.resting)):
-        hunting.note(sentence)
-    court = court_of(hunting.asked.pairs, launch, opened, places)
+    for fact in filter(None, (*waiting, *notes(launch, [opened]), places.idle)):
+        hunting.note(fact)
+    court = pair_context(hunting.asked.pairs, launch, opened, places)
     streaming = Streaming(launch.world, places, rails, launch.request.budget.max_time_s)
-    play_all(hunting, Field(court, streaming, lacking))
+    play_all(hunting, RoundRunner(court, streaming, lacking))
     return conclude(hunting, _ceiling(hunting, ceilings, court))
 
 
-def _ceiling(hunting: Hunting, ceilings: Ceilings, court: Court) -> dict[str, Any] | None:
+def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[str, Any] | None:
     """What a group of the first round could reach at most, at rank 0; None where it is not known.
 
     Of pairs that of one pair of ranks, times the ranks of a place: so many messages pass at once, and share what limits them.
     """
     first = next(iter(hunting.rounds), None)
-    if first is None or "oversubscribed" in court.flags:  # times of waiting for a core say nothing of a link
+    if first is None or "oversubscribed" in court.flags:  # times that include waits for a core show nothing about a link
         return None
     backend, places = court.stage.backend, court.places
     if first.kind == "pairs":
@@ -1024,10 +1125,10 @@ def _ceiling(hunting: Hunting, ceilings: Ceilings, court: Court) -> dict[str, An
 
 
 class PairsListener(Protocol):
-    """Who is told what happens, at rank 0."""
+    """The progress listener at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
@@ -1051,7 +1152,7 @@ class PairsListener(Protocol):
         ...
 
     def theirs(self, rows: list[Row]) -> None:
-        """What other tools said of the pairs, where any were asked for; before `matrix`."""
+        """Take the rows of external tools, where any were requested; before `matrix`."""
         ...
 
     def end(self) -> None:
@@ -1060,13 +1161,13 @@ class PairsListener(Protocol):
 
 
 @dataclass
-class Match:
+class PairRun:
     """One pairs launch; rounds, folder and listener are rank 0's alone. theirs: the rows of other tools, at all ranks."""
 
     asked: PairsRequest
     launch: Launch
     listener: PairsListener | None
-    opened: Opened
+    opened: OpenBackend
     places: Places
     plan: Schedule
     began: float = field(default_factory=time.monotonic)
@@ -1074,11 +1175,11 @@ class Match:
     theirs: list[Row] = field(default_factory=list)
     visited: int = 0
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact) -> None:
+        """Show a fact, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
-        self.launch.note(sentence)
+            self.listener.note(fact.render())
+        self.launch.note(fact)
 
     def stops(self) -> bool:
         """Whether wrong data has ended the launch, the same at all ranks, which all call."""
@@ -1096,12 +1197,13 @@ class Match:
     def about(self, measured: int | None) -> dict[str, Any]:
         """run.json's "pairs"; `measured` None: still under way."""
         asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
-        pairs = self.plan.pairs if measured is None else self.visited
+        sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
             "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
             "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
-            "possible": self.plan.possible, "measured": measured, "sampled": sampled(asked, self.plan, pairs),
+            "possible": self.plan.possible, "measured": measured, "sampled": sample.render() if sample else None,
+            **({"sampled_fact": as_json(sample)} if sample else {}),
             **({"tools": list(asked.tools)} if asked.tools else {}),
             "concurrent": asked.concurrent, "max_time_s": asked.launch.budget.max_time_s, "budget_s": asked.budget_s,
         }  # fmt: skip
@@ -1110,13 +1212,13 @@ class Match:
         return len({one.round for one in self.rounds if not one.again})
 
 
-def limits(match: Match) -> Iterator[str]:
-    """What this matrix leaves out."""
-    yield from filter(None, [match.places.resting, sampled(match.asked, match.plan, match.plan.pairs)])
+def limits(match: PairRun) -> Iterator[Fact]:
+    """Yield what this matrix leaves out."""
+    yield from filter(None, [match.places.idle, sampled(match.asked, match.plan, match.plan.pairs)])
 
 
-def tournament(match: Match, court: Court) -> bool:
-    """Round by round, until all are done or the time is used up; nobody is left without a pair.
+def measure_rounds(match: PairRun, court: PairContext) -> bool:
+    """Round by round, until all are done or the time is used up; every rank or node has at least one pair.
 
     Returns False where wrong data ended it, as --stop-on-wrong asks.
     """
@@ -1126,18 +1228,18 @@ def tournament(match: Match, court: Court) -> bool:
         whole = number % match.plan.parts == 0
         if spent_s > match.asked.budget_s and number >= least and whole:
             break
-        _take_pair_match(match, play(court, number, pairs))
+        _store_pair_rounds(match, play(court, number, pairs))
         match.visited += len(pairs)
         if match.listener:
             spent_s = time.monotonic() - match.began
             match.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
         if match.stops():
-            match.note(f"stopped after wrong data in round {number + 1} of {total} (--stop-on-wrong)")
+            match.note(WrongDataStop(f"round {number + 1} of {total}"))
             return False
     return True
 
 
-def _take_pair_match(match: Match, played: Iterator[PairRound]) -> None:
+def _store_pair_rounds(match: PairRun, played: Iterator[PairRound]) -> None:
     for one in played:
         match.rounds.append(one)
         if match.launch.folder:
@@ -1145,7 +1247,7 @@ def _take_pair_match(match: Match, played: Iterator[PairRound]) -> None:
                 match.launch.folder.append_round(one.as_json())
 
 
-def measure_again(match: Match, court: Court) -> None:
+def measure_again(match: PairRun, court: PairContext) -> None:
     """Measure suspects again next to control pairs, round by round as the listener asks."""
     world, last = match.launch.world, match.rounds
     for number in count(match.plan.number):
@@ -1155,10 +1257,10 @@ def measure_again(match: Match, court: Court) -> None:
         if not told:
             return
         if number == match.plan.number:
-            match.note("suspects are measured again next to control pairs before a node or pair is reported")
+            match.note(SuspectsAgain())
         begun, pairs = len(match.rounds), [(int(a), int(b)) for a, b in told["pairs"]]
         for at in range(0, len(pairs), most := match.asked.concurrent or len(pairs)):
-            _take_pair_match(match, play(court, number, tuple(pairs[at : at + most]), again=True))
+            _store_pair_rounds(match, play(court, number, tuple(pairs[at : at + most]), again=True))
         last = match.rounds[begun:]
         if match.listener:
             match.listener.round(number + 1 - match.plan.number, None, len(pairs), None)
@@ -1166,21 +1268,21 @@ def measure_again(match: Match, court: Court) -> None:
             return
 
 
-def conclude_pair_match(match: Match) -> int:
+def conclude_pairs(match: PairRun) -> int:
     """Findings, run.json and the exit code."""
     launch = match.launch
     first = [one for one in match.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
     about = match.about(measured)
-    wrong = _wrong_pair_match(match)
-    if about["sampled"] and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
-        match.note(about["sampled"])
-    for sentence in (*wrong, *launch.world.remarks()):
-        match.note(sentence)
+    wrong, sample = _wrong_pair_data(match), sampled(match.asked, match.plan, match.visited)
+    if sample and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
+        match.note(sample)
+    for fact in (*wrong, *launch.world.remarks()):
+        match.note(fact)
     if match.listener and match.theirs:
         match.listener.theirs(match.theirs)
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
-    code = launch.world.decide(_code_pair_match(match.rounds, measured, found.get("result", "nobody")), "ending")
+    code = launch.world.decide(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
         for sentence in found.pop("findings", ()):
             launch.folder.event("finding", text=sentence)
@@ -1188,41 +1290,41 @@ def conclude_pair_match(match: Match) -> int:
     return code
 
 
-def _wrong_pair_match(match: Match) -> list[str]:
+def _wrong_pair_data(match: PairRun) -> list[WrongDataFound | MoreWrongData]:
     met = (each for one in match.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
-    return wrong_data(match.places.names, met, "pairs")
+    return wrong_data(match.places.names, met, "pair")
 
 
-def _code_pair_match(rounds: Sequence[PairRound], measured: int, result: str) -> int:
+def _pairs_exit_code(rounds: Sequence[PairRound], measured: int, result: str) -> int:
     """4 when data was wrong, 2 when no pair could be measured; else as of a hunt: 1: a node or pair is slow; 3: inconclusive."""
     if any(wrong for one in rounds for wrong in one.wrong):
         return FAILED
     return _CODES[result] if measured else USAGE
 
 
-# What other tools say of the pairs, beside ours: in the rounds of the matrix, each way, after it, as rows of theirs.
+# External tools between the pairs: in the rounds of the matrix, each way, after it, as rows of their own.
 #
-# The rows stand in tools.jsonl, apart from what we measured: nothing that judges reads them.
+# The rows are in tools.jsonl, apart from collbench's own: no verdict uses them.
 
 _INSIDE: tuple[dict[str, str], dict[str, str]] = ({}, {"path": "loopback: both are on one host"})
 _AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))
 _STRAYED: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("other_path",))
 
 
-def tools_of(match: Match) -> Tools:
+def tools_of(match: PairRun) -> Tools:
     """The tools that were asked for. All ranks call. Raises UsageError where one is missing, or the places are made up."""
     asked = match.asked.tools
     if asked and match.backend.virtual:
-        raise UsageError(f"--tools {','.join(asked)} needs real hosts, and {match.backend.name} makes them up: choose another --backend")
-    return tools_at_hand(match.launch.world, asked)
+        raise UsageError(f"--tools {','.join(asked)} needs real hosts, but {match.backend.name} simulates them: use another --backend")
+    return installed_tools(match.launch.world, asked)
 
 
-def beside(match: Match, tools: Tools) -> None:
-    """Runs the tools round by round, at all ranks, until all pairs that were measured have been met or --budget is used up once more."""
+def beside(match: PairRun, tools: Tools) -> None:
+    """Run the tools round by round, at all ranks, until all measured pairs are done or --budget is used up a second time."""
     if not tools.tools:
         return
     world, began = match.launch.world, time.monotonic()
-    match.note(f"beside ours, each way between the same pairs: {', '.join(_named(tools, tool) for tool in tools.tools)}")
+    match.note(ToolsRun(tuple(_named(tools, tool) for tool in tools.tools)))
     done, rounds = 0, list(match.plan.rounds())[: world.decide(_rounds(match), "choosing the tools' rounds")]
     for number, pairs in enumerate(rounds):
         spent_s = world.decide(time.monotonic() - began, "running the next tools")
@@ -1236,7 +1338,7 @@ def beside(match: Match, tools: Tools) -> None:
             match.listener.round(number + 1, len(rounds), len(pairs), each_s * (len(rounds) - number - 1))
     left = sum(map(len, rounds)) - done
     if left:
-        match.note(f"the tools ran between {done} of {done + left} pairs: --budget is used up, raise it to run them between more")
+        match.note(ToolsCutShort(done, done + left))
 
 
 def _named(tools: Tools, tool: WireTool) -> str:
@@ -1244,12 +1346,12 @@ def _named(tools: Tools, tool: WireTool) -> str:
     return f"{tool.name} {versions}".strip()
 
 
-def _rounds(match: Match) -> int:
+def _rounds(match: PairRun) -> int:
     """How many rounds of the plan were played: rank 0's."""
     return len({one.round for one in match.rounds if not one.again})
 
 
-def _of_round(match: Match, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
+def _of_round(match: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
     members = members_of(match.backend, match.launch.world)
     firsts = [ranks[0] for ranks in match.places.ranks]
     for tool in tools.tools:
@@ -1264,7 +1366,7 @@ def _of_round(match: Match, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row
                                   evidence={**row.evidence, **around})  # fmt: skip
 
 
-def _asks(match: Match, tool: WireTool) -> list[Ask]:
+def _asks(match: PairRun, tool: WireTool) -> list[Ask]:
     asked, budget = match.asked, match.asked.launch.budget
     seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a tool shows no progress while it runs
     sizes = {operation: asked.latency_size_bytes if operation == LATENCY else asked.size_bytes for operation in tool.operations}
@@ -1272,7 +1374,7 @@ def _asks(match: Match, tool: WireTool) -> list[Ask]:
 
 
 def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
-    """The row of one run, which does not say yet between which places it was."""
+    """The row of one run, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
     rate = ask.size_bytes / time_s if time_s else None
     return Row(
@@ -1284,9 +1386,9 @@ def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
     )  # fmt: skip
 
 
-def _keep(match: Match, row: Row) -> None:
+def _keep(match: PairRun, row: Row) -> None:
     if row.na and all(row.na != other.na for other in match.theirs):
-        match.note(f"{row.backend} from {row.evidence['from']} to {row.evidence['to']}: {row.na}")
+        match.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
     if match.launch.folder:
         match.launch.folder.append_round(row.as_json(), TOOLS)
     match.theirs.append(row)
@@ -1298,29 +1400,29 @@ def _keep(match: Match, row: Row) -> None:
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
     """Measures all pairs on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left, as in `runner.run`.
+    `ended` gets the exit code before the libraries are left, as in `runner.run`.
     """
-    request, waiting = asked.launch, list[str]()
+    request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
-    opened = first_at_hand(request, world, waiting.append)
+    opened = first_available(request, world, waiting.append)
     match = _match(asked, launch, listener, opened)
     tools = tools_of(match)
     launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
-    return guarded(Playing(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
+    return run_with_cleanup(RunContext(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
 
 
-def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: Opened) -> Match:
+def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: OpenBackend) -> PairRun:
     """The places and the schedule. Raises UsageError for what does not fit the launch, or its memory."""
     world, backend = launch.world, opened.backend
     assert backend is not None
     by_host = ranks_by_host(backend, world)
     places = places_of(asked, world.hosts, by_host)
-    match = Match(asked, launch, listener, opened, places, schedule_of(asked, places, by_host, launch.order_seed))
+    match = PairRun(asked, launch, listener, opened, places, schedule_of(asked, places, by_host, launch.order_seed))
     check_pairs(asked, launch, opened)
     return match
 
 
-def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
+def _play_all(match: PairRun, tools: Tools, waiting: Sequence[Fact]) -> int:
     launch, world = match.launch, match.launch.world
     ceilings = Ceilings(launch.request, world)
     ceilings.prepare([], [])  # probes the machines, for topology.json
@@ -1328,11 +1430,11 @@ def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
         launch.folder.write_topology(ceilings.topology())
     if match.listener:
         match.listener.begin_pairs(match.about(measured=None), str(launch.folder.path) if launch.folder else "")
-    for sentence in (*waiting, *notes(launch, [match.opened]), *limits(match)):
-        match.note(sentence)
-    court = court_of(match.asked, launch, match.opened, match.places)
+    for fact in (*waiting, *notes(launch, [match.opened]), *limits(match)):
+        match.note(fact)
+    court = pair_context(match.asked, launch, match.opened, match.places)
     match.began = time.monotonic()
-    if tournament(match, court):
+    if measure_rounds(match, court):
         measure_again(match, court)
         beside(match, tools)
-    return conclude_pair_match(match)
+    return conclude_pairs(match)

@@ -23,7 +23,7 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.request import Budget
 from collbench.measure.row import check_fields, doubts, wrong_evidence
-from collbench.measure.session import Launch, Opened, members_of
+from collbench.measure.session import Launch, OpenBackend, members_of
 from collbench.measure.tasks.cells import free_memory
 from collbench.measure.tasks.step import Plan, Training, check_number, moved_by, times_of
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -38,10 +38,10 @@ from collbench.workloads.step import Regime, Shape, Step, moved_bytes
 
 pass
 
-# Messages between two ranks at a time, each pair at its own pace: nobody meets, and whoever comes first is served first.
+# Messages between two ranks at a time, each pair at its own pace: without a barrier; the first worker is served first.
 #
 # A conversation with another rank is a generator of messages. It goes on when its message has come or gone, and only one conversation of
-# a process at a time is between two messages: what it touches there nobody else does.
+# a process at a time is between two messages: no other thread uses its data there.
 
 _TAG = 77
 _LEAVING_S = 2.0
@@ -95,7 +95,7 @@ class OverMpi:
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
 
     def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
-        """As the protocol says."""
+        """As in the protocol."""
         peers: list[int] = []
         requests: list[Any] = []
         for peer, talk in talks.items():
@@ -128,7 +128,7 @@ class OverTorch:
         atexit.register(self._settle)
 
     def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
-        """As the protocol says; a single conversation needs no thread."""
+        """As in the protocol; a single conversation needs no thread."""
         if len(talks) == 1:
             ((peer, talk),) = talks.items()
             self._hold(peer, talk, moved)
@@ -171,7 +171,7 @@ class OverTorch:
             return next(talk, None)
 
 
-# Who is a server and who a worker in asynchronous training, and what a worker exchanges with each server in a round.
+# Servers and workers of asynchronous training, and what a worker exchanges with each server in a round.
 
 CAPABLE = ("mpi", "gloo")
 ROTATION_BYTES = 64 * 2**20  # what a worker sends from, and receives into, is larger than the caches, but need not be the whole model
@@ -214,9 +214,9 @@ class Roles:
     def refusal(self, backend: Backend) -> str | None:
         """Why a backend cannot carry this, or None."""
         if backend.virtual:
-            return f"{backend.name} makes its ranks up in one process, where none can be ahead of another: choose {' or '.join(CAPABLE)}"
+            return f"{backend.name} simulates its ranks in one process, where no rank can be ahead: use {' or '.join(CAPABLE)}"
         if backend.name not in CAPABLE:
-            return f"a server cannot wait for whichever worker comes first on {backend.name}: choose {' or '.join(CAPABLE)}"
+            return f"on {backend.name} a server cannot wait for the next worker: use {' or '.join(CAPABLE)}"
         return None
 
     def bytes_at(self, rank: int) -> int:
@@ -228,22 +228,24 @@ class Roles:
 
 
 def roles_of(step: Step, ranks: int) -> Roles:
-    """From what the first worker exchanges in a round. Raises UsageError where that says no such thing, or has too many messages."""
+    """From what the first worker exchanges in a round. Raises UsageError for other exchanges, or too many messages."""
     check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
-        raise UsageError("asynchronous training is messages between a worker and its servers, and this step has others")
+        raise UsageError("asynchronous training consists of messages between workers and servers, but this step has others")
     worker, dtype = step.exchanges[0].groups[0][0], dtype_named(step.exchanges[0].dtype)
     pushes, pulls = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for exchange in step.exchanges:
         for first, second in exchange.groups:
             if worker not in (first, second):
-                raise UsageError(f"{exchange.what}: a round is told of rank {worker} alone, and this is between {first} and {second}")
+                raise UsageError(
+                    f"{exchange.what}: a round has exchanges of rank {worker} only, but this one is between {first} and {second}"
+                )
             to, server = (pushes, second) if first == worker else (pulls, first)
             to[server] += [exchange.size_bytes // dtype.size] * exchange.times
     servers = tuple(sorted(pushes))
     workers = tuple(rank for rank in range(ranks) if rank not in servers)
     if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
-        raise UsageError(f"asynchronous training needs a worker beside {len(servers)} servers, and {ranks} ranks are there: start more")
+        raise UsageError(f"asynchronous training needs a worker besides {len(servers)} servers, but there are {ranks} ranks: start more")
     return Roles(servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype)
 
 
@@ -268,13 +270,13 @@ def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
         return None
     return (
         f"the buffers of {title} need {format_bytes(need)} on {world.me.host} for its {len(here)} ranks there, and {format_bytes(free)} is "
-        "free: choose a smaller model, or more servers"
+        "free: use a smaller model, or more servers"
     )
 
 
 # What servers and workers of asynchronous training do: a server adds each gradient as it arrives, and answers with its model.
 #
-# Gradients are small whole numbers that tell worker, server and element apart, the same in every round, so that the model must in the end
+# Gradients are small whole numbers that identify worker, server and element, the same in every round, so that the model must in the end
 # be the sum of so many of each, exactly.
 
 _LARGEST = 7  # of a gradient's elements: even 8-bit floats hold it
@@ -294,7 +296,7 @@ def exact_updates(dtype: DType) -> int:
 
 
 class Shard:
-    """A server's part of the model, from zero on, and who has done what to it.
+    """A server's part of the model, from zero on, and the updates of each worker.
 
     staleness   by worker, how often so many updates of others had come between what it pulled and its next update
     applied     updates by worker
@@ -309,7 +311,7 @@ class Shard:
         self._seen: dict[int, int] = {}
 
     def serve(self, worker: int) -> Talk:
-        """Takes updates and answers with the model, until the worker says that it was the last. Raises RunFailed for one out of turn."""
+        """Take updates and answer with the model, until the worker sends its last one. Raises RunFailed for one out of turn."""
         dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
         inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
         number = np.zeros(1, np.int64)
@@ -319,7 +321,7 @@ class Shard:
                 return
             if number[0] != turn:
                 here = self.roles.servers[self.server]
-                raise RunFailed(f"the server on rank {here} got update {number[0]} of rank {worker} when update {turn} was due")
+                raise RunFailed(f"the server on rank {here} received update {number[0]} of rank {worker} instead of update {turn}")
             for at, many in pieces[0]:
                 yield received(inbox[:many])
                 self.add(at, inbox[:many])
@@ -342,7 +344,7 @@ class Shard:
         self._seen[worker] = self._version
 
     def tell(self) -> Talk:
-        """The model once more, for a worker that compares it."""
+        """Send the model again, to a worker that compares it."""
         outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
         for at, many in self.roles.pulls[self.server]:
             outbox[:many] = self.model[at : at + many]
@@ -384,7 +386,7 @@ class Pupil:
             yield received(_window(self._pulled[server], at, many))
 
     def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Talk]:
-        """The model of every server once more, against so many updates of each worker; what is wrong with it is added to `found`."""
+        """Compare the model of every server again, with so many updates of each worker; mismatches are added to `found`."""
         return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
 
     def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Talk:
@@ -424,7 +426,7 @@ def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at
 
 
 def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mismatch]:
-    """Workers whose updates were not applied as often as they pushed them; the index is the worker's rank."""
+    """Workers with updates that were not applied as often as they pushed them; the index is the worker's rank."""
     return [
         Mismatch(rank, abs(many - shard.applied[worker]), worker, str(many), str(shard.applied[worker]), "updates of that rank applied")
         for worker, many in pushed.items()
@@ -434,13 +436,13 @@ def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mis
 
 # A parameter-server step carried by the servers that a library brings itself: timed at the workers, its sums checked to the last element.
 #
-# The workers meet before each sample, which then lasts until the slowest of them has pulled. Nothing of this is told part by part: the
+# The workers meet before each sample, which then lasts until the slowest of them has pulled. The parts are not timed alone: the
 # library orders pushes and pulls itself.
 
 _WARMUPS = 3
 _MOST = 3000  # samples
 _WORKLOAD_SERVED_LARGEST = 2**31  # bytes of a message of gRPC
-_NO_REFERENCE = "no reference is of a library's own parameter servers"
+_NO_REFERENCE = "a library's own parameter servers have no reference"
 
 
 @runtime_checkable
@@ -454,7 +456,7 @@ class BringsServers(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """Who serves and who works, and what each server keeps."""
+    """The servers, the workers, and what each server keeps."""
 
     roles: Roles
 
@@ -486,11 +488,11 @@ def serves(backend: Backend, regime: Regime) -> bool:
 def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
     """The roles of a synchronous step, or why these servers are not for it. Raises UsageError for a shape that the regime refuses."""
     if regime.asynchronous(shape):
-        return "tensorflow's parameter servers know --update synchronous or sharded: for asynchronous choose mpi or gloo"
+        return "tensorflow's parameter servers support --update synchronous and sharded: for asynchronous use mpi or gloo"
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
     served = Served(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
-        return "tensorflow sends a bucket as one message, and gRPC carries none of 2 GiB: choose a smaller --bucket"
+        return "tensorflow sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket"
     return served
 
 
@@ -535,7 +537,7 @@ def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: st
 
 def _verified_workload_served(title: str, library: Any, served: Served, world: World) -> list[Mismatch]:
     """One more step from zero: every server's sums, and what every worker pulled, must be that of one update of each worker."""
-    world.agree(None, f"{title}: the steps of its workers")  # who serves has had nothing to wait for
+    world.agree(None, f"{title}: the steps of its workers")  # a server has had nothing to wait for
     if world.rank in served.roles.servers:
         library.clear()
     world.agree(None, f"{title}: clearing its sums")
@@ -574,13 +576,13 @@ def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, wo
     return replace(figured, **check_fields(int(checked), mismatches))
 
 
-_NO_CEILING = "a worker shares a host with its server, and no reference is of workers that come when they like"
-_ON_HOSTS = "asynchronous training is measured on host memory: choose --device cpu"
+_NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"
+_ON_HOSTS = "asynchronous training is measured in host memory: use --device cpu"
 
 
 @dataclass
 class Done:
-    """What one rank has to say: a worker its rounds, a server what it applied."""
+    """The report of one rank: a worker its rounds, a server what it applied."""
 
     duration_s: float = 0.0
     round_s: list[float] = field(default_factory=list)
@@ -594,7 +596,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     assert roles is not None
     if launch.request.sweep.each[0].device == "cuda":
         return turn.row(na=_ON_HOSTS) if world.rank == 0 else None
-    carrier, budget, what = messenger(turn.backend), launch.request.budget, f"{turn.title}: workers at their own pace"
+    carrier, budget, what = messenger(turn.backend), launch.request.budget, "asynchronous workers"
     done = Done()
     with _watched(turn, world, "making its buffers"):
         done = _ready(roles, world.rank)
@@ -602,7 +604,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     with world.patient(budget.max_time_s):
         with _watched(turn, world, what):
             _go_on(done, carrier, budget, world)
-        updates = world.agree(len(done.round_s), what)
+        updates = world.agree(len(done.round_s), f"{turn.title}: {what}")
     pushed = {rank: updates[rank] for rank in roles.workers}
     checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
     wrong = _verified(done, carrier, pushed, turn, world) if checked else []
@@ -612,7 +614,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
 
 
 def _watched(turn: Turn, world: World, what: str) -> Any:
-    return world.watchdog.phase(what if what.startswith(turn.title) else f"{turn.title}: {what}")
+    return world.watchdog.phase(f"{turn.title}: {what}")
 
 
 def _ready(roles: Roles, rank: int) -> Done:
@@ -623,7 +625,7 @@ def _ready(roles: Roles, rank: int) -> Done:
 
 
 def _go_on(done: Done, carrier: Messenger, budget: Budget, world: World) -> None:
-    """A server serves until all workers have said farewell; a worker goes on for so many rounds, or so long."""
+    """A server serves until all workers have ended; a worker goes on for so many rounds, or so long."""
     began = time.monotonic()
     if done.shard:
         _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
@@ -641,7 +643,7 @@ def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
 
 
 def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
-    """Conversations, each message of which the watchdog sees. Raises RunFailed for what the library says."""
+    """Conversations, each message of which the watchdog sees. Raises RunFailed for an error of the library."""
 
     def moved() -> None:
         world.watchdog.progress.value += 1
@@ -655,7 +657,7 @@ def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
 
 
 def _verified(done: Done, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
-    """What is wrong with a server's sum, how often it applied whose updates, and with the model as workers then pull it."""
+    """Mismatches of a server's sum, of how often it applied which updates, and of the model as workers then pull it."""
     found: list[Mismatch] = []
     counts = list(pushed.values())
     with _watched(turn, world, "verifying"):
@@ -764,7 +766,7 @@ class Turn:
     """
 
     training: Training
-    opened: Opened
+    opened: OpenBackend
     ranks: int
     nodes: int
     shape: Shape | None = None

@@ -24,8 +24,8 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.crossing import Least, least
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.monitored import Watched
-from collbench.measure.prepared_cell import Ready, Stage, mismatches_in, phase, prepare_over, release
+from collbench.measure.monitored import MonitoredMeasurement
+from collbench.measure.prepared_cell import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
 from collbench.measure.row import doubts
@@ -41,7 +41,7 @@ from collbench.operations.sweep import Sweep
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
-from collbench.units import format_bytes
+from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
 # What a parameter server does with the gradients that it gets: it adds up what every rank has sent to it, on the host's memory.
@@ -80,7 +80,7 @@ class _Server:
             np.add(total[:count], received[at : at + count], out=total[:count])
 
     def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
-        """What is wrong with the sum, told by the rank in the job; the order of adding is known, so it is exact in every type."""
+        """Mismatches of the sum, by the rank in the job; the order of adding is known, so it is exact in every type."""
         total = self.totals[slot]
         right = np.zeros_like(total)
         for wanted in wanted_of(operation, seeded(self.place, slot)):
@@ -97,7 +97,7 @@ class _Server:
 class Adding:
     """The servers that this process drives, of one part of a step."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: PreparedCase) -> None:
         self._ready, self._servers = ready, list[tuple[_Server, int]]()
         for group, buffers in zip(ready.mine, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
@@ -118,7 +118,7 @@ class Adding:
             server.add(slot)
 
     def spoil(self) -> None:
-        """Poisons the sums: one that nobody makes shows."""
+        """Poison the sums, so that a missing one shows."""
         for server, _ in self._servers:
             poison(server.totals)
 
@@ -128,7 +128,7 @@ class Adding:
         return [wrong for wrong in found if wrong]
 
 
-MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and none of the models at hand has 1,000
+MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and no known model has 1,000
 _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows
 
 
@@ -178,7 +178,7 @@ class Part:
 
     @property
     def laid(self) -> tuple[Operation, Cell]:
-        """The operation and cell for whoever derives the groups from these: pairs, too, as they are named."""
+        """The operation and cell from which the groups are derived: pairs, too, as they are named."""
         return replace(self.operation, pair=False), replace(self.cell, split=_given(self.groups))
 
 
@@ -210,7 +210,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
         of_part[turn].append(exchange)
     parts = tuple(_part(each, turn, request, backend) for turn, each in enumerate(of_part))
     if not parts:
-        raise UsageError("this step exchanges nothing: nothing can be measured; start more ranks, or choose another way of training")
+        raise UsageError("this step has no exchanges to measure: start more ranks, or use another regime")
     order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
     return Plan(step, parts, tuple(order))
 
@@ -220,7 +220,7 @@ def check_number(step: Step) -> None:
     number = sum(exchange.times for exchange in step.exchanges)
     if number > MOST_EXCHANGES:
         raise UsageError(
-            f"this step makes {number:,} exchanges, and {MOST_EXCHANGES:,} are the most that can be held ready: choose a larger --bucket, "
+            f"this step makes {number:,} exchanges, but at most {MOST_EXCHANGES:,} can be prepared: use a larger --bucket, "
             "fewer --layers or --microbatches, or a smaller model"
         )
 
@@ -292,10 +292,10 @@ def too_large(title: str, plan: Plan, backend: Backend, world: World) -> str | N
     free = device if device is not None else free_memory()
     if need <= free:
         return None
-    whose = f"for its {here} ranks there" if device is None else "on each GPU"
+    whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
     return (
-        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free: choose a smaller "
-        "model, or smaller exchanges of it (--bucket, --microbatch; of fsdp more --layers)"
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free: "
+        "use a smaller model, or smaller exchanges (--bucket, --microbatch; of fsdp more --layers)"
     )
 
 
@@ -309,7 +309,7 @@ def _used(part: Part, of_all_slots: int) -> int:
 
 
 def _on_host(plan: Plan, here: int) -> Iterator[int]:
-    """Of every part; the sums of a server as much again as it receives."""
+    """Of every part; a server's sums need the same as it receives."""
     for part in plan.parts:
         taking = min(here, part.width * len(part.groups))
         yield _used(part, bytes_on_host(part.operation, part.cell, part.width, taking, len(part.groups)))
@@ -318,7 +318,7 @@ def _on_host(plan: Plan, here: int) -> Iterator[int]:
 
 # A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
 
-_ON_GPUS = "a server adds up on host memory: choose a backend on the CPU (--device cpu)"
+_ON_GPUS = "a server adds in host memory: use a backend on the CPU (--device cpu)"
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ class Prepared:
     """
 
     part: Part
-    ready: Ready
+    ready: PreparedCase
     program: Program
     loop: Loop
     adding: Adding | None = None
@@ -362,10 +362,10 @@ class PreparedStep:
 
     plan: Plan
     parts: tuple[Prepared, ...]
-    ready: Ready
+    ready: PreparedCase
 
 
-def prepare_step(title: str, plan: Plan, stage: Stage, world: World) -> PreparedStep | str:
+def prepare_step(title: str, plan: Plan, stage: BackendContext, world: World) -> PreparedStep | str:
     """Allocates, binds and tries every part on all ranks, and joins them; or why some rank cannot, the same on all."""
     found: list[Prepared] = []
     for part in plan.parts:
@@ -383,7 +383,7 @@ def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
         release(one.ready, backend)
 
 
-def _prepare(part: Part, stage: Stage, world: World) -> Prepared | str:
+def _prepare(part: Part, stage: BackendContext, world: World) -> Prepared | str:
     """One part. All ranks call."""
     refusal = can_do(stage.backend, part.operation, part.cell)
     if part.exchange.adds and part.cell.device != "cpu":
@@ -397,24 +397,24 @@ def _prepare(part: Part, stage: Stage, world: World) -> Prepared | str:
     return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
 
 
-def _timed(program: Program, stage: Stage, world: World) -> Timed:
+def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
     """The ranks meet before each sample."""
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
-def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: Stage, world: World) -> Ready:
+def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
     """The step as something that the house can time: one operation over all ranks that take part in any of it."""
     cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
-    mine = (stage.whole,) if stage.whole else ()  # for whoever reads counters: which ranks this process drives
+    mine = (stage.whole,) if stage.whole else ()  # for the counters: which ranks this process drives
     must = partial(must_cross, found)
-    return Ready(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
 def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> Least:
-    """Bytes that must leave and reach each host in a step, whatever the algorithm."""
+    """Bytes that must leave and reach each host in a step, for any algorithm."""
     each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
     hosts = set(host_of.values())
     out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
@@ -521,7 +521,7 @@ def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[
 
 
 def path_s(plan: Plan, each: Seconds) -> float | None:
-    """How long a step takes whose parts take so long each: one after the other where they share a rank. None where one is not known.
+    """How long a step of such parts takes: one after the other where they share a rank. None where one is not known.
 
     An exchange begins when all its ranks have come, and ends at all of them at once; ranks that share nothing go on side by side.
     """
@@ -557,7 +557,9 @@ def times_of(series: NDArray[np.float64]) -> Times:
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
 
-def with_figures(row: StepRow, step: PreparedStep, watched: Watched, looks: Sequence[Measured | None], around: Around) -> StepRow:
+def with_figures(
+    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measured | None], around: Around
+) -> StepRow:
     """The row with everything that was measured; at rank 0. `looks`: at each part alone, None where there was none."""
     series = slowest(watched.measured.samples, step.ready.timed)
     taken = sound(watched.measured.samples, step.ready.timed)
@@ -658,7 +660,7 @@ class Training:
     """One way of training a model.
 
     regime  what it exchanges
-    shape   from the host of each rank, numbered, to what the regime is told; called on every rank. May raise UsageError
+    shape   from the host of each rank, numbered, to the regime's shape; called on every rank. May raise UsageError
     model   what users call it: "bert-large"
     optional   whether one that cannot be laid out over these ranks is a row without figures, and not the end of the launch
     """

@@ -12,20 +12,21 @@ from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import canary, watch
+from collbench.measure.monitored import state_probe, watch
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
 from collbench.measure.sampling import Measured, slowest
 from collbench.measure.session import (
     Launch,
-    Opened,
-    Playing,
+    OpenBackend,
+    RunContext,
+    WrongDataStop,
     create_folder,
     describe_conditions,
-    guarded,
     open_backends,
     ranks_by_host,
     ranks_of,
+    run_with_cleanup,
 )
 from collbench.measure.tasks.cells import notes, stage_of
 from collbench.measure.tasks.servers import (
@@ -53,10 +54,11 @@ from collbench.measure.tasks.step import (
     verify_step,
     with_figures,
 )
+from collbench.reason import Fact
 from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
 
-# What is asked of a workload launch, and who is told what happens in it.
+# The request of a workload launch, and its progress listener.
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ class WorkloadRequest:
 
     launch     what concerns the launch; its budget is that of a step, of which a fifth at most goes to the looks at its parts. Of
                asynchronous training `max_time_s` is how long the workers go on, and `iterations` how many rounds each of them makes.
-               The sweep says dtype (of nothing: exchanges have their own), device, seed and the backends' habits
+               The sweep has dtype (of nothing: exchanges have their own), device, seed and the backends' defaults
     trainings  in the order in which they are measured
     parts      whether each exchange is looked at alone, too
-    step_time_s  what the user says that a step computes; it is kept in run.json, for reports
+    step_time_s  the computing time of a step as the user set it; it is kept in run.json, for reports
     """
 
     launch: Request
@@ -78,10 +80,10 @@ class WorkloadRequest:
 
 
 class WorkloadListener(Protocol):
-    """Who is told what happens, at rank 0."""
+    """The progress listener at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying once."""
+        """A note to show once."""
         ...
 
     def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
@@ -104,12 +106,12 @@ class WorkloadListener(Protocol):
 # What a workload launch measures one after the other: every training on every backend, laid out before anything is measured.
 
 
-def turns_of(asked: WorkloadRequest, opened: Sequence[Opened], world: World) -> list[Turn]:
-    """All that is to be measured. Raises UsageError, on all ranks, for what cannot be laid out over these ranks, or into their memory."""
+def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[Turn]:
+    """All trainings to measure. Raises UsageError, on all ranks, for what does not fit these ranks, or their memory."""
     return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
 
 
-def _turn(training: Training, opened: Opened, asked: WorkloadRequest, world: World) -> Turn:
+def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world: World) -> Turn:
     ranks, nodes = ranks_of(opened, world), len(world.hosts)
     if opened.backend is None:
         return Turn(training, opened, ranks, nodes, reason=opened.reason)
@@ -133,7 +135,7 @@ def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
     return world.first(wrong, "looking at the memory")
 
 
-def _laid_out(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
+def _laid_out(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
     """What this rank makes of it, or why it cannot."""
     try:
         return _told(training, opened, backend, asked, world)
@@ -141,7 +143,7 @@ def _laid_out(training: Training, opened: Opened, backend: Backend, asked: Workl
         return str(error)
 
 
-def _told(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
+def _told(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
     shape = training.shape(tuple(_hosts(backend, world)))
     step = training.regime.step(shape)
     known = (training, opened, backend.ranks, len(world.hosts), shape, step)
@@ -160,18 +162,30 @@ def _hosts(backend: Backend, world: World) -> Iterator[int]:
     return (number[rank] for rank in range(backend.ranks))
 
 
+class WrongStepData(Fact, frozen=True):
+    """A training step received wrong data."""
+
+    regime: str
+    backend: str
+    detail: str
+
+    def render(self) -> str:
+        """Return the sentence."""
+        return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
+
+
 _FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
-_OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is
+_OF_TIMEOUT = 0.8  # within one step the loop reports no progress
 
 
 @dataclass
-class Session:
+class WorkloadRun:
     """One workload launch; the folder and the listener are rank 0's alone."""
 
     asked: WorkloadRequest
     launch: Launch
     listener: WorkloadListener | None
-    opened: Sequence[Opened]
+    opened: Sequence[OpenBackend]
     turns: Sequence[Turn]
     ceilings: Ceilings
 
@@ -180,11 +194,11 @@ class Session:
         """All ranks."""
         return self.launch.world
 
-    def note(self, sentence: str) -> None:
-        """Says something once, and keeps it in events.jsonl."""
+    def note(self, fact: Fact) -> None:
+        """Show a fact, and keep it in events.jsonl."""
         if self.listener:
-            self.listener.note(sentence)
-        self.launch.note(sentence)
+            self.listener.note(fact.render())
+        self.launch.note(fact)
 
     def about(self) -> dict[str, Any]:
         """run.json's "workload"."""
@@ -204,25 +218,25 @@ class Session:
 def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
     """Measures every training on every backend on all ranks of `world`. Returns the exit code, the same on all ranks.
 
-    `ended` is told the code before the libraries are left, as in `runner.run`. Raises CollbenchError.
+    `ended` gets the exit code before the libraries are left, as in `runner.run`. Raises CollbenchError.
     """
-    request, waiting = asked.launch, list[str]()
+    request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
     opened = open_backends(request, world, waiting.append)
     turns = turns_of(asked, opened, world)
-    session = Session(asked, launch, listener, opened, turns, Ceilings(request, world))
+    session = WorkloadRun(asked, launch, listener, opened, turns, Ceilings(request, world))
     request.slowed.check([part.cell for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
     launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(turns))
-    return guarded(Playing(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
+    return run_with_cleanup(RunContext(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
 
 
-def _measure_all(session: Session, waiting: Sequence[str]) -> int:
+def _measure_all(session: WorkloadRun, waiting: Sequence[Fact]) -> int:
     launch = session.launch
     _look_around(session)
     if session.listener:
         session.listener.begin_workload(session.about(), str(launch.folder.path) if launch.folder else "")
-    for sentence in (*waiting, *notes(launch, list(session.opened))):
-        session.note(sentence)
+    for fact in (*waiting, *notes(launch, list(session.opened))):
+        session.note(fact)
     try:
         return _conclude(session, _rows(session))
     finally:
@@ -230,7 +244,7 @@ def _measure_all(session: Session, waiting: Sequence[str]) -> int:
             launch.instruments.close()
 
 
-def _rows(session: Session) -> list[StepRow]:
+def _rows(session: WorkloadRun) -> list[StepRow]:
     """One after the other; elsewhere than at rank 0 none, but all take part."""
     rows: list[StepRow] = []
     for done, turn in enumerate(session.turns):
@@ -243,7 +257,7 @@ def _rows(session: Session) -> list[StepRow]:
     return rows
 
 
-def _look_around(session: Session) -> None:
+def _look_around(session: WorkloadRun) -> None:
     """Probes the hosts and measures the references that the parts will need."""
     plans = [(turn.plan, turn.backend) for turn in session.turns if turn.plan]
     backends = list({backend.name: backend for _, backend in plans}.values())
@@ -252,17 +266,17 @@ def _look_around(session: Session) -> None:
         session.launch.folder.write_topology(session.ceilings.topology())
     session.launch.conditions = describe_conditions(session.world)
     if any(not backend.virtual for backend in backends):
-        session.launch.canary = canary(session.world)
+        session.launch.canary = state_probe(session.world)
         session.launch.instruments = _instruments(session, [plan for plan, _ in plans])
 
 
-def _instruments(session: Session, plans: Sequence[Plan]) -> Instruments | None:
+def _instruments(session: WorkloadRun, plans: Sequence[Plan]) -> Instruments | None:
     """What reads the hosts' counters around each step, unless the user wants none of it."""
     request, cuda = session.launch.request, any(part.cell.device == "cuda" for plan in plans for part in plan.parts)
     return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
 
 
-def _measure(session: Session, turn: Turn) -> StepRow | None:
+def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
     """One turn on all ranks; its row is at rank 0."""
     if turn.reason:
         return turn.row(na=turn.reason) if session.world.rank == 0 else None
@@ -281,7 +295,7 @@ def _measure(session: Session, turn: Turn) -> StepRow | None:
     return row
 
 
-def _timed(session: Session, turn: Turn, step: PreparedStep) -> StepRow | None:
+def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | None:
     """Parts alone, the whole, then its data."""
     request, world = session.launch.request, session.world
     looks = _looks(session, step) if session.asked.parts else [None] * len(step.parts)
@@ -298,7 +312,7 @@ def _timed(session: Session, turn: Turn, step: PreparedStep) -> StepRow | None:
     return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
 
-def _looks(session: Session, step: PreparedStep) -> list[Measured | None]:
+def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measured | None]:
     """At each part alone: all of them together take a fifth of a step's time."""
     budget = session.launch.request.budget
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
@@ -311,12 +325,12 @@ def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measured | N
     seconds = world.decide(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
         raise UsageError(
-            f"a step of {turn.title} takes about {format_duration(seconds)}, and --timeout {world.timeout_s:g} ends what shows no progress "
-            f"for so long: raise it to {int(2 * seconds) + 1}, or choose a smaller model"
+            f"a step of {turn.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
+            f"for so long: use --timeout {int(2 * seconds) + 1}, or a smaller model"
         )
 
 
-def _around(session: Session, turn: Turn, step: PreparedStep) -> Around:
+def _around(session: WorkloadRun, turn: Turn, step: PreparedStep) -> Around:
     """The ceilings, flags and evidence of a row."""
     crowded, request = session.crowded(turn), session.launch.request
     slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.cell))}
@@ -327,7 +341,7 @@ def _around(session: Session, turn: Turn, step: PreparedStep) -> Around:
     return Around(limits_of(step, session.ceilings, turn.backend), crowded, flags, evidence)
 
 
-def _keep(session: Session, row: StepRow) -> StepRow:
+def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
     """Stores and shows a row."""
     with signals.deferred():
         if session.launch.folder:
@@ -337,21 +351,21 @@ def _keep(session: Session, row: StepRow) -> StepRow:
     return row
 
 
-def _stops(session: Session, rows: Sequence[StepRow]) -> bool:
+def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
     """Whether wrong data has ended the launch, the same at all ranks, which all call."""
     if not session.launch.request.stop_on_wrong:
         return False
     wrong: bool = session.world.decide(any(row.wrong for row in rows), "deciding whether to go on")
     if wrong and len(rows) < len(session.turns):
-        session.note("stopped after wrong data (--stop-on-wrong)")
+        session.note(WrongDataStop())
     return wrong
 
 
-def _conclude(session: Session, rows: Sequence[StepRow]) -> int:
+def _conclude(session: WorkloadRun, rows: Sequence[StepRow]) -> int:
     """run.json and the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
-    wrong = [f"wrong data in {row.regime} on {row.backend}: {row.wrong_detail}" for row in rows if row.wrong]
-    for sentence in (*wrong, *session.world.remarks()):
-        session.note(sentence)
+    wrong = [WrongStepData(row.regime, row.backend, row.wrong_detail or "") for row in rows if row.wrong]
+    for fact in (*wrong, *session.world.remarks()):
+        session.note(fact)
     measured = any(row.na is None for row in rows)
     code: int = session.world.decide(FAILED if wrong else FINE if measured else USAGE, "ending")
     if session.launch.folder:

@@ -20,7 +20,7 @@ from collbench.backends.registry import backend_class, backend_defaults
 from collbench.control.world import World
 from collbench.launch.detect import detect
 from collbench.measure.loop import Loop
-from collbench.measure.prepared_cell import Stage, make_groups, prepare
+from collbench.measure.prepared_cell import BackendContext, make_groups, prepare
 from collbench.measure.resume import placed
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
@@ -54,7 +54,7 @@ def _loop(stack: str, place: Place, world: World, backend: Any) -> Loop:
     operation = operations()[operation_of(stack)]
     sweep = Sweep((operation,), (place.n_bytes,), (dtype_named("float32"),), mode="pipelined", buffers="fixed", defaults=backend_defaults)
     (cell,) = sweep.cells(stack, place.ranks)
-    stage = Stage(backend, make_groups(backend, [(operation, cell)], world), None)
+    stage = BackendContext(backend, make_groups(backend, [(operation, cell)], world), None)
     ready = prepare(operation, placed(cell, operation, backend), stage, world)
     assert not isinstance(ready, str), ready
     return ready.loop

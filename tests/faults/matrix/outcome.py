@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tests.faults.matrix.plan import SIZES, TIMEOUT_S, WITHIN_S, Case
 
-_TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+|^rank \d+ on \S+ found no (?=rank 0)")
-_SEEN_BY = re.compile(r"; as rank \d+( \([^)]*\))? sees it")
+_TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+|^rank \d+ on \S+ cannot connect to (?=rank 0)")
+_SEEN_BY = re.compile(r"; reported by rank \d+( \([^)]*\))?")
 _OF_ITSELF = "look at the ranks that print no such line"  # as long as the ranks have not met, each knows only itself
 _IN_FULL = re.compile(r"\brank (\d+) \(")
 _NUMBERED = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
@@ -42,10 +42,10 @@ _UNKNOWN = (
     " drops packets; ",
     "the path between them carries nothing",
     "did not join within",
-    "found no rank 0 at",
+    "cannot connect to rank 0 at",
     "which drops packets, lost its last message",
 )
-_CUT = ("is dead, or the path between", "is on a host that does not answer", "lost its control connection")
+_CUT = ("is down, or the path between", "is on a host that does not answer", "lost its control connection")
 KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
 _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, Ask, last_words, number, tools_named, version_here
+from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, Ask, last_line, number, tools_named, version_here
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20
@@ -78,11 +78,11 @@ def test_their_versions(name: str, version: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda said: said["end"].update(sum_received={"bytes": 0, "seconds": 1}), "iperf3 printed no figure: it said nothing"),
-        (lambda said: said["end"].update(sum_received={"bytes": float("nan"), "seconds": 1}), "iperf3 printed no figure: it said nothing"),
-        (lambda said: said["end"].update(sum_received={"bytes": True, "seconds": 1}), "iperf3 printed no figure: it said nothing"),
+        (lambda said: said["end"].update(sum_received={"bytes": 0, "seconds": 1}), "iperf3 printed no figure: no message"),
+        (lambda said: said["end"].update(sum_received={"bytes": float("nan"), "seconds": 1}), "iperf3 printed no figure: no message"),
+        (lambda said: said["end"].update(sum_received={"bytes": True, "seconds": 1}), "iperf3 printed no figure: no message"),
         (lambda said: said["end"].update(sum_received={"bytes": 1e17, "seconds": 1e-9}), "iperf3 printed no figure: }"),
-        (lambda said: said.update(end=[]), "iperf3 printed no figure: it said nothing"),
+        (lambda said: said.update(end=[]), "iperf3 printed no figure: no message"),
         (lambda said: said.update(error="\x1b[31mred"), "iperf3 printed no figure: ?[31mred"),
     ],
     ids=["nothing arrived", "nan", "a word", "too fast", "a list", "an error beside figures"],
@@ -181,5 +181,5 @@ def test_plain_numbers(word: str, value: float | None) -> None:
 
 
 def test_last_words_are_one_short_printable_line() -> None:
-    assert last_words("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
-    assert (last_words(""), len(last_words("x" * 9999))) == ("it said nothing", 160)
+    assert last_line("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
+    assert (last_line(""), len(last_line("x" * 9999))) == ("no message", 160)

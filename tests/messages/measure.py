@@ -1,0 +1,61 @@
+"""What a measuring command reports beside its rows: backends, cores, disturbances, wrong data, samples of pairs, resumed runs."""
+
+from __future__ import annotations
+
+from collbench.launch.software import Build, SoftwareDiffers, mismatch
+from collbench.measure.crossing import OtherPath
+from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPaused, SegmentsRetransmitted
+from collbench.measure.prepared_cell import LeftEarly, MoreWrongData, WrongDataFound
+from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
+from collbench.measure.session import NO_BACKEND, BackendNotMeasured, BackendSkipped, WrongDataStop
+from collbench.measure.tasks.cells import CoresShared, IdleRank
+from collbench.measure.tasks.rounds import IdleRanks, NoRecommendation, PairsSampled, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
+from collbench.measure.tasks.training import WrongStepData
+
+CASE = "allreduce 64 MiB on mpi"
+WRONG = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
+OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
+
+MESSAGES = {
+    "backend skipped": BackendSkipped("gloo", "torch is not installed: pip install 'collbench[torch]'"),
+    "backend not measured": BackendNotMeasured("nccl", "no GPU"),
+    "no backend": lambda: NO_BACKEND,
+    "software differs": SoftwareDiffers("python", {"3.11.2": ["n1", "n2"], "missing": ["n3"]}),
+    "other build": lambda: mismatch(1, "n2", OLD, "n1", NEW),
+    "older build": lambda: mismatch(1, "n2", None, "n1", NEW),
+    "cores shared": CoresShared("node0", 8, 4),
+    "one core shared": CoresShared("node0", 8, 1),
+    "idle rank": IdleRank(5),
+    "idle ranks": IdleRanks(2, 1),
+    "link flapped": CaseDisturbed(CASE, (LinkFlapped("node1", "eth0", 1),)),
+    "link flapped, alone": LinkFlapped("node1", "eth0", 2),
+    "segments retransmitted": SegmentsRetransmitted("node1", 70, 4000),
+    "process paused": ProcessPaused("node1", 1.5),
+    "disturbed": CaseDisturbed(CASE, (SegmentsRetransmitted("node1", 7, 900), ProcessPaused("node1", 1.5)), 2, "warm-up", 3.02, 0.014),
+    "disturbed without a cause": CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01),
+    "other path by bytes": OtherPath("mpi", "node0", "out", 100_000, 512 << 20, others=1),
+    "other path by packets": OtherPath("mpi", "node0", "in", packets=30, iterations=100, others=2),
+    "other path over NVLink": OtherPath("nccl", "node0", "out", 1000, 1 << 30, nvlink=True),
+    "wrong data between two": WrongDataFound(("node0", "node1"), 2, 7, WRONG),
+    "wrong data inside one": WrongDataFound(("node0",), 1, 1),
+    "wrong data among many": WrongDataFound(("node0", "node1", "node2", "node3"), 6, 2),
+    "more wrong data": MoreWrongData(2, "pair"),
+    "wrong step data": WrongStepData("fsdp", "mpi", WRONG),
+    "stopped in a case": WrongDataStop(CASE, 5, WRONG),
+    "stopped in a round": WrongDataStop("round 3 of 7"),
+    "stopped": WrongDataStop(),
+    "left a barrier early": lambda: LeftEarly(1, 0, 210e-6, 0.01).sentence(),
+    "no recommendation": NoRecommendation(),
+    "suspects again": SuspectsAgain(),
+    "sampled by --sample": PairsSampled(8, 28, 600.0, sample=2),
+    "sampled by --budget": PairsSampled(6, 15, 6.5, needed_s=15.0),
+    "sampled, time used up": PairsSampled(4, 28, 120.0),
+    "tools": ToolsRun(("iperf3 3.16", "ucx_perftest 1.15")),
+    "tools cut short": ToolsCutShort(3, 28),
+    "tool failed": ToolFailed("iperf3", "node0", "node1", "iperf3 did not end within 10 s"),
+    "resumed": RunResumed("runs/x", 3, 8),
+    "resumed, one left": RunResumed("runs/x", 7, 8),
+    "resumed, complete": RunResumed("runs/x", 8, 8),
+    "lock taken over": LockTakenOver("runs/x", "process 4711 on node0"),
+    "line cut": LineCut("cells.jsonl", 8),
+}
