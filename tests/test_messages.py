@@ -74,12 +74,7 @@ KNOWN = {
     "collbench/control/world.py:_told",
     "collbench/machine/distance.py:_chain",
     "collbench/machine/distance.py:_over_pci",
-    "collbench/machine/peak/collective.py:doubtful_input",
-    "collbench/machine/peak/links.py:limiting_parts",
     "collbench/measure/session.py:_end_early",
-    "collbench/report/cells.py:limited_by",
-    "collbench/report/cells.py:share",
-    "collbench/report/training.py:_ceiling_cells",
     "collbench/report/verdict.py:_replacing",
     "collbench/report/verdict_formats.py:_cases",
 }

@@ -234,14 +234,15 @@ def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> 
     model, ceiling = chosen(measured, found)
     rate = ceiling.bytes_per_s if ceiling else None
     ring, bound = percents(measured, found)
+    ceilings = {"ring": found.ring, "bound": found.bound, "achievable": found.achievable}
     return json.dumps({
         "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
-        **{name: asdict(value) if (value := getattr(found, name)) else None for name in ("ring", "bound", "achievable")},
+        **{name: each.as_json(complete=True) if each else None for name, each in ceilings.items()},
         "library": found.library,
         "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": ring if model == "ring" else bound,
         "percent_of_ring": ring, "percent_of_bound": bound,
         "published": [asdict(figure) for figure in published(operation, job)],
-        "doubtful_input": doubtful_input(operation, job) if model == "doubtful" else None,
+        "doubtful_input": doubtful_input(operation, job).render() if model == "doubtful" else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
     }, ensure_ascii=False)  # fmt: skip
 

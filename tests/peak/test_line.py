@@ -40,17 +40,6 @@ def test_operations_with_one_ceiling_or_none():
     assert said(42, replace(FOUR, given=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
-def test_what_stands_below_the_headline():
-    assert lines("allreduce", 42e9, ceilings("allreduce", FOUR), FOUR)[1:] == [
-        "ring reference limited by NIC 4×100 Gb/s (--nic)",
-        "hard limit limited by NIC 4×100 Gb/s (--nic)",
-        "NCCL's own constants allow 50.0 GB/s",
-        "assumed: a non-blocking fabric between the nodes (else --oversubscription)",
-        "assumed: PCIe links that are no slower than the NICs: the GPUs' PCIe links are not given",
-    ]
-    assert "check first: NIC 4×100 Gb/s is what --nic gave" in lines("allreduce", 70e9, ceilings("allreduce", FOUR), FOUR)
-
-
 def test_typed_xgmi_has_the_constants_of_rccl():
     """8 MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each."""
     job = Job((given_node(8, Given(nvlink=448e9)),))

@@ -11,6 +11,7 @@ from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import known
 from collbench.machine.cluster import folded
 from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
@@ -136,12 +137,13 @@ _MADE = (
 
 @dataclass(frozen=True)
 class _Limit:
-    """What limits an operation of a backend, in the ceiling's words."""
+    """What limits an operation of a backend: the ceiling's text, its parts, its model, and its lowest and highest rate."""
 
     operation: str
     backend: str
-    words: str
+    text: str
     model: str
+    parts: tuple[Limit, ...]
     rates: tuple[float, ...]
 
 
@@ -170,23 +172,20 @@ def _texts(kinds: Sequence[Kind]) -> Iterator[str]:
 
 
 def _limits(rows: Iterable[Row]) -> list[_Limit]:
-    found: defaultdict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    found: defaultdict[tuple[str, str, str, str, tuple[Limit, ...]], list[float]] = defaultdict(list)
     for row in rows:
         ceiling = row.ceiling
         if ceiling is not None and ceiling.kind in _OF_LINKS and known(ceiling.bytes_per_s) and row.percent_of_ceiling is not None:
-            found[row.operation, row.backend, ceiling.limited_by, ceiling.model].append(float(ceiling.bytes_per_s or 0))
+            of = row.operation, row.backend, ceiling.limited_by, ceiling.model, ceiling.limited_by_parts
+            found[of].append(float(ceiling.bytes_per_s or 0))
     return [_Limit(*names, (min(rates), max(rates))) for names, rates in found.items()]
 
 
 def _marked(kind: Kind, kinds: Sequence[Kind], limits: Sequence[_Limit]) -> dict[str, frozenset[str]]:
-    """By a ceiling's words the parts of this machine that they name; none where they name another host."""
-    elsewhere = [host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts]
-    named = dict.fromkeys(limit.words for limit in limits[:_MOST_LIMITS])
-    return {
-        words: parts
-        for words in named
-        if not any(words.endswith(f" of {host}") for host in elsewhere) and (parts := limiting_parts(kind.machine, words))
-    }
+    """By the text of a ceiling, the parts of this machine that limit; none where the limiting links are on another host."""
+    elsewhere = {host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts}
+    limiting = {limit.text: limit.parts for limit in limits[:_MOST_LIMITS] if elsewhere.isdisjoint(part.host for part in limit.parts)}
+    return {text: marks for text, parts in limiting.items() if (marks := limiting_parts(kind.machine, parts))}
 
 
 def _limits_table(limits: Sequence[_Limit], marked: Sequence[dict[str, frozenset[str]]]) -> Table:
@@ -194,10 +193,10 @@ def _limits_table(limits: Sequence[_Limit], marked: Sequence[dict[str, frozenset
         (
             printable(limit.operation),
             printable(limit.backend),
-            safe(limit.words),
+            safe(limit.text),
             limit.model,
             "–".join(dict.fromkeys(map(format_rate, limit.rates))),
-            "marked" if any(limit.words in marks for marks in marked[:_MOST_DRAWN]) else "not in a drawing",
+            "marked" if any(limit.text in marks for marks in marked[:_MOST_DRAWN]) else "not in a drawing",
         )
         for limit in limits[:_MOST_LIMITS]
     ]
