@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import BridgeLimit, Ceiling, GpuLinkLimit, LimitPart, NicLimit, PcieLimit
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of
 from tests.machine.machines import dgx, laptop, mesh, pcie_box

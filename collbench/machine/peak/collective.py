@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, GpuLinkLimit, LimitedBy, NicLimit, given, nothing, percent_of
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, given, nothing, percent_of
+from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy, NicLimit
 from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, Least, Node, Side, least_time
 from collbench.machine.peak.published import published

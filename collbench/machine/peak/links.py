@@ -11,7 +11,7 @@ from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
-from collbench.machine.peak.ceiling import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, pcie, xgmi
 from collbench.machine.readers.pci import is_with_cpu
 

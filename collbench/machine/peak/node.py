@@ -11,7 +11,7 @@ from math import inf, isclose, isinf
 
 from collbench.errors import UsageError
 from collbench.machine.model import Gpu, Machine
-from collbench.machine.peak.ceiling import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit
 from collbench.machine.peak.links import (
     COUNTED,
     NCCL,

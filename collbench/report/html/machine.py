@@ -11,7 +11,7 @@ from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import known
 from collbench.machine.cluster import folded
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Limit
+from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Ceiling, GpuLinkLimit, Limit, LimitedBy, NicLimit, PcieLimit
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.limits import GpuLinkLimit, Limit, LimitedBy, NicLimit, PcieLimit
 from collbench.machine.snapshot import topology_json
 from collbench.report.html.chart import Section
 from collbench.report.html.machine import section

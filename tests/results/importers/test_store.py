@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import NicLimit
 from collbench.machine.peak.ceiling import given as given_ceiling
+from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
 from collbench.results.importers.importer import PeerRun
