@@ -72,8 +72,6 @@ KNOWN = {
     "collbench/backends/nccl/backend.py:probe",
     "collbench/backends/nccl/binding.py:_remedy",
     "collbench/control/world.py:_told",
-    "collbench/machine/distance.py:_chain",
-    "collbench/machine/distance.py:_over_pci",
     "collbench/measure/session.py:_end_early",
     "collbench/report/verdict.py:_replacing",
     "collbench/report/verdict_formats.py:_cases",

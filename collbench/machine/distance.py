@@ -11,19 +11,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from collbench.machine.merge import origin
-from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System
+from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
 from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
 ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not tell
 _BRIDGES = frozenset({"switch", "bridge", "root"})
-ROOT_PORTS: Final = "root ports"  # a reason that names them leaves nothing else out above a device
 _DEEPEST = 256  # buses in a PCI domain
-_CIRCLES = "go in circles"
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
 
 
@@ -49,6 +47,14 @@ def closeness(path: str) -> int:
     """A sort key: nearer paths first, words that are not in ORDER last."""
     word = path[:2] if path[:2] in _PREFIX.values() else path
     return ORDER.index(word) if word in ORDER else len(ORDER)
+
+
+class _Chain(NamedTuple):
+    """A device and the bridges above it, nearest first; `broken` is the reason why the root is not reached."""
+
+    devices: list[str]
+    broken: str = ""
+    circular: bool = False
 
 
 class Distances:
@@ -93,8 +99,7 @@ class Distances:
 
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
         """The bridges above a device, nearest first, as far as they are known."""
-        chain = self._chain(address)[0][1:]
-        return tuple(self._pci[each] for each in chain if each in self._pci)
+        return tuple(self._pci[each] for each in self._chain(address).devices[1:] if each in self._pci)
 
     def _answer(self, a: str, b: str) -> tuple[str | None, str]:
         if a == b:
@@ -127,11 +132,11 @@ class Distances:
             part = self._parts.get(key)
             if part is None or not part.address:
                 return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
-            chain, why = self._chain(part.address)
-            if why.endswith(_CIRCLES):
-                return None, why  # what is above what depends on where one starts
-            chains.append(chain)
-            whys.append(why)
+            chain = self._chain(part.address)
+            if chain.circular:
+                return None, chain.broken  # what is above what depends on where one starts
+            chains.append(chain.devices)
+            whys.append(chain.broken)
         return self._between(a, b, chains, " and ".join(dict.fromkeys(why for why in whys if why)))
 
     def _between(self, a: str, b: str, chains: list[list[str]], broken: str) -> tuple[str | None, str]:
@@ -183,24 +188,25 @@ class Distances:
 
     def _above(self, key: str) -> list[str]:
         part = self._parts.get(key)
-        return self._chain(part.address)[0] if part and part.address else []
+        return self._chain(part.address).devices if part and part.address else []
 
-    def _chain(self, address: str) -> tuple[list[str], str]:
-        """The device and the bridges above it up to the root, and why the root is not reached."""
+    def _chain(self, address: str) -> _Chain:
+        """The device and the bridges above it up to the root."""
         chain: list[str] = []
         seen: set[str] = set()
         at: str | None = address
         while at is not None:
             if at in seen or len(chain) > _DEEPEST:
-                return chain, f"the bridges above {address} {_CIRCLES}"
+                return _Chain(chain, f"the bridges above {address} go in circles", circular=True)
             chain.append(at)
             seen.add(at)
             device = self._pci.get(at)
             if device is None:
-                return chain, f"PCI device {at} was not read" if self._pci else "no PCI tree was read"
+                return _Chain(chain, f"PCI device {at} was not read" if self._pci else "no PCI tree was read")
             at = device.parent
-        why = self.machine.unknown.get(f"pci/{chain[-1]}/parent", "")
-        return chain, "" if ROOT_PORTS in why else why
+        source = origin(self.machine, f"pci/{chain[-1]}") or next(iter(self.machine.sources), "")
+        only_root_ports_missing = is_nccl_topology(source)
+        return _Chain(chain, "" if only_root_ports_missing else self.machine.unknown.get(f"pci/{chain[-1]}/parent", ""))
 
     def _invented(self, address: str) -> bool:
         device = self._pci.get(address)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from collbench.machine.readers.text import printable
 
@@ -240,6 +240,14 @@ class Disagreement:
     taken_from: str
     other: str
     other_from: str
+
+
+NCCL_TOPOLOGY: Final = "NCCL topology XML"
+
+
+def is_nccl_topology(source: str) -> bool:
+    """Whether a source is NCCL's topology file, which leaves out root ports and counts virtual interfaces as networks."""
+    return source.startswith(NCCL_TOPOLOGY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,14 @@ def gigatransfers_in_all(link: PcieLink) -> float | None:
     return None if link.speed_gt_per_s is None or link.width is None else link.speed_gt_per_s * link.width
 
 
+def gpu_number(gpu: Gpu) -> str:
+    """Return "0", or the GPU's key where the source does not count."""
+    return str(gpu.index) if gpu.index is not None else safe(gpu.key.removeprefix("gpu"))
+
+
 def gpu_name(gpu: Gpu) -> str:
-    """ "GPU 0", or its key where the source does not count."""
-    return f"GPU {gpu.index}" if gpu.index is not None else f"GPU {safe(gpu.key.removeprefix('gpu'))}"
+    """Return "GPU 0"."""
+    return f"GPU {gpu_number(gpu)}"
 
 
 def gpu_model(gpu: Gpu) -> str:
@@ -195,12 +200,18 @@ def _far_end(link: GpuLink, names: dict[str, str]) -> str:
 
 
 def numa_text(node: NumaNode | None, machine: Machine) -> str:
-    """ "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts whose node is unknown."""
+    """Return "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts whose node is unknown."""
+    name, *about = numa_facts(node, machine)
+    return f"{name}: {', '.join(about)}" if about else name
+
+
+def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
+    """Return the name of a NUMA node, its CPUs, and its memory where it is known."""
     if node is None:
-        return "NUMA node unknown" if machine.numa_nodes or machine.gpus or machine.nics else f"NUMA nodes {unknown(machine, 'numa_nodes')}"
+        known = machine.numa_nodes or machine.gpus or machine.nics
+        return ["NUMA node unknown" if known else f"NUMA nodes {unknown(machine, 'numa_nodes')}"]
     cpus = "no CPUs" if node.cpus == "" else f"CPUs {safe(node.cpus)}" if node.cpus else "CPUs unknown"
-    memory = f", {format_bytes(node.memory_bytes)}" if node.memory_bytes is not None else ""
-    return f"NUMA node {node.id}: {cpus}{memory}"
+    return [f"NUMA node {node.id}", cpus, *([format_bytes(node.memory_bytes)] if node.memory_bytes is not None else [])]
 
 
 def switch_text(device: PciDevice) -> str:
@@ -589,11 +600,11 @@ def _domain(machine: Machine, domain: Domain, distances: Distances, last: bool) 
     yield from (Line(text) for text in _branches_probe_tree(machine, domain.below, distances, "   " if last else "│  "))
 
 
-def part_texts(machine: Machine) -> dict[str, str]:
-    """Each GPU, NIC and its ports in one line, by key, as the tree tells them: to find what tells two machines apart."""
+def part_texts(machine: Machine) -> dict[str, PartText]:
+    """Return each GPU and NIC with its ports, by key, as the tree shows them."""
     distances = Distances(machine)
     parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
-    return {part.key: "; ".join(_lines_of(machine, part, distances)) for part in parts}
+    return {part.key: _described(machine, part, distances) for part in parts}
 
 
 def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
@@ -610,40 +621,66 @@ def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], dis
 
 def _alike(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances) -> Iterator[tuple[Switch | Part, list[str]]]:
     """Each with its lines; parts without an address of which the same is known (often next to nothing) once, with all their names."""
-    told = [(each, _lines_of(machine, each, distances)) for each in below]
-    for _, group in groupby(told, lambda one: _but_its_name(*one)):
-        (each, (first, *more)), *others = group
-        name, _, rest = first.partition("  ")
-        kind = name.partition(" ")[0]
-        names = listed([name, *(lines[0].partition("  ")[0].removeprefix(f"{kind} ") for _, lines in others)], _MOST_ALIKE)
-        yield each, [f"{names}  {rest}" if others else first, *more]
+    described = [(each, _described(machine, each, distances)) for each in below]
+    for _, group in groupby(described, lambda one: _but_its_name(*one)):
+        (each, first), *others = group
+        names = listed([f"{first.kind} {first.name}".strip(), *(other.name for _, other in others)], _MOST_ALIKE)
+        yield each, ["  ".join([names, *first.facts]), *first.lines]
 
 
-def _but_its_name(each: Switch | Part, lines: list[str]) -> object:
-    """What parts must share to be told as one."""
-    return id(each) if isinstance(each, Switch) or each.address else (type(each), lines[0].partition("  ")[2], *lines[1:])
+@dataclass(frozen=True)
+class PartText:
+    """A part of a machine as text.
+
+    kind, name   "GPU", "0"
+    facts        what stands in the same line: its address, model, PCIe link
+    lines        the lines below: its links, its ports
+    """
+
+    kind: str
+    name: str
+    facts: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return "GPU 0"."""
+        return f"{self.kind} {self.name}".strip()
+
+    @property
+    def about(self) -> str:
+        """Return all that is known of it in one line."""
+        return "; ".join([", ".join(self.facts), *self.lines])
+
+    def __str__(self) -> str:
+        return "; ".join(["  ".join([self.title, *self.facts]), *self.lines])
 
 
-def _lines_of(machine: Machine, each: Switch | Part, distances: Distances) -> list[str]:
+def _but_its_name(each: Switch | Part, text: PartText) -> object:
+    """Return what parts must have in common to be shown in one line."""
+    return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
+
+
+def _described(machine: Machine, each: Switch | Part, distances: Distances) -> PartText:
     if isinstance(each, Switch):
-        return [switch_text(each.device)]
+        return PartText("", switch_text(each.device), ())
     return _gpu(machine, each, distances) if isinstance(each, Gpu) else _nic(machine, each, distances)
 
 
-def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> list[str]:
+def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> PartText:
     address = [safe(gpu.address)] if gpu.address and gpu.index is not None else []
-    head = "  ".join([gpu_name(gpu), *address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances)])
-    return [head, *(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text)]
+    facts = (*address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances))
+    return PartText("GPU", gpu_number(gpu), facts, tuple(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text))
 
 
-def _nic(machine: Machine, nic: Nic, distances: Distances) -> list[str]:
+def _nic(machine: Machine, nic: Nic, distances: Distances) -> PartText:
     address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
     without = "no RDMA device (driver not loaded)" if nic.rdma_missing else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
     verbs = "RDMA" if nic.rdma else without
     kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
     interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
-    head = "  ".join([f"NIC {nic_name(nic)}{interfaces}", *address, kind, _slot(machine, nic, distances)])
-    return [head, *([port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"])]
+    ports = [port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"]
+    return PartText("NIC", f"{nic_name(nic)}{interfaces}", (*address, kind, _slot(machine, nic, distances)), tuple(ports))
 
 
 def _slot(machine: Machine, part: Part, distances: Distances) -> str:
@@ -789,7 +826,7 @@ def _odd(kind: _Kind, usual: _Kind) -> Iterator[Line]:
     """What the parts of an odd machine are that the usual one has otherwise; nothing where its parts are the same."""
     ours, theirs = part_texts(kind.machines[0]), part_texts(usual.machines[0])
     told = [f"without {text}" for key, text in theirs.items() if key not in ours]
-    told += [text if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
+    told += [str(text) if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
     if told:
         yield Line(f"{kind.names}, unlike {safe(usual.machines[0].hostname or 'the others')}:")
         yield from (Line(f"  {text}") for text in told[:_PROBE_CLUSTER_MOST_PARTS])

@@ -29,12 +29,13 @@ from collbench.report.machine import (
     gigatransfers_in_all,
     gpu_model,
     gpu_name,
+    gpu_number,
     idle,
     links_text,
     listed,
     memory,
     nic_name,
-    numa_text,
+    numa_facts,
     pcie,
     pcie_short,
     port_rate,
@@ -492,11 +493,11 @@ def _head(machine: Machine, width: float) -> Iterator[str]:
 
 def _domains(plan: Plan, machine: Machine) -> Iterator[str]:
     for domain, box in plan.domains:
-        name, _, about = numa_text(domain.node, machine).partition(": ")
+        name, *about = numa_facts(domain.node, machine)
         yield rect(box, "panel", radius=12)
         yield rect(Box(box.x + PAD, box.y + PAD, box.width - 2 * PAD, HEADER), "cpu")
         yield text(box.middle, box.y + 38, name, "name mid", room=box.width - 40, size=BOLD)
-        yield text(box.middle, box.y + 56, _that_fits([about, about.partition(", ")[0]], box.width - 38), "soft mid", room=box.width - 38)
+        yield text(box.middle, box.y + 56, _that_fits([", ".join(about), *about[:1]], box.width - 38), "soft mid", room=box.width - 38)
         if not domain.below:
             yield text(box.middle, box.y + 92, "no GPU, no NIC", "small mid")
 
@@ -558,8 +559,8 @@ def _parts(plan: Plan, machine: Machine, limiting: frozenset[str]) -> Iterator[s
 
 
 def _gpu_name(gpu: Gpu) -> str:
-    name = gpu_name(gpu)
-    return _that_fits([name, name.removeprefix("GPU "), name.removeprefix("GPU 0000:")], CARD - 8, BOLD)
+    number = gpu_number(gpu)
+    return _that_fits([f"GPU {number}", number, number.removeprefix("0000:")], CARD - 8, BOLD)
 
 
 def _nic(nic: Nic, box: Box, limits: bool) -> Iterator[str]:

@@ -178,9 +178,9 @@ def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Find
     """CB2802: the mpirun or mpiexec that a shell would take is of another MPI than mpi4py's. A warning: it counts where it is typed."""
     mixed = mixed_mpi(env)
     if mixed:
-        what, _, remedy = mixed.what.rpartition("; ")
-        evidence = "what each says of itself (--version), and MPI.Get_library_version(); `collbench doctor --launch` tells more"
-        yield Finding("CB2802", "warning", hostname, what, evidence, remedy)
+        evidence = "`--version` of each, and MPI.Get_library_version()"
+        remedy = "start ranks with the mpirun of mpi4py's MPI; `collbench doctor --launch` shows both and the command"
+        yield Finding("CB2802", "warning", hostname, mixed.what, evidence, remedy)
 
 
 def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from statistics import median
 
 from collbench.machine.distance import CLOSE
 from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, is_down, listed, plural, slots
-from collbench.machine.model import Nic, PciDevice, Port
+from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 
 # CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, which nobody tells.
@@ -158,7 +158,7 @@ def other_fabric(view: View) -> Iterator[Finding]:
 
 def not_real(view: View) -> Iterator[Finding]:
     """CB2205: RDMA devices of software, and virtual interfaces that a file of NCCL counts as networks."""
-    counted = any(source.startswith("NCCL topology") for source in view.machine.sources)
+    counted = any(map(is_nccl_topology, view.machine.sources))
     found = [nic for nic in view.machine.nics if nic.virtual is not None and (nic.rdma or counted) and nic.virtual != "bond"]
     if found:
         names = listed([f"{nic.name} ({nic.virtual})" for nic in found])

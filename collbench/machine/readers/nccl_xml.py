@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from collbench.machine.model import SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.model import NCCL_TOPOLOGY, SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci
 from collbench.machine.readers import pci as pci_parts
 from collbench.machine.readers.pci import INTEL, MELLANOX, has_built_in_links, part_name
@@ -405,7 +405,7 @@ def _mark_unions(found: Found) -> None:
             found.nics[name] = replace(nic, virtual=f"NCCL's union of {name}")
 
 
-KIND = "NCCL topology XML"
+KIND = NCCL_TOPOLOGY
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
 _LIMITS = Limits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters

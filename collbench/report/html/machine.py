@@ -228,6 +228,5 @@ def _parts_table(kind: Kind, limiting: frozenset[str]) -> Table:
     system = [("processors", ", ".join(system_text(machine.system)), "")] if system_text(machine.system) else []
     rows = []
     for key, text in part_texts(machine).items():
-        name, _, about = text.partition("  ")
-        rows.append((name, about.replace("  ", ", "), "limits" if limiting & own.get(key, set()) else ""))
+        rows.append((text.title, text.about, "limits" if limiting & own.get(key, set()) else ""))
     return Table(("part", "what is known", "limits"), [*system, *rows])
