@@ -34,7 +34,7 @@ def run(*words: str) -> int:
     """Reads the words and carries them out in this process."""
     parser = Parser(prog="collbench")
     commands = parser.add_subparsers(parser_class=Parser)
-    machine.add(commands)
+    machine.add_doctor(commands)
     machine.add_explain(commands)
     arguments = parser.parse_args(list(words))
     code: int = arguments.call(arguments, list(words))

@@ -19,6 +19,12 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.snapshot import to_json, topology_json
 from collbench.machine.sources import READERS, read_paths
+from tests.machine.readers.test_acs_lines import ON as ACS_LINES
+from tests.machine.readers.test_amd_smi import TEXT as AMD_SMI
+from tests.machine.readers.test_hwloc import WHOLE as HWLOC
+from tests.machine.readers.test_iblinkinfo import ADAPTERS as IBLINKINFO
+from tests.machine.readers.test_ibportstate import NDR as IBPORTSTATE
+from tests.machine.readers.test_ibv_devinfo import WHOLE as IBV_DEVINFO
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\
@@ -58,6 +64,19 @@ NCCL = f"""\
 <gpu dev="0" sm="80" rank="0" gdr="1"/></pci></cpu></system>
 """
 LOG = "node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
+EXAMPLES = {
+    "nvidia-smi nvlink -s": NVLINK,
+    "amd-smi topology": AMD_SMI,
+    "nvidia-smi topo -m": MATRIX,
+    "ibv_devinfo": IBV_DEVINFO,
+    "ibstat": IBSTAT,
+    "ibportstate": IBPORTSTATE,
+    "lspci | grep ACSCtl": ACS_LINES,
+    "lspci": LSPCI,
+    "hwloc XML": HWLOC,
+    "NCCL topology XML": NCCL,
+    "iblinkinfo": IBLINKINFO,
+}
 
 
 def saved(folder: Path, **texts: str) -> list[Path]:
@@ -97,6 +116,13 @@ class TestKinds:
     def test_the_content_tells_the_kind_and_not_the_name(self, text: str, kind: str, tmp_path: Path) -> None:
         (machine,) = read_paths(saved(tmp_path, output_log=text))
         assert machine.sources == (f"{kind} output.log",)
+
+    @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.kind)
+    def test_an_example_of_each_kind_is_read_as_such(self, reader: Reader, tmp_path: Path) -> None:
+        """Also of readers that list no parts, such as amd-smi, ibportstate and lspci | grep ACSCtl."""
+        (machine,) = read_paths(saved(tmp_path, output_log=EXAMPLES[reader.kind]))
+        assert machine.sources == (f"{reader.kind} output.log",)
+        assert machine.gpus or machine.nics or machine.fabric or machine.system.acs_ports
 
     @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.kind)
     def test_every_reader_keeps_the_contract(self, reader: Reader) -> None:
