@@ -96,9 +96,7 @@ def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
     if len(nodes) == 1:
         return (nodes[0],) * (asked or 1)
     if asked not in (None, len(nodes)):
-        raise UsageError(
-            f"--from tells of {len(nodes)} machines and --nodes asks for {asked}: give one machine for all nodes, or one for each"
-        )
+        raise UsageError(f"--from has {len(nodes)} machines, but --nodes is {asked}: give one machine for all nodes, or one for each")
     return tuple(nodes)
 
 
@@ -110,7 +108,7 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
     from collbench.machine.peak.node import Job
 
     if nodes is None:
-        raise UsageError("the number of nodes is not told: say --nodes N")
+        raise UsageError("the number of nodes is unknown: add --nodes N")
     if ranks % nodes:
         raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
     make = _on_host if device == "cpu" else _on_gpus

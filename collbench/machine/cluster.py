@@ -110,7 +110,7 @@ def _port(nic: Nic, port: Port) -> Iterator[tuple[str, str]]:
 
 def _counted(machine: Machine, path: str, count: int, what: str) -> str:
     """A node that cannot tell differs from one that has some."""
-    return f"no {what}s that it can tell" if not count and path in machine.unknown else _number(count, what)
+    return f"no {what}s that it can detect" if not count and path in machine.unknown else _number(count, what)
 
 
 def _number(count: int, what: str) -> str:

@@ -111,7 +111,7 @@ class Distances:
         if stated:
             return self._over_pci(a, b)[0] or stated, ""
         if self._far_ends_unknown(a) and self._far_ends_unknown(b):
-            return None, "the source counts the GPUs' links and does not say where they go"
+            return None, "the source counts the GPUs' links but does not show where they lead"
         return self._over_pci(a, b)
 
     def _linked(self, a: str, b: str) -> str | None:
@@ -293,7 +293,7 @@ def _device(nic: Nic) -> Capability:
     if nic.virtual is not None:
         return Capability("not capable", f"a virtual interface ({nic.virtual})")
     if not nic.rdma and nic.gdr is None and nic.model is None and not nic.ports:
-        return Capability("unknown", "the source does not say whether the NIC is an RDMA device")
+        return Capability("unknown", "the source does not show whether the NIC is an RDMA device")
     if nic.rdma_missing:
         return Capability("not capable", "the kernel has no RDMA device for the card: its driver is not loaded")
     if not nic.rdma and nic.gdr is not True:
@@ -318,7 +318,7 @@ def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
     """Whether the NIC's driver could be given this GPU's memory."""
     if nic.gdr is not None:
         source = origin(machine, f"nics/{nic.key}/gdr") or next(iter(machine.sources), "the source")
-        return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} says gdr={int(nic.gdr)}")
+        return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")
     if machine.system.container:
         return Capability("unknown", f"inside a container ({machine.system.container}): its view of the host's modules proves nothing")
     return _modules(machine.system, gpu) or _dma_buf(machine.system)

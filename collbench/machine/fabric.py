@@ -181,7 +181,7 @@ class Routes:
         if steps > MOST_STEPS:
             switches = len({port.leaf for port in self.ports})
             raise UsageError(
-                f"tells of {len(self.ports)} ports on {switches} switches for the hosts of this job: it would take too long to find all "
+                f"lists {len(self.ports)} ports on {switches} switches for the hosts of this job: it would take too long to find all "
                 "ways between them; hunt without --cover-links, or among fewer nodes"
             )
 

@@ -194,7 +194,7 @@ def members(file: Path, left_out: Counter[str]) -> Iterator[Member]:
         raise Unreadable(f"{name} is not there: name a tarball of /sys and /proc") from None
     except Exception as why:  # every decompressor and tarfile itself has errors of its own kind
         reason = printable(str(why), 80) or type(why).__name__
-        raise Unreadable(f"{name} is no tarball, or is damaged ({reason}): pack or copy it again") from None
+        raise Unreadable(f"{name} is not a valid tarball ({reason}): pack or copy it again") from None
 
 
 def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Member]:

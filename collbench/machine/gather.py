@@ -227,11 +227,11 @@ def _suffix(target: Path) -> str | None:
 def _checked(target: Path) -> None:
     name = printable(str(target))
     if not _suffix(target):
-        raise UsageError(f"'{name}' does not say how to pack: let it end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise UsageError(f"'{name}' has no known suffix: let the name end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if os.path.lexists(target):
         raise UsageError(f"{name} is there already: remove it, or name another file")
     if not target.parent.is_dir():
-        raise UsageError(f"{printable(str(target.parent))} is no folder: make it first, or name another file")
+        raise UsageError(f"{printable(str(target.parent))} is not a folder: create it, or name another file")
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def _match_nics(machines: Sequence[Machine], same: Same) -> None:
         left_out = [nic.name for nic in machine.nics if _PLACE.match(nic.name)] if named else []
         if left_out:
             told = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
-            same.doubts.append(f"{source_of(machine)} does not say which devices {told} are (no NIC Legend): they are left out")
+            same.doubts.append(f"{source_of(machine)} does not name the devices {told} (no NIC Legend): they are left out")
         nics = [nic for nic in machine.nics if nic.name not in left_out]
         found[place] = _keys_of_nics(nics, names, at)
         _remember(nics, found[place], names, at)

@@ -54,7 +54,7 @@ def from_json(data: object) -> Machine:
         machine: Machine = _part_reader(Machine)(data)
     except _Foreign as foreign:
         where = printable("/".join(["machine", *reversed(foreign.way)]))
-        raise Unreadable(f"this is no machine of collbench: {where} is not {foreign.expected}: write it again with `probe`") from None
+        raise Unreadable(f"this is not a machine of `collbench probe`: {where} is not {foreign.expected}: write it again") from None
     return machine
 
 
@@ -91,7 +91,7 @@ def _spread(entry: Mapping[str, Any]) -> list[Machine]:
     machine = from_json({key: value for key, value in entry.items() if key not in ADDED})
     hosts = entry.get("hostnames") or [machine.hostname]
     if not isinstance(hosts, list) or not all(host is None or isinstance(host, str) for host in hosts):
-        raise Unreadable("this is no machine of collbench: hostnames is not a list of texts: write it again with `probe`")
+        raise Unreadable("this is not a machine of `collbench probe`: hostnames is not a list of texts: write it again with `probe`")
     return [dataclasses.replace(machine, hostname=host) for host in hosts]
 
 

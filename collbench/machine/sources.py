@@ -207,7 +207,7 @@ _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
 
 
 class _Unknown(Unreadable):
-    """A text of no kind that is read here: in a folder it is passed over."""
+    """A text not in a known format: in a folder it is passed over."""
 
 
 class _Log(_Unknown):
@@ -302,7 +302,7 @@ def _called(reading: _Reading, name: str) -> _Reading:
     if not name:
         return reading
     host = printable(name)
-    doubt = f"no source tells this host's name: it is called {host}, after its folder or tarball"
+    doubt = f"no source has this host's name: it is named {host}, after its folder or tarball"
     return replace(reading, machine=replace(reading.machine, hostname=host, doubts=(*reading.machine.doubts, doubt)))
 
 
@@ -340,7 +340,7 @@ def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool
         raise next((why for why in refused if isinstance(why, _Log)), refused[0])
     if passed and readings and alone:
         more = f" and {len(passed) - _MOST_NAMED} more" if len(passed) > _MOST_NAMED else ""
-        tell(f"passed over, of no kind that is read here: {', '.join(passed[:_MOST_NAMED])}{more}")
+        tell(f"passed over, not in a known format: {', '.join(passed[:_MOST_NAMED])}{more}")
     doubts = tuple(f"left out: {why}" for why in refused if not isinstance(why, _Log))
     return [*readings, _Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else readings
 
@@ -399,10 +399,8 @@ def _of_file(path: Path) -> list[_Reading]:
     if found is not None:
         return [_Reading(_TEXT + found, _told_by(READERS[found], text, name))]
     if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
-        raise _Log(
-            f"{printable(name)} is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"
-        )
-    raise _Unknown(f"{printable(name)} is of no kind that is read here: {_remedy()}")
+        raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")
+    raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
 
 
 def _outputs_in(text: str, name: str) -> dict[int, str]:
@@ -440,7 +438,7 @@ def _told_by(reader: Reader, text: str, name: str) -> Machine:
     """What a reader makes of a text. Raises Unreadable, also where it makes nothing of it: that would read as a machine without GPUs."""
     machine = reader.read(text, name)
     if not _says_something(machine):
-        raise Unreadable(f"{printable(name)} is {reader.kind}, but names no part of a machine: save the whole output again")
+        raise Unreadable(f"{printable(name)} is {reader.kind}, but lists no part of a machine: save the whole output again")
     return with_reasons(machine, reader.kind, reader.lists)
 
 
@@ -458,10 +456,10 @@ def _snapshot(text: str, name: str) -> list[Machine]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable(f"{printable(name)} is cut off or no JSON: write it again with `collbench probe --format json`") from None
+        raise Unreadable(f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`") from None
     machines = machines_of(document, name)
     if wrong := next((each for machine in machines for each in impossible(machine)), None):
-        raise Unreadable(f"{printable(name)} tells what no machine has, {wrong}: write it again with `collbench probe --format json`")
+        raise Unreadable(f"{printable(name)} has an impossible value, {wrong}: write it again with `collbench probe --format json`")
     return machines
 
 

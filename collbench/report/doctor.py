@@ -84,7 +84,9 @@ def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 def _what(found: Found) -> str:
     plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
     hidden = "" if found.first else " (not the first in PATH)"
-    return (f"{found.family} {found.version}".rstrip() if found.family else f"does not say what it is: {found.trouble}") + plugins + hidden
+    return (
+        (f"{found.family} {found.version}".rstrip() if found.family else f"does not report its version: {found.trouble}") + plugins + hidden
+    )
 
 
 def json_lines_launch(told: Explanation) -> Iterator[Line]:
@@ -168,7 +170,7 @@ def _value(member: object) -> object:
 
 def _wrote(logs: Sequence[NcclLog]) -> str:
     hosts = listed(list(dict.fromkeys(host for log in logs for host in log.hosts)), _MOST_HOSTS)
-    return f"this one did not write the log ({hosts} did)" if hosts else "the log does not say which host wrote it"
+    return f"the log was not written here, but on {hosts}" if hosts else "the log does not name the host that wrote it"
 
 
 def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str | None]]]:
@@ -184,4 +186,4 @@ def _summary(findings: Sequence[Finding]) -> str:
         return "no findings"
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
     told = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
-    return f"{plural(len(findings), 'finding')}: {told}; `collbench explain {findings[0].code}` says more"
+    return f"{plural(len(findings), 'finding')}: {told}; `collbench explain {findings[0].code}` explains the first"

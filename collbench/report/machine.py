@@ -287,7 +287,7 @@ def matrix_lines(machine: Machine) -> Iterator[Line]:
     everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     parts = everything[:MOST_PARTS]
     if not parts:
-        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: there are no distances")
+        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: fewer than two parts, so there are no distances")
         return
     distances = Distances(machine)
     names = _names(parts)
@@ -714,7 +714,7 @@ def _virtual(machine: Machine) -> list[str]:
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
         kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
-    titles = {False: "interfaces that tell no speed", True: "interfaces made of others"}
+    titles = {False: "interfaces without a speed", True: "interfaces made of others"}
     told = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
     return [f"{titles[known]}: {', '.join(texts)}" for known, texts in told.items() if texts]
 
@@ -891,7 +891,7 @@ def _lines(machines: Sequence[Machine], differences: Sequence[str], format: str,
 def _counts(findings: Sequence[Finding]) -> Line:
     counts = Counter(each.severity for each in findings)
     words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
-    return Line(f"findings: {', '.join(words)}; `collbench doctor` tells them" if words else "findings: none", "head")
+    return Line(f"findings: {', '.join(words)}; `collbench doctor` shows them" if words else "findings: none", "head")
 
 
 def _examined(machines: Sequence[Machine]) -> list[Finding]:

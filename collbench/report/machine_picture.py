@@ -603,7 +603,7 @@ def _notes(empty: list[Domain], left_out: int, plan: Plan, machine: Machine) -> 
     """Below the picture: how to read it, and what is not in it."""
     if plan.wires:
         yield "Lines are as wide as their links are fast; dotted: unknown."
-        yield "Dashed, and told in words: slower than the device could be, or down."
+        yield "Dashed, with the reason as text: slower than the device could be, or down."
     nodes = ", ".join(str(domain.node.id) for domain in empty if domain.node)
     if nodes:
         yield f"Without GPU or NIC: NUMA {'nodes' if ',' in nodes else 'node'} {nodes}."

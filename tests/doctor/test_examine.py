@@ -171,7 +171,9 @@ def test_a_page_as_text() -> None:
     assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == ["what it means:", "check by hand:", "remedy:"]
 
 
-@pytest.mark.parametrize(("code", "told"), [("CB9999", "'CB9999' is no code"), ("CB21O5", "did you mean CB2105[?]"), ("\x1b[31m", "[?]")])
+@pytest.mark.parametrize(
+    ("code", "told"), [("CB9999", "'CB9999' is not a valid finding code"), ("CB21O5", "did you mean CB2105[?]"), ("\x1b[31m", "[?]")]
+)
 def test_a_code_that_is_none(code: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         page(code)

@@ -145,7 +145,7 @@ def test_uneven_traffic_is_limited_by_the_busiest_node():
 def test_traffic_within_ranks_alone_crosses_nothing():
     rows = [[float(i == j) for j in range(16)] for i in range(16)]
     found = ceilings("alltoallv", Job((typed(),) * 2, traffic=rows)).bound
-    assert (found.bytes_per_s, found.limited_by, found.model) == (None, "no byte crosses a link whose rate is known", "bound")
+    assert (found.bytes_per_s, found.limited_by, found.model) == (None, "no byte crosses a link of known rate", "bound")
 
 
 @pytest.mark.parametrize("traffic", [[[0.0]], [[-1.0] * 32] * 32, [[float("nan")] * 32] * 32])
@@ -162,9 +162,9 @@ def test_an_unknown_operation_is_refused():
 @pytest.mark.parametrize(
     ("job", "why"),
     [
-        (Job((typed(nic=None),) * 2), "the rate between nodes is unknown: the NICs are not given: say --nic like 4x100Gb"),
+        (Job((typed(nic=None),) * 2), "the rate between nodes is unknown: the NICs are unknown: add --nic, such as --nic 4x100Gb"),
         (Job((typed(each=1),)), "one rank moves nothing"),
-        (Job((given_node(8, Given()),)), "the links between the GPUs are not given: say --nvlink GB/s or --pcie gen4x16"),
+        (Job((given_node(8, Given()),)), "the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
     ],
 )
 def test_what_is_unknown_is_said_and_not_0(job, why):

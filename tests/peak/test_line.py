@@ -68,7 +68,7 @@ def test_nics_as_typed(text, nics):
     ["", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan"],
 )
 def test_nics_that_are_none(text):
-    with pytest.raises(UsageError, match="write it like 4x100Gb") as refused:
+    with pytest.raises(UsageError, match="4x100Gb") as refused:
         parse_nic(text)
     assert "\x1b" not in str(refused.value)
 
@@ -77,11 +77,11 @@ def test_pcie_as_typed():
     assert parse_pcie("gen4x16").bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
     assert parse_pcie("PCIe Gen5 x8").name == "PCIe Gen5 x8"
     for text in ("", "gen7x16", "gen4x3", "16", "gen4"):
-        with pytest.raises(UsageError, match="lanes like gen4x16"):
+        with pytest.raises(UsageError, match="gen4x16"):
             parse_pcie(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "nan", "inf", "1e18", "fast", ""])
 def test_rates_that_no_hardware_has(text):
-    with pytest.raises(UsageError, match=r"--nvlink '.*' is no rate"):
+    with pytest.raises(UsageError, match=r"--nvlink '.*' is not a valid rate"):
         parse_gigabytes("--nvlink", text)

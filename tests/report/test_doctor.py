@@ -34,7 +34,7 @@ def test_a_finding_has_its_evidence_and_remedy() -> None:
         "note     CB2104  1 link at 2.5 GT/s",
         "  evidence: LnkSta 2.5 GT/s",
         "  remedy:   read it again",
-        "2 findings: 1 severe, 1 note; `collbench explain CB2101` says more",
+        "2 findings: 1 severe, 1 note; `collbench explain CB2101` explains the first",
     ]
     assert code == 1
 

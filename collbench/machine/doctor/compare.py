@@ -128,7 +128,7 @@ def lost_gpus(now: View, good: View) -> Iterator[Finding]:
     elif counted and not counts:
         why = now.machine.unknown.get("gpus", "nothing that counts GPUs answered")
         evidence = f"{why}; {plural(len(counted), 'GPU')} then"
-        yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` says why it fails")
+        yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` prints the error")
 
 
 def lost_nics(now: View, good: View) -> Iterator[Finding]:

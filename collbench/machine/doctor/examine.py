@@ -100,7 +100,7 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
     (_no_states, "states of ports (/sys/class/infiniband, ibstat)"),
     (_no_counters, "error counters (/sys/class/infiniband)"),
     (lambda view: bool(view.machine.gpus and view.rdma) and view.machine.system.peer_memory is None, "peer-memory modules (sysfs)"),
-    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself tells)"),
+    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself can report it)"),
 )
 
 

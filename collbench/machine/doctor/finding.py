@@ -53,7 +53,7 @@ def page(code: str) -> Page:
     if wanted not in pages():
         near = get_close_matches(wanted, pages(), 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"'{printable(code, 40)}' is no code of a finding: {hint}`collbench explain` lists all")
+        raise UsageError(f"'{printable(code, 40)}' is not a valid finding code: {hint}`collbench explain` lists all")
     return pages()[wanted]
 
 

@@ -238,7 +238,7 @@ def numa_unknown(view: View) -> Iterator[Finding]:
     bare = [name for key, name in parts if view.distances.numa_of(key) is None]
     if bare:
         yield view.finding(
-            "CB2402", "note", f"nobody says at which NUMA node {listed(bare)} {'is' if len(bare) == 1 else 'are'}",
+            "CB2402", "note", f"the NUMA node of {listed(bare)} is unknown",
             f"numa_node is -1 or missing; the machine has {plural(len(view.machine.numa_nodes), 'NUMA node')}",
             "update the firmware; until then look the slot up in the board's manual and bind ranks by hand (`numactl --cpunodebind=NODE`)",
         )  # fmt: skip

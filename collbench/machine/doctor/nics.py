@@ -70,7 +70,7 @@ def waits(view: View) -> Iterator[Finding]:
         evidence = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
         yield view.finding(
             "CB2225", "note", f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}",
-            f"{evidence}; the median of all is {usual:g}", f"look at the switch port, and at who receives from this rail; {_TWICE}",
+            f"{evidence}; the median of all is {usual:g}", f"check the switch port, and the receivers on this rail; {_TWICE}",
         )  # fmt: skip
 
 

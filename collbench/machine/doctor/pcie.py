@@ -10,7 +10,7 @@ from collbench.machine.model import PciDevice
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls
 _REDIRECTS = frozenset({"SrcValid", "ReqRedir"})
-_READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE` shows the clocks); only then it tells anything"
+_READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE` shows the clocks); an idle reading proves nothing"
 _RESEAT = "reseat the card, riser or cable and look at the slot's settings in the firmware; if it stays, change the part"
 
 
@@ -102,7 +102,7 @@ def acs(view: View) -> Iterator[Finding]:
 
 def _acs(view: View, severity: Severity, what: str, ports: list[PciDevice]) -> Finding:
     names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in ports])
-    doubt = "" if view.virtual_machine is False else "; no source says whether this is a virtual machine, which needs it"
+    doubt = "" if view.virtual_machine is False else "; no source shows whether this is a virtual machine, which needs ACS"
     each = f"`setpci -s {ports[0].address} ECAP_ACS+0x6.w=0000` (as root{', for each of them' if len(ports) > 1 else ''})"
     remedy = f"switch it off in the firmware, or with {each} at each boot; hosts of virtual machines keep it, with ATS"
     return view.finding("CB2105", severity, what, f"ACSCtl of {names}{doubt}", remedy)

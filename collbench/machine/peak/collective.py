@@ -166,11 +166,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
         return _ceiling(job, link.known, (link,), "bound")
     if operation == "alltoallv" and job.traffic is not None:
         rate, side = uneven(job)
-        return (
-            _ceiling(job, rate, side.links, "bound")
-            if side
-            else replace(nothing("no byte crosses a link whose rate is known"), model="bound")
-        )
+        return _ceiling(job, rate, side.links, "bound") if side else replace(nothing("no byte crosses a link of known rate"), model="bound")
     adds = job.sharp or any(node.nvls for node, _ in job.kinds)
     least = _of_singles(operation, job)
     for partition, between_nodes in job.partitions:

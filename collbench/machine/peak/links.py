@@ -128,7 +128,7 @@ class PcieTree:
         if link.bytes_per_s is None or model is None or row is None or device is None:
             return link
         if row.generation > model.pcie_generation:
-            self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} is said of a {gpu.model}, which has Gen{model.pcie_generation}")
+            self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} was read for a {gpu.model}, which supports Gen{model.pcie_generation}")
             lower = next(speed for speed in (8.0, 16.0, 32.0, 64.0) if getattr(pcie(speed), "generation", 0) == model.pcie_generation)
             return _named(lower, _width(device) or 16, link.source)
         return link
@@ -328,7 +328,7 @@ def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link
     nccl = known.nccl_gb_per_s if known else amd.rccl_gb_per_s if amd else None
     if rate is None:
         what = f"{_kind(row)} ×{count}"
-        return unknown(f"{what}: no source tells the GPU's model, so the rate of a link is unknown; give --nvlink")
+        return unknown(f"{what}: no source has the GPU's model, so the rate of a link is unknown; add --nvlink")
     return Link(rate, _kind(row), source, nccl * 1e9 if nccl else None, RCCL if amd else NCCL)
 
 
@@ -357,11 +357,13 @@ def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bo
     model = gpu_model(gpu.model)
     if (own or (model and model.bridge)) and gpus > 2:
         why = (
-            "they are said to lead back to the GPU" if own else f"those of {gpu.model} lead to one other card, and no source tells to which"
+            "the source shows that they lead back to the GPU"
+            if own
+            else f"those of {gpu.model} lead to one other card, and no source shows to which"
         )
         wires.doubts.append(f"{wires.kind}s are not counted ({count} of each GPU): {why}")
         return False
-    wires.doubts.append(f"no source tells where the {wires.kind}s lead: taken as reaching every GPU")
+    wires.doubts.append(f"no source shows where the {wires.kind}s lead; assumed: to every GPU")
     return True
 
 
@@ -399,7 +401,7 @@ def tcp_link(interface: Interface) -> Link:
     """What an interface can carry of TCP's payload; unknown, with the reason, for virtual ones that no shaper gives a rate."""
     bits = interface.shaped_bits_per_s or interface.speed_bits_per_s
     if not bits:
-        why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not tell its speed"
+        why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not report its speed"
         return unknown(f"interface {interface.name}: {why}; give one with --ceiling GB/s")
     shaped = bool(interface.shaped_bits_per_s)
     source = f"tc qdisc on {interface.name}" if shaped else f"/sys/class/net/{interface.name}/speed"
@@ -455,7 +457,7 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     if cards:
         doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
     untold = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
-    doubts += (f"not counted: {', '.join(untold)} (no source tells of their ports)",) if untold else ()
+    doubts += (f"not counted: {', '.join(untold)} (no source lists their ports)",) if untold else ()
     silent = next((nic for nic in fabric if any(_up(port) and not _bits(port) for port in nic.ports)), None)
     if silent:
         why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
@@ -466,7 +468,7 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
 
 def _why_none(machine: Machine) -> str:
     if not machine.nics:
-        return "none of the sources tells of a NIC; give them with --nic"
+        return "no source lists a NIC; add --nic"
     if any(not nic.virtual and not nic.ports for nic in machine.nics):
         return "the NICs' rates are in none of the sources; give them with --nic"
     down = [nic.name for nic in machine.nics if not nic.virtual]

@@ -313,7 +313,7 @@ def node_of(
     egress = Egress(nics) if nics else beyond or egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
-        none = unknown("none of the sources tells of a GPU; give --nvlink or --pcie")
+        none = unknown("no source lists a GPU; add --nvlink or --pcie")
         return Node(count, none, egress.link, none, none, none, nics=egress.nics, host=machine.hostname, doubts=egress.doubts)
     own = {gpu.key: pcie or tree.of_gpu(gpu) for gpu in chosen}
     keys = list(own)
@@ -352,7 +352,7 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if isinstance(gpus, int):
         if not 0 < gpus <= len(machine.gpus):
             told = ", ".join(machine.sources) or "the sources"
-            raise UsageError(f"{told} tells of {len(machine.gpus)} GPUs, and {gpus} per node are asked for: ask for fewer, or add a source")
+            raise UsageError(f"{told}: {len(machine.gpus)} GPUs, but {gpus} per node were requested; request fewer, or add a source")
         return list(machine.gpus[:gpus])
     by_key = {gpu.key: gpu for gpu in machine.gpus}
     missing = [key for key in gpus if key not in by_key]
@@ -414,7 +414,7 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
     shared = min((side for cut in cuts[1:] for side in cut), key=lambda side: side.bytes_per_s, default=None)
     if shared and shared.bytes_per_s < slowest.known:
         slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=None)
-    doubts = ("the links between sockets are not counted: no source tells their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
+    doubts = ("the links between sockets are not counted: no source has their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
     pair, neighbours = _ways(wires, keys, own)
     return Node(len(gpus), slowest, unknown(""), narrowest(own.values()), pair, neighbours, apart=False, cuts=tuple(cuts), doubts=doubts)
 
@@ -502,7 +502,7 @@ def parse_nic(text: str) -> tuple[int, float]:
     count, gbit = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
     if not 0 < count <= 1024 or not 0 < gbit <= _MOST_GBIT:
         raise UsageError(
-            f"--nic '{_short(text)}' is no number of NICs times their rate: write it like 4x100Gb or 8x400Gb (Gb/s, at most 10000)"
+            f"--nic '{_short(text)}' is not a valid number of NICs and rate: use e.g. 4x100Gb or 8x400Gb (Gb/s, at most 10000)"
         )
     return count, gbit * 1e9
 
@@ -511,7 +511,7 @@ def parse_pcie(text: str) -> Link:
     """The link of "gen4x16". Raises UsageError."""
     match = _PCIE.fullmatch(text.strip())
     if not match:
-        raise UsageError(f"--pcie '{_short(text)}' is no PCIe link: write generation (1 to 6) and lanes like gen4x16")
+        raise UsageError(f"--pcie '{_short(text)}' is not a valid PCIe link: use generation (1 to 6) and lanes, such as gen4x16")
     return gen(int(match[1]), int(match[2]), "--pcie")
 
 
@@ -522,15 +522,15 @@ def parse_gigabytes(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= _MOST_GB:
-        raise UsageError(f"{option} '{_short(text)}' is no rate: write GB/s, a number above 0 and at most {_MOST_GB}")
+        raise UsageError(f"{option} '{_short(text)}' is not a valid rate: use GB/s, a number above 0 and at most {_MOST_GB}")
     return value * 1e9
 
 
 def given_node(gpus: int, given: Given) -> Node:
     """A node of `gpus` GPUs of which only what was typed is known."""
-    none = unknown("the links between the GPUs are not given: say --nvlink GB/s or --pcie gen4x16")
+    none = unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16")
     pcie = given.pcie
-    egress = given.nics or unknown("the NICs are not given: say --nic like 4x100Gb")
+    egress = given.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
     if pcie is None:
         return with_given(Node(gpus, none, egress), given)
     return with_given(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), given)

@@ -174,7 +174,7 @@ def parse(text: str) -> Rates:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of rates is no TOML: {error}") from None
+        raise UsageError(f"the table of rates is not valid TOML: {error}") from None
     if table.pop("schema", None) != 1 or set(table) != set(_ROWS):
         raise UsageError(f"the table of rates must have schema = 1 and the sections {', '.join(_ROWS)}, and no others")
     return Rates(**{section: tuple(_row(section, row) for row in rows) for section, rows in table.items()})

@@ -68,9 +68,9 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
     try:
         told = float((gigabytes_per_s or "0")[:32])
     except ValueError:
-        return PcieLink(), "hwloc's figure is no number"
+        return PcieLink(), "hwloc's figure is not a number"
     if not 0 < told < 1e4:
-        return PcieLink(), "hwloc tells no speed"
+        return PcieLink(), "hwloc has no speed"
     most = next((speed for pattern, speed, _ in _PARTS if pattern.search(part or "")), 128.0)
     fitting = [
         (speed, width) for speed, lane in _LANE.items() for width in _WIDTHS if speed <= most and abs(lane * width / told - 1) < 1e-3
@@ -78,7 +78,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
     if len(fitting) == 1:
         return PcieLink(*fitting[0]), None
     each = " or ".join(f"{speed:g} GT/s x{width}" for speed, width in fitting) or "no PCIe link"
-    return PcieLink(), f"hwloc tells {told:g} GB/s, which is {each}"
+    return PcieLink(), f"hwloc has {told:g} GB/s, which is {each}"
 
 
 def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> Links:
@@ -98,7 +98,7 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
         if gpu != SWITCH:
             counted = _counted(gpu, _sums(gpu, names, row, ends), models.get(gpu))
             links += counted or []
-            doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are no whole number of its links: not counted"]
+            doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are not a multiple of one link: not counted"]
     return Links(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
 
 
@@ -147,7 +147,7 @@ def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
         for b, value in zip(names, row, strict=True)
         if value and a != b and a in ends and b in ends
     }
-    why = "hwloc tells which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too" if paths else None
+    why = "hwloc shows which GPUs xGMI joins, but not the number of links: read the machine's /sys/class/kfd too" if paths else None
     return Links((), paths, why, (doubt,) if doubt else ())
 
 
@@ -447,7 +447,7 @@ def _lists(parts: Devices) -> dict[str, str]:
     """Why lists are empty that lstopo may leave out: without I/O devices it writes none, and filters drop network devices."""
     if not parts.pci:
         return dict.fromkeys(("pci", "gpus", "nics"), "the XML has no PCI devices (lstopo without I/O devices)")
-    return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have been told to leave them out"}
+    return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have left them out"}
 
 
 def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:

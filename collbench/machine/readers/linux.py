@@ -36,7 +36,7 @@ def state(files: Files, addresses: frozenset[str], system: System) -> tuple[Stat
     if types:
         return ("passthrough" if types == {"identity"} else "translating"), None
     told = _told(_words(system.command_line or "", system.cpu_vendor), bool(groups))
-    return told, None if told else f"{_GROUPS} and the kernel's command line do not tell"
+    return told, None if told else f"{_GROUPS} and the kernel's command line do not show it"
 
 
 def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> set[str]:
@@ -270,10 +270,10 @@ def read_system(files: Files, processors: Found) -> tuple[System, dict[str, str]
         virtualization=virtualization, container=container,
     )  # fmt: skip
     reasons = {
-        "system/driver": None if driver else "no NVIDIA or AMD GPU driver tells its version",
+        "system/driver": None if driver else "no NVIDIA or AMD GPU driver reports its version",
         "system/virtualization": why_virtualization,
         "system/container": why_container,
-        "system/dma_buf": "files do not tell whether the GPU driver exports its memory: ask the driver",
+        "system/dma_buf": "files do not show whether the GPU driver exports its memory: run `probe` on the machine",
         "system/peer_memory": None if system.peer_memory is not None else "/sys/module is not there",
         "system/kernel": None if kernel else "/proc/sys/kernel/osrelease and /proc/version are not there",
     }
@@ -403,4 +403,4 @@ def _placeless(devices: Sequence[PciDevice], gpus: Sequence[Gpu]) -> dict[str, s
     """Why the node of a GPU or NIC is unknown; that of virtual functions is nobody's question."""
     paths = [f"pci/{device.address}/numa" for device in devices if device.numa is None and not device.virtual]
     paths += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
-    return dict.fromkeys(paths, "the firmware does not say (numa_node is -1 or absent)")
+    return dict.fromkeys(paths, "the firmware does not report it (numa_node is -1 or absent)")

@@ -253,7 +253,7 @@ def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
             doubts.append(f"{function.address}: its secondary bus {function.buses[1]:02x} does not come after its own: not believed")
     for (_, bus), several in bridges.items():
         if len(several) > 1:
-            doubts.append(f"{' and '.join(several[:4])} both say that bus {bus:02x} is below them: neither is believed")
+            doubts.append(f"{' and '.join(several[:4])} both claim bus {bus:02x}: neither is used")
     return {function.address: above[0] for function in found if len(above := bridges.get(_place(function.address), [])) == 1}
 
 

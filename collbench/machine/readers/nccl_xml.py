@@ -74,7 +74,7 @@ def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDev
     """
     address = pci_address(element.get("busid", ""))
     if not address:
-        raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is no PCI address")
+        raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is not a valid PCI address")
     vendor, device = (whole(element.get(name), 0, 0xFFFE) for name in ("vendor", "device"))
     class_id = whole(element.get("class"), 0, 0xFFFFFF)
     virtual = pci.is_virtual(address, vendor, device, class_id)
@@ -211,7 +211,7 @@ def _rate(speed: str, infiniband: bool) -> tuple[float | None, str]:
         return (None if infiniband else 10e9), "10000 Mb/s is also what NCCL writes for a speed that it could not read"
     if infiniband and megabits == 40000:
         return 32e9, "40000 Mb/s was taken as QDR, 32 Gb/s of data; FDR10 would carry 40"
-    unusual = f"{megabits} Mb/s is no speed that ports have: set by hand, or several ports in one"
+    unusual = f"{megabits} Mb/s is not a speed of one port: set by hand, or the sum of several ports"
     return (_INFINIBAND_DATA.get(megabits, megabits * 1e6) if infiniband else megabits * 1e6), "" if megabits in _RATES else unusual
 
 

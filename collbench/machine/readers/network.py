@@ -146,11 +146,11 @@ def _rate_or_why(place: Place, port: Port) -> tuple[float | None, str | None]:
         return None, "the files hold no rate of this port"
     if falls_back(text) and port.link_layer == "ethernet":
         speed = _speed(place, port.number)
-        return speed, None if speed else f"the kernel prints '{text}' for speeds it cannot name, and the interface tells none"
+        return speed, None if speed else f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
     if falls_back(text) and _NEVER_AT_SDR.match(place.type or ""):
         return None, f"the kernel prints '{text}' for speeds it does not know, and {place.type} does not run at SDR: ask the switch"
     rate = port_rate(text, port.link_layer or "infiniband")
-    return rate, None if rate else f"'{text}' is no rate that a port has"
+    return rate, None if rate else f"'{text}' is not a valid port rate"
 
 
 def _is_down(port: Port) -> bool:
@@ -223,7 +223,7 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
     folder, key, virtual = f"{CLASS}/{name}", printable(name), _why_virtual(files, name)
     function = "" if virtual else _function(files, name)
     if not virtual and not function:
-        notes.unknown[f"nics/{key}/address"] = "the files do not say which PCI device it is on"
+        notes.unknown[f"nics/{key}/address"] = "the files do not show its PCI device"
     kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
     ports = (
         read_port(Place(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
@@ -327,10 +327,10 @@ def _why_none(files: Files, folder: str) -> str | None:
 
 def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> str | None:
     if virtual and virtual not in {"bond", "VLAN"}:
-        return f"virtual ({virtual}): the speed it tells means nothing"
+        return f"virtual ({virtual}): its speed means nothing"
     if state == "down":
         return "the interface is down"
-    return None if rate else "its driver tells no speed"
+    return None if rate else "its driver reports no speed"
 
 
 def _state(files: Files, folder: str) -> str | None:

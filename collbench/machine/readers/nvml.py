@@ -40,7 +40,7 @@ class Session:
         """The answer of one of NVML's functions, or None with its error as the reason of the fact path."""
         answer, why = self.try_to(function, *arguments)
         if why:
-            self.unknown[path] = f"NVML does not tell: {why}"
+            self.unknown[path] = f"NVML does not report it: {why}"
         return answer
 
     def try_to(self, function: str, *arguments: Any) -> tuple[Any, str]:
@@ -83,7 +83,7 @@ def _link(session: Session, key: str, end: str | None, speeds: list[float | None
     if len(told) > 1:
         session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {told[0] / 1e9:g} to {told[-1] / 1e9:g} GB/s")
     if len(told) != 1:
-        why = "the links run at different speeds" if told else "NVML does not tell the speed of an NVLink"
+        why = "the links run at different speeds" if told else "NVML does not report the speed of an NVLink"
         session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why
     return GpuLink(key, end, len(speeds), "nvlink", told[0] if len(told) == 1 else None)
 
@@ -121,7 +121,7 @@ def peer_access(session: Session, handles: Mapping[str, Any]) -> dict[tuple[str,
             if status in _PEER:
                 found[a, b] = _PEER[status]
             elif why:
-                session.unknown[f"peer_access/{a}>{b}"] = f"NVML does not tell: {why}"
+                session.unknown[f"peer_access/{a}>{b}"] = f"NVML does not report it: {why}"
     return found
 
 
@@ -235,7 +235,7 @@ def _clique(session: Session, handle: Any) -> str | None:
 
 def _device(session: Session, address: str, info: Any, model: str | None, handle: Any) -> PciDevice:
     ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's above the vendor's, 16 bits each
-    session.unknown[f"pci/{address}/parent"] = "NVML does not tell the bridge above a GPU"
+    session.unknown[f"pci/{address}/parent"] = "NVML does not report the bridge above a GPU"
     return PciDevice(
         address=address,
         kind="gpu",

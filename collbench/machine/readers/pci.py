@@ -143,7 +143,7 @@ VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "in
 MAKERS: Final[frozenset[int | None]] = frozenset(VENDORS)
 MAKERS_OR_UNNAMED = MAKERS | {None}  # of a source that names no vendor where it means a GPU
 ETHERNET, INFINIBAND, FABRIC = 0x0200, 0x0207, 0x0208  # class and subclass
-VIRTUAL_LINK = "a virtual function's or a hypervisor's bridge's link says nothing"
+VIRTUAL_LINK = "the link of a virtual function, or of a hypervisor's bridge, means nothing"
 
 _DISPLAYS = (0x0300, 0x0302, 0x0380)  # VGA, 3D controller, display controller
 _ACCELERATOR, _PCI_BRIDGE, _BRIDGE_OTHER, _NETWORK = 0x1200, 0x0604, 0x0680, 0x02
@@ -188,11 +188,9 @@ def link_doubt(device: PciDevice) -> str | None:
     """Why its link cannot be as it is told: it runs faster or wider than it can; None where it can be."""
     link = device.link
     if (link.width or 0) > (link.max_width or 32):
-        return f"{device.address}: its link runs on {link.width} lanes, more than the {link.max_width} it is said to have"
+        return f"{device.address}: its link runs on {link.width} lanes, more than its maximum of {link.max_width}"
     if (link.speed_gt_per_s or 0) > (link.max_speed_gt_per_s or 128):
-        return (
-            f"{device.address}: its link runs at {link.speed_gt_per_s:g} GT/s, more than the {link.max_speed_gt_per_s:g} it is said to do"
-        )
+        return f"{device.address}: its link runs at {link.speed_gt_per_s:g} GT/s, more than its maximum of {link.max_speed_gt_per_s:g}"
     return None
 
 

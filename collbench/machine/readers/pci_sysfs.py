@@ -227,9 +227,9 @@ def _impossible(device: PciDevice, address: str, parent: PciDevice | None) -> st
     if parent is None:
         return "which is not listed"
     if parent.class_id is not None and parent.class_id >> 16 != _BRIDGES:
-        return "which is no bridge"
+        return "which is not a bridge"
     below, above = _order(device.address), _order(address)
-    return None if below[0] == above[0] and below[1] > above[1] else "whose bus does not come before its own"
+    return None if below[0] == above[0] and below[1] > above[1] else "which is not on a bus before its own"
 
 
 # GPUs of a Linux machine: PCI functions that a GPU driver lists, or, without such a list, all that are GPUs by class and vendor.
@@ -338,5 +338,5 @@ def _reasons(gpus: Sequence[Gpu], devices: Sequence[PciDevice]) -> dict[str, str
         return {} if devices else {"gpus": "the files show no PCI bus and no GPU driver"}
     nameless = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
     return nameless | {
-        f"gpus/{gpu.key}/memory_bytes": "sysfs does not tell it: nvidia-smi or NVML do" for gpu in gpus if not gpu.memory_bytes
+        f"gpus/{gpu.key}/memory_bytes": "sysfs does not have it; nvidia-smi and NVML do" for gpu in gpus if not gpu.memory_bytes
     }

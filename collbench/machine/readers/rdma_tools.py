@@ -33,6 +33,7 @@ from collbench.machine.readers.rdma import (
     why_software,
 )
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, printable, several, whole
+from collbench.units import plural
 from collbench.untrusted import read_file
 
 # The text of `iblinkinfo`: which host hangs at which switch, how wide and how fast. Its sections list the ports of one node each.
@@ -258,7 +259,7 @@ _NAMED = {"14": "1X FDR", "20": "4X DDR", "56": "4X FDR"}
 _ETHERNET = _PLAIN | {"1", "10", "40", "56"}
 _TWO_MEANINGS = {
     "10": "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know",
-    "40": "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband tells which",
+    "40": "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which",
 }
 
 
@@ -364,12 +365,12 @@ def _rate(text: str, layer: LinkLayer | None) -> tuple[float | None, str]:
     """Data bits/s, and why it is None or doubtful ("" for neither)."""
     if "Gb/sec" in text:
         rate = port_rate(text, layer or "infiniband")
-        return rate, "" if rate else f"'{text}' is no rate that a port has"
+        return rate, "" if rate else f"'{text}' is not a valid port rate"
     if text in _PLAIN or (layer == "ethernet" and text in _ETHERNET):
         return int(text) * 1e9, "10 is also printed for a speed that the kernel does not know" if text == "10" else ""
     if layer != "ethernet" and text in _NAMED:
         return port_rate(f"{text} Gb/sec ({_NAMED[text]})"), ""
-    return None, _TWO_MEANINGS.get(text) or f"'{text}' is no rate that a port has"
+    return None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
 
 
 IBSTAT = Reader(IBSTAT_KIND, looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=starts_ibstat)
@@ -509,7 +510,7 @@ def _rate_text(lines: Mapping[str, str]) -> str | None:
 def _why_no_rate(lines: Mapping[str, str]) -> str:
     if "active_speed" not in lines:
         return "ibv_devinfo prints the speed only with -v"
-    return f"'{printable(lines.get('active_width', ''), 30)}' at '{printable(lines['active_speed'], 40)}' is no rate that a port has"
+    return f"'{printable(lines.get('active_width', ''), 30)}' at '{printable(lines['active_speed'], 40)}' is not a valid port rate"
 
 
 IBV_DEVINFO = Reader(IBV_DEVINFO_KIND, looks_like_ibv_devinfo, read_ibv_devinfo, lists=frozenset({"nics"}), starts=starts_ibv_devinfo)
@@ -588,11 +589,11 @@ class _Found:
     def doubts(self) -> Iterator[str]:
         """Of what was left out."""
         if self.odd:
-            yield f"{KIND}: what {'a line says of its port' if self.odd == 1 else f'{self.odd} lines say of their ports'} could not be read"
+            yield f"{KIND}: {plural(self.odd, 'line')} could not be read"
         if self.against:
             guid, port = self.against[0]
             more = f" and {len(self.against) - 1} more" if len(self.against) > 1 else ""
-            yield f"{KIND}: two cables are told of {guid} port {port}{more}: the first was taken"
+            yield f"{KIND}: {guid} port {port}{more} is listed with two cables: the first is used"
 
     def _known(self, guid: str, kind: str, description: str) -> str:
         full = guid.lower().zfill(16)

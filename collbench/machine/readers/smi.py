@@ -218,7 +218,7 @@ def _add_link(status: _Status | None, line: str, name: str) -> None:
     speed = float(match[3]) if match and match[3] else None
     if not match or not status or int(match[1]) in status.links or (speed is not None and not 0 < speed <= _MOST_GB_PER_S):
         raise Unreadable(
-            f"{printable(name)}: the line {printable(line.strip(), 60)!r} is no NVLink's status: save `nvidia-smi nvlink -s` again"
+            f"{printable(name)}: the line {printable(line.strip(), 60)!r} is not an NVLink status: save `nvidia-smi nvlink -s` again"
         )
     status.links[int(match[1])] = speed
 
@@ -270,7 +270,7 @@ ROCM_KIND = "rocm-smi --showtopo"
 _SECTION = re.compile(r"^=+\s*(.*?)\s*=+\s*$")
 _ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
 _NUMA = re.compile(r"^GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)\s*$")
-_ROCM_UNCOUNTED = "rocm-smi tells which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too"
+_ROCM_UNCOUNTED = "rocm-smi shows which GPUs xGMI joins, but not the number of links: read the machine's /sys/class/kfd too"
 
 
 def looks_like_rocm(text: str, name: str) -> bool:
@@ -582,7 +582,7 @@ def _paths(table: Table, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str],
             if word:
                 paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
             if word != back and a in table.rows and b in table.rows and a < b:
-                doubts.append(f"the matrix says {word} from {keys[a]} to {keys[b]} and {back} back")
+                doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
     return paths, doubts
 
 
@@ -651,7 +651,7 @@ def _why(table: Table, gpu: str, affinity: Mapping[str, str]) -> str:
         return "its row is missing"
     if "NUMA Affinity" not in table.affinities:
         cpus = affinity.get("CPU Affinity", "")
-        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'not told'}"
+        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'unknown'}"
     told = affinity.get("NUMA Affinity", "")
     return f"its NUMA Affinity is {printable(told, 40)}" if told else "its NUMA Affinity is empty, as in a container"
 

@@ -61,7 +61,7 @@ def _rate(interface: Mapping[str, Any]) -> str:
         return f"{gigabits(shaped)} (traffic shaper)"
     if speed is not None and known(speed):
         return gigabits(speed)
-    return f"unknown ({safe(virtual)} has no speed of its own)" if isinstance(virtual, str) else "unknown (the kernel does not tell it)"
+    return f"unknown ({safe(virtual)} has no speed of its own)" if isinstance(virtual, str) else "unknown (the kernel does not report it)"
 
 
 # The machines that runs were made on, equal ones once.
@@ -102,7 +102,7 @@ def kinds_of(runs: Sequence[Run]) -> tuple[list[Kind], list[str]]:
 def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
     """A machine of topology.json with all its hosts, and only the first one made of it. Raises Unreadable."""
     if not isinstance(entry, dict):
-        raise Unreadable(f"{name} lists a machine that is none: `collbench probe --format json` writes one that can be read")
+        raise Unreadable(f"{name} lists something that is not a machine: write it again with `collbench probe --format json`")
     hosts = entry.get("hostnames") or [entry.get("hostname")]
     names = [host for host in hosts if isinstance(host, str)] if isinstance(hosts, list) else []
     one = {**entry, "hostnames": names[:1]} if names else {key: value for key, value in entry.items() if key != "hostnames"}
@@ -163,7 +163,7 @@ def section(material: Material) -> Section | None:
 
 def _texts(kinds: Sequence[Kind]) -> Iterator[str]:
     if not kinds:
-        yield "The runs hold no probe of their machines: there is no drawing, and no link can be marked."
+        yield "The runs have no probe of their machines, so nothing is drawn."
     if len(kinds) > _MOST_DRAWN:
         rest = kinds[_MOST_DRAWN:]
         hosts = sum(len(kind.hosts) for kind in rest)
