@@ -2,8 +2,8 @@
 
 X the part itself · NVk, XGk k NVLink or xGMI links · PIX at most one PCIe switch · PXB several switches · PHB a host bridge ·
 NODE between host bridges of one NUMA node · SYS between NUMA nodes ·
-PCIE, XGMI what AMD's tools say, which name the kind of link alone. Source of the words: the legend which `nvidia-smi topo -m` prints.
-A source that leaves root ports out (NCCL's XML) cannot tell PHB from NODE: there PHB stands for both, as in NCCL.
+PCIE, XGMI what AMD's tools report, which name the kind of link alone. Source of the words: the legend which `nvidia-smi topo -m` prints.
+A source that leaves root ports out (NCCL's XML) cannot distinguish PHB from NODE: there PHB means both, as in NCCL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
-ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not tell
+ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not show
 _BRIDGES = frozenset({"switch", "bridge", "root"})
 _DEEPEST = 256  # buses in a PCI domain
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
@@ -239,7 +239,7 @@ BEST_FIRST: tuple[State, ...] = ("proven used", "capable, not used", "capable; u
 _UNCHECKED: State = "capable; use not checked"
 _POWER = ("ppc64le", "ppc64")
 _ARM = ("aarch64", "arm64")  # as the kernel and as NCCL write it
-DMA_BUF_KERNEL = (5, 12)  # the first whose verbs take dma-buf memory
+DMA_BUF_KERNEL = (5, 12)  # the first with verbs that take dma-buf memory
 _MODULES = {
     "nvidia": frozenset({"nvidia_peermem", "nv_peer_mem", "nv_mem", "nv_mem_nc", "efa_nv_peermem"}),
     "amd": frozenset({"amdkfd"}),
@@ -261,7 +261,7 @@ def capability(
     """What is known of GPUDirect RDMA between a GPU and a NIC.
 
     proof       what shows it in use (NCCL's lines)
-    refusal     what says that NCCL found it impossible, whatever modules are loaded
+    refusal     the evidence that NCCL found it impossible, even if modules are loaded
     distances   of the machine, to build them once for many pairs
     """
     if proof:
@@ -283,7 +283,7 @@ def not_used(found: Capability, why: str) -> Capability:
 
 
 def may_use_c2c(system: System, gpu: Gpu) -> bool:
-    """Whether C2C may join the GPU to its CPU. NCCL then reaches NICs of that CPU directly, whatever the PCIe distance."""
+    """Whether C2C may join the GPU to its CPU. NCCL then reaches NICs of that CPU directly, at any PCIe distance."""
     by_memory = gpu.memory_numa is not None and system.architecture not in _POWER  # there NVLink makes it so
     coherent = by_memory or bool(gpu.c2c_links) or is_with_cpu(gpu.model)
     return gpu.vendor in (None, "nvidia") and (coherent or system.architecture in _ARM)
@@ -331,7 +331,7 @@ def _modules(system: System, gpu: Gpu) -> Capability | None:
 
 
 def _dma_buf(system: System) -> Capability:
-    """The second way, and what is said when there is neither."""
+    """The second way, and what is reported when there is neither."""
     module = "no peer-memory module for this GPU is loaded" if system.peer_memory is not None else "peer-memory modules were not looked at"
     version = _version(system.kernel)
     old = version is not None and version < DMA_BUF_KERNEL

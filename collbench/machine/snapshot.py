@@ -1,6 +1,6 @@
 """A machine as plain JSON and back, without loss; what comes from elsewhere is checked, field by field, before it is believed.
 
-A mapping whose keys are pairs is a list of [a, b, value]. Everything else has the names of `model`.
+A mapping with pairs as keys is a list of [a, b, value]. Everything else has the names of `model`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collbench.machine.model import Gpu, Machine, Nic, Port
 from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
-ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
-# Fields that documents of earlier releases lack, with the value that says nothing.
+ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines reports beyond the machine itself
+# Fields that documents of earlier releases lack, with the value that means nothing.
 LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
     "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
@@ -61,8 +61,8 @@ def from_json(data: object) -> Machine:
 def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     """A cluster, equal machines once: `{"schema": 1, "machines": [{"hostnames": [...], …machine}]}`.
 
-    Machines are equal when only what no two machines share tells them apart: host name, serial numbers, addresses in the
-    fabric and error counters. Those are null where one entry stands for several machines; its amounts of memory are the first one's,
+    Machines are equal when they differ only in host name, serial numbers, addresses in the
+    fabric and error counters. Those are null where one entry describes several machines; its amounts of memory are the first one's,
     of which the others have some KiB more or less.
     """
     groups: dict[str, list[Machine]] = {}

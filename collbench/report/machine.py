@@ -1,4 +1,4 @@
-"""The parts of a machine in words, for the tree, the picture and the lists. Unknown is said as "unknown (reason)"."""
+"""The parts of a machine in words, for the tree, the picture and the lists. Unknown is shown as "unknown (reason)"."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def port_rate(port: Port) -> str:
 
 
 def port_text(port: Port) -> str:
-    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that says another number."""
+    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that reports another number."""
     mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
     printed = f" [{_printed(port)}]" if port.rate_text else ""
     manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
@@ -168,7 +168,7 @@ def c2c_text(gpu: Gpu) -> str:
 def links_text(machine: Machine, gpu: Gpu) -> str:
     """ "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
 
-    "" where no source tells of links.
+    "" where no source lists links.
     """
     links = [link for link in machine.gpu_links if link.a == gpu.key and link.count > 0]
     off = f", {gpu.links_off} off" if gpu.links_off else ""
@@ -200,7 +200,7 @@ def _far_end(link: GpuLink, names: dict[str, str]) -> str:
 
 
 def numa_text(node: NumaNode | None, machine: Machine) -> str:
-    """Return "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts whose node is unknown."""
+    """Return "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts with unknown node."""
     name, *about = numa_facts(node, machine)
     return f"{name}: {', '.join(about)}" if about else name
 
@@ -215,7 +215,7 @@ def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
 
 
 def switch_text(device: PciDevice) -> str:
-    """ "PCIe switch 0000:16:00.0, Gen5 x16 up"; what a hypervisor made up says so."""
+    """ "PCIe switch 0000:16:00.0, Gen5 x16 up"; a bridge made up by a hypervisor is marked."""
     word = {"switch": "PCIe switch", "root": "PCIe root"}.get(device.kind, "PCIe bridge")
     name = f" {safe(device.name)}" if device.name else ""
     made_up = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
@@ -263,9 +263,9 @@ def _pcie(speed: float | None, width: int | None) -> str:
     return " ".join(part for part in (text, lanes) if part)
 
 
-# Distances between all GPUs and NICs as a table like `nvidia-smi topo -m` prints, from whatever source the machine was read.
+# Distances between all GPUs and NICs as a table like `nvidia-smi topo -m` prints, from any source the machine was read.
 
-MOST_PARTS = 128  # a table of more is no table for people, and its cost is quadratic
+MOST_PARTS = 128  # a table of more cannot be read, and its cost is quadratic
 UNKNOWN = "?"
 _NOTHING = "–"
 _LEGEND = (
@@ -287,7 +287,7 @@ def matrix_lines(machine: Machine) -> Iterator[Line]:
     everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     parts = everything[:MOST_PARTS]
     if not parts:
-        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: fewer than two parts, so there are no distances")
+        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: no distances, since fewer than two parts are known")
         return
     distances = Distances(machine)
     names = _names(parts)
@@ -337,7 +337,7 @@ def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cells:
 
 
 def _reasons(distances: Distances, parts: list[Gpu | Nic], cells: list[list[str]]) -> list[str]:
-    """Why paths are unknown: of each part one, so that one thing that is missing is not told for every pair."""
+    """Why paths are unknown: of each part one, so that one thing that is missing is not repeated for every pair."""
     whys: dict[str, None] = {}
     for row, found in zip(parts, cells, strict=True):
         column = found.index(UNKNOWN) if UNKNOWN in found else None
@@ -362,7 +362,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A NUMA node with its parts; None for parts whose node is unknown."""
+    """A NUMA node with its parts; None for parts with unknown node."""
 
     node: NumaNode | None
     below: tuple[Switch | Part, ...]
@@ -374,7 +374,7 @@ class Domain:
 
 
 def arrange(machine: Machine, distances: Distances) -> list[Domain]:
-    """The NUMA nodes in their order, then the place of parts whose node is unknown, where there are any. Virtual NICs are left out."""
+    """The NUMA nodes in their order, then the place of parts with unknown node, where there are any. Virtual NICs are left out."""
     parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
     known = {node.id: node for node in machine.numa_nodes}
@@ -429,7 +429,7 @@ def _parts(below: tuple[Switch | Part, ...]) -> list[Part]:
     return found
 
 
-# What is unknown of a machine, and what its sources say differently, in people's words: "MTU of mlx5_0: sysfs does not hold it".
+# What is unknown of a machine, and what its sources report differently, in people's words: "MTU of mlx5_0: sysfs does not hold it".
 
 _MOST_PARTS = 8
 _FACTS = {
@@ -489,13 +489,13 @@ _FACTS = {
     "virtualization": "virtual machine or not",
     "width": "PCIe lanes",
 }
-# Lists: the headline tells of parts, distances follow from the PCI tree, and cables and peer access are read on request.
+# Lists: the headline lists parts, distances follow from the PCI tree, and cables and peer access are read on request.
 _ELSEWHERE = frozenset({"gpus", "nics", "pci", "fabric", "paths", "peer_access"})
-_OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # nobody misses them on a machine without GPUs
+_OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # not needed on a machine without GPUs
 
 
 def unknown_lines(machine: Machine) -> Iterator[str]:
-    """ "facts of parts: reason", each reason once; not what the tree tells where it is missing, nor what matters to no part drawn."""
+    """ "facts of parts: reason", each reason once; not what the tree shows where it is missing, nor what matters to no part drawn."""
     names = _names_probe_unknown(machine)
     nics, addresses = {nic.key: nic for nic in machine.nics}, {part.address for part in _parts_probe_unknown(machine)}
     facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
@@ -528,7 +528,7 @@ def _parts_probe_unknown(machine: Machine) -> list[Gpu | Nic]:
 
 
 def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
-    """A fact in words and whose it is ("" for the machine's own)."""
+    """A fact as text and its owner ("" for the machine's own)."""
     head, *rest = path.split("/")
     if head == "system" and rest:
         return _word(rest[-1]), ""
@@ -591,7 +591,7 @@ def tree_lines(machine: Machine) -> Iterator[Line]:
 
 
 def title(machine: Machine, name: str | None = None) -> str:
-    """What somebody wants to know first: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
+    """The headline of a machine: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
     return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
 
 
@@ -633,7 +633,7 @@ class PartText:
     """A part of a machine as text.
 
     kind, name   "GPU", "0"
-    facts        what stands in the same line: its address, model, PCIe link
+    facts        what is in the same line: its address, model, PCIe link
     lines        the lines below: its links, its ports
     """
 
@@ -708,7 +708,7 @@ def _possible(device: PciDevice, distances: Distances) -> PcieLink:
 
 
 def _virtual(machine: Machine) -> list[str]:
-    """Interfaces that are no port of the machine: those whose speed is nobody's, and those that other ports carry."""
+    """Interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
     kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
     for nic in (nic for nic in machine.nics if nic.virtual is not None):
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
@@ -757,14 +757,14 @@ def _section(title: str, texts: Iterable[str]) -> list[Line]:
 # Several machines on one screen: how many, how they differ, one tree of each common kind, and what is odd at the others.
 
 _MOST_TREES = 3
-_COMMON = 0.1  # of all machines; a kind that is rarer is told by what is odd at it
+_COMMON = 0.1  # of all machines; a kind that is rarer is described by what is odd at it
 _MOST_ODD = 8  # kinds
 _PROBE_CLUSTER_MOST_PARTS = 4  # of one kind
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Machines whose trees read the same; `lines` is the first one's without its title."""
+    """Machines with equal trees; `lines` is the first one's without its title."""
 
     lines: tuple[Line, ...]
     machines: list[Machine]
@@ -802,7 +802,7 @@ def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]
 
 
 def _equal(machines: Sequence[Machine]) -> list[list[Machine]]:
-    """Machines that only their names tell apart, together."""
+    """Machines that differ only in their names, together."""
     by_name = {machine.hostname: machine for machine in machines}
     if len(by_name) < len(machines):
         return [[machine] for machine in machines]
@@ -862,9 +862,9 @@ def probe_text(
 
 
 def document(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
-    """The JSON document; `topology.snapshot.machines_of` reads it back. What is unknown is null, as is what is no finite number.
+    """The JSON document; `topology.snapshot.machines_of` reads it back. What is unknown is null, as is what is not a finite number.
 
-    Findings between machines stand with the first one.
+    Findings between machines are listed with the first one.
     """
     names = {machine.hostname for machine in machines}
     entries = []

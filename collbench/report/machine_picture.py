@@ -1,6 +1,6 @@
 """A machine as a picture (SVG): NUMA nodes with their switches, GPUs and NICs; lines as wide as their links are fast.
 
-What is slower than it could be, or down, is dashed or hatched and says so in words: colour alone tells nothing.
+What is slower than it could be, or down, is dashed or hatched and has the reason as text: colour alone has no meaning.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from collbench.report.machine import (
     system_text,
 )
 
-# Where everything of the machine's picture stands: pixels for NUMA nodes, switches, GPUs and NICs. Nothing is drawn here.
+# The places of everything of the machine's picture: pixels for NUMA nodes, switches, GPUs and NICs. Nothing is drawn here.
 #
 # Top to bottom: the NUMA node, switches above other switches, NICs, switches, GPUs. GPUs are so at the bottom, where their own links are.
 
@@ -197,7 +197,7 @@ def _width(each: Switch | Part) -> float:
 
 
 def _depth(below: tuple[Switch | Part, ...]) -> int:
-    """How many rows of switches stand above other switches."""
+    """How many rows of switches are above other switches."""
     inner = [_depth(each.below) for each in below if isinstance(each, Switch)]
     nested = [1 + depth for each, depth in zip((each for each in below if isinstance(each, Switch)), inner, strict=True)
               if any(isinstance(part, Switch) for part in each.below)]  # fmt: skip
@@ -309,7 +309,7 @@ _GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16, 
 
 
 def gpu_links(machine: Machine, plan: Plan, limiting: frozenset[str]) -> tuple[list[str], float]:
-    """What is drawn below the GPUs, and where that ends. Links whose far end is unknown are a sentence."""
+    """What is drawn below the GPUs, and where that ends. Links with unknown far end are a sentence."""
     boxes = {part.key: box for part, box in plan.parts if isinstance(part, Gpu)}
     links = [link for link in machine.gpu_links if link.a in boxes and link.count > 0]
     to_switch = [link for link in links if link.b == SWITCH]
@@ -450,7 +450,7 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     """The machine as one SVG document.
 
     `limiting` marks what limits: NICs by name (their ports), PCIe links by the address of the device below them (of a GPU its key),
-    GPU links by `GpuLink.key`. Of a machine with more than 96 GPUs and NICs the first ones are drawn, and it says so.
+    GPU links by `GpuLink.key`. Of a machine with more than 96 GPUs and NICs the first ones are drawn, with a note.
     """
     distances = Distances(machine)
     drawn = first_parts(machine, MOST_PARTS)

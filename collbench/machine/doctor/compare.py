@@ -30,7 +30,7 @@ def models(views: Sequence[View]) -> Iterator[Finding]:
     """CB2607: nodes with other models of GPUs."""
 
     def shown(view: View) -> str | None:
-        found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver says NVIDIA
+        found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver has the prefix
         return listed(sorted(found)) if found and "" not in found else None
 
     yield from _odd(
@@ -76,7 +76,7 @@ def firmware(views: Sequence[View]) -> Iterator[Finding]:
 
 
 def mtus(views: Sequence[View]) -> Iterator[Finding]:
-    """CB2606: nodes whose RDMA ports use another MTU."""
+    """CB2606: nodes with RDMA ports that use another MTU."""
 
     def shown(view: View) -> str | None:
         found = {port.mtu_bytes for nic in view.rdma for port in nic.ports if not is_down(port)}
@@ -241,7 +241,7 @@ def _same_card(one: PciDevice, other: PciDevice) -> bool:
 
 
 def _lost(device: PciDevice, then: PciDevice) -> str:
-    """What the link has lost; an idle GPU lowers its speed, so that is no loss."""
+    """What the link has lost; an idle GPU lowers its speed, which is not a loss."""
     now, was = device.link, then.link
     if now.width and was.width and now.width < was.width:
         return f"x{now.width} now, x{was.width} then"

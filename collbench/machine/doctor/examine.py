@@ -11,7 +11,7 @@ from collbench.machine.lists import known_none
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
 
-# What the rules could look at and what not: no finding about a thing that nobody read proves nothing.
+# What the rules could look at and what not: no finding about a thing that was not read proves nothing.
 
 
 def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
@@ -27,7 +27,7 @@ def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
 
 
 def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
-    """What no source told, each with how to get it; of several machines also on how many."""
+    """What no source has, each with how to get it; of several machines also on how many."""
     views = [View(machine) for machine in machines]
     found: dict[str, int] = {}
     for view in views:
@@ -121,7 +121,7 @@ LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
-    """What is wrong with the machines of a job, worst first; a rule without the facts it needs accuses nobody.
+    """What is wrong with the machines of a job, worst first; a rule without the facts it needs reports nothing.
 
     good: snapshots of when they were. Raises UsageError for a machine that none of several is of.
     """

@@ -1,4 +1,4 @@
-"""A finding, and the order in which findings are told."""
+"""A finding, and the order in which findings are shown."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.peak.rates import pcie
 from collbench.machine.readers.text import printable
 
-# The page of each code (pages.toml): what it means, how to check it by hand, what to do, and where that stands.
+# The page of each code (pages.toml): what it means, how to check it by hand, what to do, and its sources.
 
 _FILE = Path(__file__).with_name("pages.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What is told of a code. `sources` are URLs."""
+    """The page of a code. `sources` are URLs."""
 
     code: str
     title: str
@@ -118,7 +118,7 @@ class View:
 
     @cached_property
     def virtual_machine(self) -> bool | None:
-        """Whether a hypervisor shows the devices; None when nothing tells."""
+        """Whether a hypervisor shows the devices; None when unknown."""
         if self.machine.system.virtualization is not None:
             return self.machine.system.virtualization != ""
         return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
@@ -138,12 +138,12 @@ class View:
 
     @cached_property
     def usable(self) -> tuple[Nic, ...]:
-        """The real RDMA devices that no source says are down."""
+        """The real RDMA devices that no source reports are down."""
         return tuple(nic for nic in self.rdma if not nic.ports or any(not is_down(port) for port in nic.ports))
 
     @cached_property
     def endpoints(self) -> tuple[PciDevice, ...]:
-        """The PCI functions whose bytes collectives move: GPUs, and NICs faster than a board's gigabit ports."""
+        """The PCI functions that collectives use: GPUs, and NICs faster than a board's gigabit ports."""
         return tuple(device for device in self.machine.pci if _matters(device))
 
     def path_to(self, address: str) -> tuple[PciDevice, ...]:
@@ -188,7 +188,7 @@ def same_host(host: str, hostname: str | None) -> bool:
 
 
 def is_down(port: Port) -> bool:
-    """A source says that nothing passes the port; "init" and "armed" wait for a subnet manager and are no use either."""
+    """A source reports that nothing passes the port; "init" and "armed" wait for a subnet manager and carry no data either."""
     return port.state in {"down", "init", "armed"} or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
 
 

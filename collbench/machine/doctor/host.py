@@ -1,4 +1,4 @@
-"""CB24xx, the host: shared memory, NUMA nodes that nobody knows; and what a source says that should not be relied on."""
+"""CB24xx, the host: shared memory, unknown NUMA nodes, and unreliable values of sources."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue
 
 
 def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], root: Path) -> Iterator[Finding]:
-    """CB2805: NCCL_IB_GID_INDEX names no RoCE v2 address on ports that speak RoCE."""
+    """CB2805: NCCL_IB_GID_INDEX names no RoCE v2 address on RoCE ports."""
     given = configured.get("NCCL_IB_GID_INDEX")
     if given is None or not given.value.strip().isdigit():
         return
@@ -81,7 +81,7 @@ def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], r
 
 
 def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2806: Slurm places jobs without knowing the switches. Where scontrol is missing or does not answer, nothing is said."""
+    """CB2806: Slurm places jobs without knowing the switches. Where scontrol is missing or does not answer, nothing is reported."""
     plugin = _slurm_topology(env)
     if plugin in _NO_TOPOLOGY:
         yield Finding(
@@ -202,7 +202,7 @@ def _version(package: str, path: Sequence[str]) -> str | None:
 
 
 def _failure(program: str, env: Mapping[str, str]) -> str | None:
-    """What this Python says on stderr where the program fails; None where it does not, or has not ended in time."""
+    """What this Python reports on stderr where the program fails; None where it does not, or has not ended in time."""
     try:
         line = [sys.executable, "-P", "-c", program]
         done = subprocess.run(
@@ -218,7 +218,7 @@ _MOST_DOUBTS = 10
 
 
 def small_shm(view: View) -> Iterator[Finding]:
-    """CB2401: less than 1 GiB of /dev/shm; Docker gives 64 MiB unless told otherwise."""
+    """CB2401: less than 1 GiB of /dev/shm; Docker gives 64 MiB by default."""
     size = view.machine.system.shm_bytes
     if size is None or size >= _LEAST_SHM:
         return
@@ -245,7 +245,7 @@ def numa_unknown(view: View) -> Iterator[Finding]:
 
 
 def doubts(view: View) -> Iterator[Finding]:
-    """CB2403: what a source says and should not be relied on."""
+    """CB2403: unreliable values of a source."""
     for text in view.machine.doubts[:_MOST_DOUBTS]:
         yield _doubt(view, "CB2403", text, f"sources: {listed(view.machine.sources)}")
     if len(view.machine.doubts) > _MOST_DOUBTS:
@@ -254,7 +254,7 @@ def doubts(view: View) -> Iterator[Finding]:
 
 
 def disagreements(view: View) -> Iterator[Finding]:
-    """CB2404: sources that say different things of one fact."""
+    """CB2404: sources that report different things of one fact."""
     all_of_them = view.machine.disagreements
     for each in all_of_them[:_MOST_DOUBTS]:
         yield _doubt(view, "CB2404", f"{each.path}: {each.taken} or {each.other}?", f"{each.taken_from} (taken) and {each.other_from}")

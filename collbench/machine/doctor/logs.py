@@ -469,7 +469,7 @@ def _has_multicast(architecture: str | None, model: str | None) -> bool:
 
 
 def _hosts_of_one_domain(log: NcclLog) -> list[str]:
-    """The largest group of hosts whose GPUs report the same NVLink domain and clique."""
+    """The largest group of hosts with GPUs that report the same NVLink domain and clique."""
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for host, fact in log.startup:
         if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):

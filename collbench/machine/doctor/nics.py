@@ -11,7 +11,7 @@ from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_
 from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 
-# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, which nobody tells.
+# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, at an unknown time.
 
 _ERRORS = (
     "symbol_error",
@@ -52,7 +52,7 @@ def losses(view: View) -> Iterator[Finding]:
 
 
 def congestion(view: View) -> Iterator[Finding]:
-    """CB2224: RoCE was told to slow down very often. Some of it is how congestion control works."""
+    """CB2224: RoCE had to slow down very often. Some of it is how congestion control works."""
     remedy = f"look for many senders to one receiver, and for ECN thresholds that are too low on the switches; {_TWICE}"
     yield from _counted(
         view, "CB2224", "note", what="congestion was signalled very often on", names=_CONGESTION, many=_MUCH_CONGESTION, remedy=remedy
@@ -86,7 +86,7 @@ def _counted(view: View, code: str, severity: Severity, *, what: str, names: Seq
         yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
 
 
-_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: nobody changes a slot for that
+_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: not worth another slot
 _ROCE_MTU = 2048  # what a 1500 byte frame cannot hold
 _ETHERNET_MTU = 1500
 _FAST = 25e9

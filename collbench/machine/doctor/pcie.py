@@ -77,7 +77,7 @@ def slot_limits(view: View) -> Iterator[Finding]:
 
 
 def idle(view: View) -> Iterator[Finding]:
-    """CB2104: GPUs whose link reads 2.5 GT/s, as it does when they have nothing to do."""
+    """CB2104: GPUs with a link that reads 2.5 GT/s, as it does when they have nothing to do."""
     wires = [wire for wire in _wires(view) if wire.only_gpus and wire.speed[0] == _IDLE and (wire.speed[1] or 0) > _IDLE]
     if wires:
         names = listed([view.name(wire.device.address) for wire in wires])
@@ -154,9 +154,9 @@ def _wires(view: View) -> list[_Wire]:
 
 
 def _severity(view: View, wire: _Wire) -> Severity:
-    """A NIC whose wire is slower than what is left of its link loses nothing yet; without the port's limits the slot may be the reason.
+    """A NIC loses nothing while its ports are slower than its link; without the port's limits the slot may be the reason.
 
-    Beside the only GPU of a machine there is no sibling to compare: laptops and small boards wire fewer lanes than both ends claim.
+    Beside the only GPU of a machine no other GPU can be compared: laptops and small boards wire fewer lanes than both ends claim.
     """
     lone = wire.only_gpus and sum(each.kind == "gpu" for each in view.endpoints) == 1
     if lone or not wire.both_ends or (wire.device.kind == "nic" and _enough(view, wire.device)):
@@ -200,7 +200,7 @@ def _figure(value: float | None) -> str:
 
 
 def _redirecting(view: View) -> list[PciDevice]:
-    """Ports with ACS on that stand between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
+    """Ports with ACS on between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
     below: dict[str | None, set[str]] = {}  # bridge -> cards; None: all of the machine
     ports: dict[str, PciDevice] = {}
     for endpoint in view.endpoints:

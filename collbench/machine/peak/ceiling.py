@@ -25,7 +25,7 @@ class Ceiling:
     model         "ring" or "bound"
     source        where the figure comes from: "measured before the first case", "tc qdisc on eth0", "--ceiling"
     low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
-    disturbed     a measured reference whose repetitions did not agree: it gives no percentage
+    disturbed     the repetitions of a measured reference did not agree: it gives no percentage
     limited_by_parts   the links of `limited_by`; empty where no link limits, and in rows stored by earlier versions
     """
 
@@ -91,7 +91,7 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 #
 # What an operation costs the rank that has most to do, in copies of its size S (nccl-tests' size), where a byte passes from rank to rank
 # by one copy; its own part, (1/n)·S, is copied as well unless it is in place, and is not in the busbw. So 100 % is reached in place.
-#     broadcast, sendrecv                S copied by whoever receives; along a chain all receive at once
+#     broadcast, sendrecv                S copied by the receiver; along a chain all receive at once
 #     allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
 #     alltoallv                          at most S copied by the busiest rank
 #     gather, scatter                    (n-1)/n·S copied at the root, which alone has work; where the others copy for it, each its S/n at
@@ -102,7 +102,7 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 #     allreduce                          both of the last but one kind: (n-1)/n·S summed, and as much copied
 # Libraries that pass bytes through a shared segment copy twice, one rank in and one out of it, in turns or at the same time.
 #
-# A reference is no bound. It is measured with all ranks at it, so an operation in which one rank works while the others wait (gather of
+# A reference is not a bound. It is measured with all ranks at it, so an operation in which one rank works while the others wait (gather of
 # two ranks) has more of the memory for itself: up to 1.8 times on two cores. And what keeps data in cache may pass it, too.
 
 _SOURCE = "measured by all ranks of the host at once, before the first cell"

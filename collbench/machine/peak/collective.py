@@ -31,7 +31,7 @@ OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate says why there is none.
+    """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate has the reason.
 
     ring          what a ring on the slowest link reaches
     bound         what no algorithm can pass
@@ -68,7 +68,7 @@ def ceilings(operation: str, cluster: Job) -> Ceilings:
 
 
 def like(operation: str) -> str:
-    """The operation whose ceilings are this one's, too; mostly itself."""
+    """The operation with the same ceilings; mostly itself."""
     return _LIKE.get(operation, operation)
 
 
@@ -186,14 +186,14 @@ def _of_singles(operation: str, job: Job) -> Least:
 
 
 def _with_nvls(job: Job, node: Node, side: Side) -> Least:
-    """A GPU whose switch adds sends S, and the sum of its part for the multicast: S(1 + 1/g); one without sends S. NICs carry theirs."""
+    """A GPU with a switch that adds sends S, and the sum of its part for the multicast: S(1 + 1/g); another sends S. NICs carry theirs."""
     nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
     inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
     return Least(1 / (inside + nics), replace(side, links=_adding(side.links)) if node.nvls else side)
 
 
 def _adding(links: Sequence[Link]) -> tuple[Link, ...]:
-    """The links with those of GPUs marked as such whose switches add."""
+    """The links, those of GPUs marked as having switches that add."""
     return tuple(link.under(nvls=True) if isinstance(link.part, GpuLinkLimit) else link for link in links)
 
 
@@ -261,7 +261,7 @@ def percents(measured: float | None, found: Ceilings) -> tuple[float | None, flo
 
 
 def headline(measured: float | None, found: Ceilings) -> str:
-    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, whatever the rate is."""
+    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, for any rate."""
     model, ceiling = chosen(measured, found)
     if ceiling is None or ceiling.bytes_per_s is None:
         why = ceiling.limited_by if ceiling else "this operation moves no bytes"

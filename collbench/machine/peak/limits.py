@@ -18,7 +18,7 @@ class LimitPart(Fact, frozen=True, kw_only=True, omit_defaults=True):
     gpus         the links of so many GPUs together
     nodes        the links of each of so many nodes, which one NVLink domain joins
     fabric       the fabric carries the rate divided by this (--oversubscription)
-    shared_by    so many flows share it: `sharing` says of what kind
+    shared_by    so many flows share it: `sharing` is their kind
     host         the node, where the nodes of a job differ
     """
 

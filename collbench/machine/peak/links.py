@@ -42,7 +42,7 @@ class Link:
 
     @classmethod
     def of(cls, bytes_per_s: float, part: Limit, source: str = COUNTED, nccl: float | None = None, library: str = NCCL) -> Link:
-        """Return a link whose name is the text of `part`."""
+        """Return a link with the text of `part` as its name."""
         return cls(bytes_per_s, part.render(), source, nccl, library, part)
 
     @property
@@ -263,7 +263,7 @@ def links_per_gpu(machine: Machine) -> dict[str, Link]:
 
 
 def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
-    """Why nobody knows whether these GPUs have links among them; None when a source that would have counted them was read."""
+    """Why it is unknown whether these GPUs have links among them; None when a source that would have counted them was read."""
     chosen = set(keys)
     between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
     if machine.gpu_links:
@@ -277,7 +277,7 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
 
 
 def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
-    """The GPUs that no source counts links of, when others have a switch or far ends that nobody told."""
+    """The GPUs that no source counts links of, when others have a switch or far ends that are unknown."""
     told = {end for link in machine.gpu_links for end in (link.a, link.b)}
     elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
     return [key for key in keys if key not in told] if elsewhere else []
@@ -353,7 +353,7 @@ def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], cho
 
 
 def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bool:
-    """Links whose far end no source tells: taken as a switch's, but not those of cards that have bridges to one other card."""
+    """Links with a far end that no source shows: taken as a switch's, but not those of cards that have bridges to one other card."""
     model = gpu_model(gpu.model)
     if (own or (model and model.bridge)) and gpus > 2:
         why = (
@@ -374,7 +374,7 @@ def _alone(wires: Wires, gpu: str) -> None:
 
 
 def _mirror(wires: Wires) -> None:
-    """A link that only one end tells of (a matrix with a row missing) has two ends all the same."""
+    """A link that only one end lists (a matrix with a row missing) has two ends all the same."""
     for a, peers in list(wires.mesh.items()):
         for b, rate in peers.items():
             back = wires.mesh.setdefault(b, {})

@@ -302,9 +302,9 @@ def node_of(
 ) -> Node:
     """The node that a machine is to a job with this many of its GPUs (the first ones), these (keys), or all.
 
-    pcie: the link of each GPU, and nics: all NICs together, if they are not to be taken from the machine. domain_known: which nodes an
+    pcie: the link of each GPU, and nics: all NICs together, in place of those of the machine. domain_known: which nodes an
     NVLink domain joins is given elsewhere, so that NICs are the way between the others. A machine without GPUs
-    takes `gpus` ranks of which nothing is known. Raises UsageError when the sources tell of fewer GPUs than asked for.
+    takes `gpus` ranks of which nothing is known. Raises UsageError when the sources list fewer GPUs than asked for.
     """
     chosen = _chosen(machine, gpus)
     tree = PcieTree(machine)
@@ -333,7 +333,7 @@ def node_of(
 def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[str, str]]) -> Link:
     """The slowest way along these edges between GPUs of a job; unknown where there is none, or no source counts the links.
 
-    machine: as for `node_of`, and keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not tell of.
+    machine: as for `node_of`, and keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not list.
     """
     if not edges:
         return unknown("no edge of the ring stays inside")
@@ -373,7 +373,7 @@ def _clique(chosen: Sequence[Gpu]) -> str | None:
 
 
 def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
-    """Where NVLink may join nodes (NVL72), the NICs are no bound of what leaves one."""
+    """Where NVLink may join nodes (NVL72), the NICs are not bound of what leaves one."""
     name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
     if not name or not machine.switched:
         return None
@@ -385,7 +385,7 @@ def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
 
 
 def _silent(why: str, own: dict[str, Link]) -> Node:
-    """Without knowing the links between GPUs, PCIe is no ceiling: there may be NVLinks."""
+    """Without knowing the links between GPUs, PCIe is not a ceiling: there may be NVLinks."""
     none = unknown(why)
     return Node(len(own), none, none, narrowest(own.values()), none, none)
 
@@ -516,7 +516,7 @@ def parse_pcie(text: str) -> Link:
 
 
 def parse_gigabytes(option: str, text: str) -> float:
-    """Bytes per second of a rate in GB/s. Raises UsageError for what is no rate of any hardware."""
+    """Bytes per second of a rate in GB/s. Raises UsageError for what is not a rate of any hardware."""
     try:
         value = float(text)
     except ValueError:
@@ -561,7 +561,7 @@ def _between_gpus(rate: float, gpus: int) -> Link:
 
 
 def _nvlink(rate: float) -> Link:
-    """NCCL's constant is that of a GPU whose links add up to this."""
+    """NCCL's constant is that of a GPU with links that add up to this."""
     by_architecture = {architecture: row for row in rates().nvlink for architecture in row.architectures}
     models = [(gpu.links, by_architecture[gpu.architecture]) for gpu in rates().gpu if gpu.architecture in by_architecture]
     same = [links * row.nccl_gb_per_s * 1e9 for links, row in models if links * row.gb_per_s * 1e9 == rate]

@@ -189,7 +189,7 @@ def _row(section: str, row: dict[str, Any]) -> Any:
 
 @cache
 def gpu_model(name: str | None) -> GpuModel | None:
-    """The row whose model is in the GPU's name, the longest such; None when none is."""
+    """The row with a model in the GPU's name, the longest such; None when none is."""
     rows = [row for row in rates().gpu if row.model in (name or "")]
     return max(rows, key=lambda row: len(row.model), default=None)
 

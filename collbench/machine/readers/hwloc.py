@@ -39,7 +39,7 @@ _PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names 
 _WIDTHS = (1, 2, 4, 8, 16)
 # GB/s of a lane by GT/s: 8b/10b, 128b/130b, then 242 of 256 bytes of a flit (misc.h, hwloc__pci_link_speed).
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 128 / 130, 16.0: 256 / 130, 32.0: 512 / 130, 64.0: 8 * 242 / 256, 128.0: 16 * 242 / 256}
-# The fastest PCIe that a part speaks, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
+# The fastest PCIe that a part supports, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
 _PARTS = (
     (re.compile(r"\bP100\b"), 8.0, 20000),
     (re.compile(r"\bV100\b"), 8.0, 25000),
@@ -105,7 +105,7 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
 def _to_processors(
     names: Sequence[str], rows: Sequence[Sequence[int]], ends: Mapping[str, str], models: Mapping[str, str | None]
 ) -> dict[str, tuple[int, float]]:
-    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are no whole number of links."""
+    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are not whole number of links."""
     found: dict[str, tuple[int, float]] = {}
     for name, row in zip(names, rows, strict=True):
         gpu = ends.get(name, SWITCH)
@@ -130,7 +130,7 @@ def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str,
 
 
 def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLink] | None:
-    """The links of one GPU by far end; None when its figures are no multiples of what one of its links has."""
+    """The links of one GPU by far end; None when its figures are not multiples of what one of its links has."""
     one = _megabytes_of_a_link(model)
     if one is None or any(value % one for value in sums.values()) or sum(sums.values()) > one * _MOST_LINKS:
         return None if sums else []
@@ -138,7 +138,7 @@ def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLi
 
 
 def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
-    """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it tells pairs, not links."""
+    """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it shows pairs, not links."""
     matrix = _matrix(topology, "XGMIBandwidth")
     names, rows, doubt = matrix or ([], [], None)
     paths = {
@@ -252,7 +252,7 @@ _MEMORY = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize")  # KiB
 
 @dataclass
 class Devices:
-    """What was found; `ends` says which GPU or switch an object of a distance matrix is."""
+    """What was found; `ends`: which GPU or switch an object of a distance matrix is."""
 
     pci: tuple[PciDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
@@ -384,7 +384,7 @@ def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bo
 
 
 def _port(number: int, infos: Mapping[str, str]) -> Port:
-    """A port's state and LID; hwloc tells no rate. Only InfiniBand has LIDs."""
+    """A port's state and LID; hwloc shows no rate. Only InfiniBand has LIDs."""
     own = parse_lid(infos.get(f"Port{number}LID"))
     return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
 
@@ -461,7 +461,7 @@ def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
 
 
 def _numa_nodes(found: Sequence[Thing], machine: Thing) -> tuple[NumaNode, ...]:
-    """The nodes that are not a GPU's memory; version 1 writes none for a machine with one, whose memory is the machine's."""
+    """The nodes that are not a GPU's memory; version 1 writes none for a machine with one node, which has all memory."""
     nodes: dict[int, NumaNode] = {}
     for thing in (thing for thing in found if thing.type == "NUMANode" and thing.element.get("subtype") != "GPUMemory"):
         number = number_of(thing, "os_index")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-# What one element of NCCL's topology XML says: a PCI function, a GPU, its links, a port.
+# What one element of NCCL's topology XML reports: a PCI function, a GPU, its links, a port.
 #
 # NCCL writes the attributes in src/graph/xml.cc and reads them in src/graph/topo.cc (https://github.com/NVIDIA/nccl).
 
@@ -59,7 +59,7 @@ class Notes:
     _doubts: dict[str, list[str]] = field(default_factory=dict)
 
     def doubt(self, part: str, why: str) -> None:
-        """Say why what the file says of a part should not be relied on."""
+        """Add a doubt about a value of the file."""
         self._doubts.setdefault(why, []).append(part)
 
     def doubts(self) -> list[str]:
@@ -125,7 +125,7 @@ def _gfx(gcn: str) -> str | None:
 
 
 def gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
-    """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are no links between GPUs."""
+    """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are not links between GPUs."""
     counts: dict[tuple[str | None, LinkKind], int] = {}
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
@@ -218,7 +218,7 @@ def _rate(speed: str, infiniband: bool) -> tuple[float | None, str]:
 def _guid(text: str, device: PciDevice | None) -> str | None:
     """ "58a2:e103:00b1:7ca8" of 0xa87cb10003e1a258.
 
-    NCCL prints the number with its bytes in memory order; other releases turn it first. Mellanox's fourth byte is 03, which tells.
+    NCCL prints the number with its bytes in memory order; other releases turn it first. Mellanox's fourth byte is 03, which decides.
     """
     value = whole(text, 1, (1 << 64) - 1)
     if value is None or value < 1 << 32:
@@ -230,7 +230,7 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
     return guid_of(data.hex())
 
 
-# The walk over NCCL's topology XML: from the elements to a machine's parts, and what only the whole tree tells.
+# The walk over NCCL's topology XML: from the elements to a machine's parts, and what only the whole tree shows.
 
 
 @dataclass
@@ -350,7 +350,7 @@ def _add_switches(gpu: Element, found: Found) -> None:
 
 
 def _name_kinds(found: Found, nics_alone: bool) -> None:
-    """NICs are told by their <net>, switches by their children: several under one; a bridge with one child is a port of something."""
+    """NICs are recognised by their <net>, switches by their children: several under one; a bridge with one child is a port of something."""
     ported = {nic.address for nic in found.nics.values()}
     for address, device in found.pci.items():
         children = len(found.children.get(address, ()))
@@ -399,7 +399,7 @@ def _add_bare_nics(found: Found) -> None:
 
 
 def _mark_unions(found: Found) -> None:
-    """Newer NCCL joins ports into "mlx5_0+mlx5_1"; where the ports are there as well, the union is no port of its own."""
+    """Newer NCCL joins ports into "mlx5_0+mlx5_1"; where the ports are there as well, the union is not a port of its own."""
     for name, nic in found.nics.items():
         if "+" in name and set(name.split("+")) <= set(found.nics):
             found.nics[name] = replace(nic, virtual=f"NCCL's union of {name}")
@@ -413,7 +413,7 @@ _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's temp
 
 
 def looks_like(text: str, name: str) -> bool:
-    """It has NCCL's <system> with <cpu> in it, or NCCL's <graphs>, of which `read` says what to give instead."""
+    """It has NCCL's <system> with <cpu> in it, or NCCL's <graphs>, of which the error of `read` names what to give instead."""
     head = text[:HEAD]
     return bool(re.search(r"<system\b", head) and re.search(r"<cpu\b", head)) or bool(re.search(r"<graphs\b", head))
 

@@ -1,6 +1,6 @@
 """One port of an RDMA device: rate, state, MTU and counters out of its folder in sysfs.
 
-What a file holds: Linux Documentation/ABI/stable/sysfs-class-infiniband. None tells InfiniBand's active MTU; RoCE's follows from the
+What a file holds: Linux Documentation/ABI/stable/sysfs-class-infiniband. None shows InfiniBand's active MTU; RoCE's follows from the
 interface's.
 """
 
@@ -249,7 +249,7 @@ def _function(files: Files, name: str) -> str:
 
 
 def _why_virtual(files: Files, name: str) -> str | None:
-    """Software devices may hang below the PCI device that carries their interface: names and files of their own tell them."""
+    """Software devices may hang below the PCI device that carries their interface: they are recognised by names and files of their own."""
     below = _word(files, f"{CLASS}/{name}/parent")  # rxe alone has it
     software = why_software("rxe" if below else name)
     if software:
@@ -261,7 +261,7 @@ def _word(files: Files, path: str) -> str | None:
     return printable(files.text(path) or "") or None
 
 
-# Network interfaces that are no RDMA device's: the real ones, and the virtual ones with the reason why they are none.
+# Network interfaces that are not RDMA device's: the real ones, and the virtual ones with the reason why they are none.
 #
 # What a file holds: Linux Documentation/ABI/testing/sysfs-class-net.
 
@@ -288,7 +288,7 @@ def read_ethernet(files: Files) -> Machine:
 
 
 def _is_interface(files: Files, name: str) -> bool:
-    """Not a file such as bonding_masters; a link whose target was not captured may be one."""
+    """Not a file such as bonding_masters; a link without its captured target may be one."""
     return bool(files.names(f"{ETHERNET_CLASS}/{name}")) or files.real(f"{ETHERNET_CLASS}/{name}") is None
 
 
@@ -320,7 +320,7 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
 
 
 def _why_none(files: Files, folder: str) -> str | None:
-    """Why it is no port of the machine: a bond has a speed and is made of ports that are counted already."""
+    """Why it is not a port of the machine: a bond has a speed and is made of ports that are counted already."""
     kind = files.text(f"{folder}/type")
     return made_of(files, folder) or why_virtual(files, folder) or (None if kind is None or kind in _HARDWARE else "tunnel or the like")
 
@@ -334,6 +334,6 @@ def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> 
 
 
 def _state(files: Files, folder: str) -> str | None:
-    """Drivers without link detection stay at "unknown": then the carrier tells."""
+    """Drivers without link detection stay at "unknown": then the carrier decides."""
     told = files.text(f"{folder}/operstate") or ""
     return _STATES.get(told) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))

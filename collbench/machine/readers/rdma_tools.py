@@ -1,7 +1,7 @@
 """The text of `ibnetdiscover`: every switch, adapter and cable of a fabric; its plain form (also with -f or -g), and the ports of -p.
 
 Format: ibnetdiscover(8), "TOPOLOGY FILE FORMAT", and what `ibnetdiscover.c` of infiniband-diags prints. In the form of -p an adapter
-goes by its port's GUID. A cable stands in the text once for each end; one mention is enough, so that a text that was cut off can be read.
+goes by its port's GUID. A cable is in the text once for each end; one mention is enough, so that a text that was cut off can be read.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _FAR = re.compile(r'^\s*(?:0x[0-9a-f]+\s+)?(?:(\d{1,5})\s+(\d{1,3}))?\s*\[\s*\]\
 _SPEED = re.compile(r"^\s*(\d{1,3})X\s+(\d{1,4}(?:\.\d{1,5})?)\s+Gbps\s")
 _LONGEST_LINE = 1000
 _NO_HOST = "aggregation node"  # of SHARP: a part of a switch that answers as an adapter
-_NAMELESS = "mellanox technologies"  # an adapter that nobody gave its host's name
+_NAMELESS = "mellanox technologies"  # an adapter without its host's name
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One port: the section it stands in, and both ends."""
+    """One port: the section it is in, and both ends."""
 
     kind: Literal["CA", "Switch", "RT"]
     node: str
@@ -253,7 +253,7 @@ _IBSTAT_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
 _HEADS = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _MOST_DEVICES = 1024
 
-# Gb/s that name one rate alone, whatever the width: from EDR on the printed rate is the data rate, see infiniband_rate.
+# Gb/s that name one rate alone, at any width: from EDR on the printed rate is the data rate, see infiniband_rate.
 _PLAIN = {"25", "50", "100", "200", "400", "800", "1600"}
 _NAMED = {"14": "1X FDR", "20": "4X DDR", "56": "4X FDR"}
 _ETHERNET = _PLAIN | {"1", "10", "40", "56"}
@@ -286,7 +286,7 @@ def starts_ibstat(line: str) -> bool:
 
 
 def read_ibstat(text: str, name: str) -> Machine:
-    """The RDMA devices that are listed, and their ports. A port that is down has no rate, whatever is printed; MTUs are not printed.
+    """The RDMA devices that are listed, and their ports. A port that is down has no rate, even if one is printed; MTUs are not printed.
 
     Raises Unreadable for text without a device.
     """
@@ -398,7 +398,7 @@ class _IbvDevinfoDevice:
 
 
 def looks_like_ibv_devinfo(text: str, name: str) -> bool:
-    """It has an hca_id line, or says that there is no device."""
+    """It has an hca_id line, or reports no device."""
     head = text[:HEAD]
     return bool(_IBV_DEVINFO_DEVICE.search(head)) or head.strip().startswith(_NONE)
 
@@ -409,7 +409,7 @@ def starts_ibv_devinfo(line: str) -> bool:
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
-    """The RDMA devices that are listed, and their ports. A port that is down has no rate and no MTU, whatever is printed.
+    """The RDMA devices that are listed, and their ports. A port that is down has no rate and no MTU, even if one is printed.
 
     Raises Unreadable for text without a device.
     """
@@ -551,7 +551,7 @@ def read_fabric(path: Path) -> Fabric:
 
 
 def read(text: str, name: str) -> Fabric:
-    """The fabric that a text tells of. Raises Unreadable when it holds no cable."""
+    """The fabric that a text lists. Raises Unreadable when it holds no cable."""
     found = _Found()
     for line in text.splitlines():
         found.take(line[:_LONGEST_LINE])
@@ -566,7 +566,7 @@ def read(text: str, name: str) -> Fabric:
 
 @dataclass
 class _Found:
-    """What the lines so far told; node: that whose ports are listed."""
+    """What the lines so far had; node: the one that the listed ports belong to."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     cables: dict[End, Cable] = field(default_factory=dict)
@@ -576,7 +576,7 @@ class _Found:
     against: list[End] = field(default_factory=list)
 
     def take(self, line: str) -> None:
-        """One line; others than those of nodes and ports say nothing of the cables."""
+        """One line; others than those of nodes and ports mean nothing of the cables."""
         if header := _NODE.match(line):
             self.node = self._known(header[2], header[1], header[3])
         elif row := _ROW.fullmatch(line):

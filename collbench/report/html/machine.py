@@ -25,7 +25,7 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_rate
 
-# The network interfaces that carried the traffic, as a table: of hosts whose machine nobody probed all that is known of their links.
+# The network interfaces that carried the traffic, as a table: of hosts without a probe, all that is known of their links.
 
 _MOST = 40
 
@@ -71,7 +71,7 @@ _KINDS_MOST = 64  # different machines that are looked at
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines that only their names tell apart: the first of them, and the hosts."""
+    """Machines that differ only in their names: the first of them, and the hosts."""
 
     machine: Machine
     hosts: tuple[str, ...]
@@ -148,7 +148,7 @@ class _Limit:
 
 
 def section(material: Material) -> Section | None:
-    """Drawings, what limits which operation, and the interfaces; None where the runs tell nothing of their machines."""
+    """Drawings, what limits which operation, and the interfaces; None where the runs show nothing of their machines."""
     kinds, doubts = kinds_of(material.runs)
     interfaces = interfaces_table(material.runs)
     if not kinds and interfaces is None:
