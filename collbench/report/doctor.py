@@ -13,7 +13,7 @@ from collbench.errors import FINE, NEGATIVE, UsageError
 from collbench.launch.explain import Explanation, Found, HostName
 from collbench.launch.software import NAMES
 from collbench.machine.doctor.examine import looked_at, not_looked_at, sentence
-from collbench.machine.doctor.finding import SEVERITIES, Finding, listed, plural
+from collbench.machine.doctor.finding import SEVERITIES, Finding
 from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
@@ -21,6 +21,7 @@ from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.cells import printable
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
+from collbench.units import listed, plural
 
 # How this shell would launch, for people and as JSON: where it is, MPI, launchers, what does not fit, what to type.
 

@@ -122,7 +122,7 @@ def test_a_foreign_log_is_examined_without_this_machine(tmp_path: Path, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("CB2512  all RDMA connections are staged through the host's memory")
     assert lines[-2:] == [
-        "looked at 1 NCCL log",
+        "examined 1 NCCL log",
         "no machine was looked at, as the log was not written here, but on node1: --from adds its files",
     ]
 

@@ -13,10 +13,11 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, looked_at, not_looked_at
-from collbench.machine.doctor.finding import Finding, listed, page, pages, worst_first
+from collbench.machine.doctor.finding import Finding, page, pages, worst_first
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths
+from collbench.units import listed
 from tests.doctor.machines import codes, found
 from tests.helpers import CAPTURED_MACHINES
 from tests.machine.machines import dgx, laptop, mesh

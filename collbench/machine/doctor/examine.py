@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
-from collbench.machine.doctor.finding import Finding, View, listed, plural, worst_first
+from collbench.machine.doctor.finding import Finding, View, worst_first
 from collbench.machine.lists import known_none
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
+from collbench.units import listed, plural
 
 # What the rules could look at and what not: no finding about a thing that was not read proves nothing.
 
@@ -107,8 +108,8 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
     """Both in one line."""
     missing = not_looked_at(machines, logs)
-    gaps = [f"not looked at: {listed(missing, len(missing))}"] if missing else []
-    return "; ".join([f"looked at {looked_at(machines, logs)}", *gaps])
+    gaps = [f"not examined: {listed(missing, len(missing))}"] if missing else []
+    return "; ".join([f"examined {looked_at(machines, logs)}", *gaps])
 
 
 Rule = Callable[[View], Iterator[Finding]]

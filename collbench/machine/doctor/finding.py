@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -82,18 +82,6 @@ class Finding:
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Severe ones first, then by code and host."""
     return sorted(findings, key=lambda each: (SEVERITIES.index(each.severity), each.code, each.hostname or "", each.what))
-
-
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """ "a, b and c", or "a, b, … and 12 more" of many."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)
-
-
-def plural(count: int, noun: str) -> str:
-    """ "1 GPU", "2 GPUs"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 # A machine as the rules look at it: indexed once, with the questions that several of them ask.

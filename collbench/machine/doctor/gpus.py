@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collbench.machine.distance import BEST_FIRST, CLOSE, STATES, Capability, capability, may_use_c2c, not_used
-from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, listed, plural, same_host
+from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, same_host
 from collbench.machine.model import Gpu, Machine, Nic
 from collbench.machine.readers.nccl_log import NcclLog
+from collbench.units import listed, plural
 
 # GPUDirect RDMA of each GPU with its nearest NICs: one line per state, with the count and the odd ones by name. No findings.
 

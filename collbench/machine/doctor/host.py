@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from collbench.launch.explain import mixed_mpi
-from collbench.machine.doctor.finding import Finding, View, listed, plural
+from collbench.machine.doctor.finding import Finding, View
 from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
-from collbench.units import format_bytes
+from collbench.units import format_bytes, listed, plural
 
 # CB2804 to CB2806: how jobs of this host are set up: NCCL's environment and files, the GID of RoCE, and Slurm's topology.
 #

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from collbench.machine.doctor.finding import listed, plural
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.machine.readers.nccl_startup import CollNetDevice, Platform, Plugin, PluginState, TopologyFile
+from collbench.units import listed, plural
 
 _HCA = re.compile(r"([\w.-]{1,64}):(\d{1,3})[^/+]{0,16}/(IB|RoCE)")
 _MOST_NAMES = 8

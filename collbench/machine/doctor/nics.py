@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from collbench.machine.distance import CLOSE
-from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, is_down, listed, plural, slots
+from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, is_down, slots
 from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
+from collbench.units import listed, plural
 
 # CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, at an unknown time.
 
@@ -38,7 +39,7 @@ def errors(view: View) -> Iterator[Finding]:
 
 def flaps(view: View) -> Iterator[Finding]:
     """CB2222: links that went down again and again; the counter stops at 255."""
-    remedy = f"change the cable or transceiver, and look at the switch's log; {_TWICE}"
+    remedy = f"change the cable or transceiver, and check the switch's log; {_TWICE}"
     yield from _counted(
         view, "CB2222", "warning", what="the link went down again and again:", names=_FLAPS, many=_MANY_FLAPS, remedy=remedy
     )
@@ -126,7 +127,7 @@ def down(view: View) -> Iterator[Finding]:
         others = f"{len(view.usable)} of {len(view.rdma)} RDMA devices are up"
         yield view.finding(
             "CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}",
-            "look at the cable, the switch port and `ibstat` or `ip link`; a port that shall be unused: leave it out with NCCL_IB_HCA",
+            "check the cable, the switch port and `ibstat` or `ip link`; a port that is unused on purpose: leave it out with NCCL_IB_HCA",
         )  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def slow_rails(view: View) -> Iterator[Finding]:
             yield view.finding(
                 "CB2208", "warning", f"{listed([nic.name for nic, _ in slow])} at less than the rate of {plural(many, 'sibling')}",
                 f"{listed(_rates([nic for nic, _ in slow]))}; the others {usual / 1e9:g} Gb/s",
-                "look at the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
+                "check the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
             )  # fmt: skip
 
 

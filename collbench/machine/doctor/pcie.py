@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, listed, plural
+from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes
 from collbench.machine.model import PciDevice
+from collbench.units import listed, plural
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls
 _REDIRECTS = frozenset({"SrcValid", "ReqRedir"})
 _READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE` shows the clocks); an idle reading proves nothing"
-_RESEAT = "reseat the card, riser or cable and look at the slot's settings in the firmware; if it stays, change the part"
+_RESEAT = "reseat the card, riser or cable and check the slot's settings in the firmware; if it stays, change the part"
 
 
 @dataclass(frozen=True)
