@@ -69,13 +69,6 @@ FOREIGN = {
 # Functions that still read a rendered text: empty at the end.
 KNOWN = {
     "collbench/analysis/hunt/judging.py:_once",
-    "collbench/machine/distance.py:_chain",
-    "collbench/machine/distance.py:_over_pci",
-    "collbench/machine/peak/collective.py:doubtful_input",
-    "collbench/machine/peak/links.py:limiting_parts",
-    "collbench/report/cells.py:limited_by",
-    "collbench/report/cells.py:share",
-    "collbench/report/training.py:_ceiling_cells",
     "collbench/report/verdict.py:_replacing",
     "collbench/report/verdict_formats.py:_cases",
 }

@@ -81,7 +81,7 @@ def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# Machines that somebody sent files of, as the nodes of a job: what `peak` and `import` have in common.
+# Machines known from files, as the nodes of a job: what `peak` and `import` have in common.
 
 
 def read_machines(sources: Sequence[Path]) -> list[Machine]:
@@ -93,25 +93,23 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
 
 
 def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
-    """One machine's node as often as asked for, or one each. Raises UsageError where --from tells of another number of machines."""
+    """One machine's node as often as asked for, or one each. Raises UsageError where --from lists another number of machines."""
     if len(nodes) == 1:
         return (nodes[0],) * (asked or 1)
     if asked not in (None, len(nodes)):
-        raise UsageError(
-            f"--from tells of {len(nodes)} machines and --nodes asks for {asked}: give one machine for all nodes, or one for each"
-        )
+        raise UsageError(f"--from has {len(nodes)} machines, but --nodes is {asked}: give one machine for all nodes, or one for each")
     return tuple(nodes)
 
 
 def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
     """A job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
 
-    Raises UsageError where nobody says how many nodes there were, the ranks do not spread evenly over them, or a machine has fewer GPUs.
+    Raises UsageError where the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has fewer GPUs.
     """
     from collbench.machine.peak.node import Job
 
     if nodes is None:
-        raise UsageError("the number of nodes is not told: say --nodes N")
+        raise UsageError("the number of nodes is unknown: add --nodes N")
     if ranks % nodes:
         raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
     make = _on_host if device == "cpu" else _on_gpus
@@ -235,19 +233,20 @@ def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> 
     model, ceiling = chosen(measured, found)
     rate = ceiling.bytes_per_s if ceiling else None
     ring, bound = percents(measured, found)
+    ceilings = {"ring": found.ring, "bound": found.bound, "achievable": found.achievable}
     return json.dumps({
         "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
-        **{name: asdict(value) if (value := getattr(found, name)) else None for name in ("ring", "bound", "achievable")},
+        **{name: each.as_json(complete=True) if each else None for name, each in ceilings.items()},
         "library": found.library,
         "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": ring if model == "ring" else bound,
         "percent_of_ring": ring, "percent_of_bound": bound,
         "published": [asdict(figure) for figure in published(operation, job)],
-        "doubtful_input": doubtful_input(operation, job) if model == "doubtful" else None,
+        "doubtful_input": doubtful_input(operation, job).render() if model == "doubtful" else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
     }, ensure_ascii=False)  # fmt: skip
 
 
-# collbench probe: what this node is, or every node of the launch, or a machine that somebody sent files of.
+# collbench probe: what this node is, or every node of the launch, or a machine known from files.
 
 _PROBE_ABOUT = (
     "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
@@ -364,7 +363,7 @@ _SINCE = (
     "taken for all, of nodes that are alike"
 )
 
-_HOSTS_S = 10.0  # for the other hosts of a launch to tell their software
+_HOSTS_S = 10.0  # for the other hosts of a launch to report their software
 
 _LAUNCH = (
     "instead: how this shell would launch, which launchers and MPI it has, whether they fit, and what to type; exit 1 where they do not"
@@ -404,7 +403,7 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    """How this shell would launch; of a launch rank 0 alone says it. Raises UsageError beside options that examine a machine."""
+    """How this shell would launch; of a launch rank 0 alone reports it. Raises UsageError beside options that examine a machine."""
     import os
     import sys
 
@@ -462,7 +461,7 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
 
 
 def _sent(arguments: argparse.Namespace) -> int:
-    """Machines that somebody sent files of."""
+    """Machines known from files."""
     from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
@@ -470,7 +469,7 @@ def _sent(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
-    """The logs that are named. Raises Unreadable for what is no file, or no log."""
+    """The logs that are named. Raises Unreadable for what is not a file, or no log."""
     from collbench.machine.readers.nccl_log import read_file
 
     return [read_file(file) for file in arguments.log]

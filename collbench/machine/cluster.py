@@ -1,4 +1,4 @@
-"""What tells the nodes of a cluster apart: the odd ones by name, against what most of the others have."""
+"""The differences of the nodes of a cluster: the odd ones by name, against what most of the others have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.readers.text import printable
 
-_MOST_VALUES = 8  # of one fact, told in one sentence
+_MOST_VALUES = 8  # of one fact, in one sentence
 _MOST_NAMED = 6  # groups of host names in one place
 _MEMORY_TOLERANCE = 0.04  # firmware and kernels keep different shares of equal memory
 _LONGEST = 4000  # of a sentence
@@ -19,7 +19,7 @@ _BETWEEN_GROUPS = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
 def differences(machines: Sequence[Machine]) -> list[str]:
     """One sentence per fact in which nodes differ, naming the few: "node07 has 7 GPUs, the other 31 have 8".
 
-    What a node does not know is no difference. Equally frequent values are all told with their nodes. Linear in the number of nodes.
+    What a node does not know is not a difference. Equally frequent values are all listed with their nodes. Linear in the number of nodes.
     """
     names = _names(machines)
     columns: dict[str, dict[str, list[str]]] = {}
@@ -109,8 +109,8 @@ def _port(nic: Nic, port: Port) -> Iterator[tuple[str, str]]:
 
 
 def _counted(machine: Machine, path: str, count: int, what: str) -> str:
-    """A node that cannot tell differs from one that has some."""
-    return f"no {what}s that it can tell" if not count and path in machine.unknown else _number(count, what)
+    """A node that cannot show it differs from one that has some."""
+    return f"no {what}s that it can detect" if not count and path in machine.unknown else _number(count, what)
 
 
 def _number(count: int, what: str) -> str:

@@ -2,8 +2,8 @@
 
 X the part itself · NVk, XGk k NVLink or xGMI links · PIX at most one PCIe switch · PXB several switches · PHB a host bridge ·
 NODE between host bridges of one NUMA node · SYS between NUMA nodes ·
-PCIE, XGMI what AMD's tools say, which name the kind of link alone. Source of the words: the legend which `nvidia-smi topo -m` prints.
-A source that leaves root ports out (NCCL's XML) cannot tell PHB from NODE: there PHB stands for both, as in NCCL.
+PCIE, XGMI what AMD's tools report, which name the kind of link alone. Source of the words: the legend which `nvidia-smi topo -m` prints.
+A source that leaves root ports out (NCCL's XML) cannot distinguish PHB from NODE: there PHB means both, as in NCCL.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from collbench.machine.merge import origin
-from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System
+from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
 from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
-ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not tell
+ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not show
 _BRIDGES = frozenset({"switch", "bridge", "root"})
-ROOT_PORTS: Final = "root ports"  # a reason that names them leaves nothing else out above a device
 _DEEPEST = 256  # buses in a PCI domain
-_CIRCLES = "go in circles"
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
 
 
@@ -49,6 +47,14 @@ def closeness(path: str) -> int:
     """A sort key: nearer paths first, words that are not in ORDER last."""
     word = path[:2] if path[:2] in _PREFIX.values() else path
     return ORDER.index(word) if word in ORDER else len(ORDER)
+
+
+class _Chain(NamedTuple):
+    """A device and the bridges above it, nearest first; `broken` is the reason why the root is not reached."""
+
+    devices: list[str]
+    broken: str = ""
+    circular: bool = False
 
 
 class Distances:
@@ -93,8 +99,7 @@ class Distances:
 
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
         """The bridges above a device, nearest first, as far as they are known."""
-        chain = self._chain(address)[0][1:]
-        return tuple(self._pci[each] for each in chain if each in self._pci)
+        return tuple(self._pci[each] for each in self._chain(address).devices[1:] if each in self._pci)
 
     def _answer(self, a: str, b: str) -> tuple[str | None, str]:
         if a == b:
@@ -106,7 +111,7 @@ class Distances:
         if stated:
             return self._over_pci(a, b)[0] or stated, ""
         if self._far_ends_unknown(a) and self._far_ends_unknown(b):
-            return None, "the source counts the GPUs' links and does not say where they go"
+            return None, "the source counts the GPUs' links but does not show where they lead"
         return self._over_pci(a, b)
 
     def _linked(self, a: str, b: str) -> str | None:
@@ -127,11 +132,11 @@ class Distances:
             part = self._parts.get(key)
             if part is None or not part.address:
                 return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
-            chain, why = self._chain(part.address)
-            if why.endswith(_CIRCLES):
-                return None, why  # what is above what depends on where one starts
-            chains.append(chain)
-            whys.append(why)
+            chain = self._chain(part.address)
+            if chain.circular:
+                return None, chain.broken  # what is above what depends on where one starts
+            chains.append(chain.devices)
+            whys.append(chain.broken)
         return self._between(a, b, chains, " and ".join(dict.fromkeys(why for why in whys if why)))
 
     def _between(self, a: str, b: str, chains: list[list[str]], broken: str) -> tuple[str | None, str]:
@@ -183,24 +188,25 @@ class Distances:
 
     def _above(self, key: str) -> list[str]:
         part = self._parts.get(key)
-        return self._chain(part.address)[0] if part and part.address else []
+        return self._chain(part.address).devices if part and part.address else []
 
-    def _chain(self, address: str) -> tuple[list[str], str]:
-        """The device and the bridges above it up to the root, and why the root is not reached."""
+    def _chain(self, address: str) -> _Chain:
+        """The device and the bridges above it up to the root."""
         chain: list[str] = []
         seen: set[str] = set()
         at: str | None = address
         while at is not None:
             if at in seen or len(chain) > _DEEPEST:
-                return chain, f"the bridges above {address} {_CIRCLES}"
+                return _Chain(chain, f"the bridges above {address} go in circles", circular=True)
             chain.append(at)
             seen.add(at)
             device = self._pci.get(at)
             if device is None:
-                return chain, f"PCI device {at} was not read" if self._pci else "no PCI tree was read"
+                return _Chain(chain, f"PCI device {at} was not read" if self._pci else "no PCI tree was read")
             at = device.parent
-        why = self.machine.unknown.get(f"pci/{chain[-1]}/parent", "")
-        return chain, "" if ROOT_PORTS in why else why
+        source = origin(self.machine, f"pci/{chain[-1]}") or next(iter(self.machine.sources), "")
+        only_root_ports_missing = is_nccl_topology(source)
+        return _Chain(chain, "" if only_root_ports_missing else self.machine.unknown.get(f"pci/{chain[-1]}/parent", ""))
 
     def _invented(self, address: str) -> bool:
         device = self._pci.get(address)
@@ -233,7 +239,7 @@ BEST_FIRST: tuple[State, ...] = ("proven used", "capable, not used", "capable; u
 _UNCHECKED: State = "capable; use not checked"
 _POWER = ("ppc64le", "ppc64")
 _ARM = ("aarch64", "arm64")  # as the kernel and as NCCL write it
-DMA_BUF_KERNEL = (5, 12)  # the first whose verbs take dma-buf memory
+DMA_BUF_KERNEL = (5, 12)  # the first with verbs that take dma-buf memory
 _MODULES = {
     "nvidia": frozenset({"nvidia_peermem", "nv_peer_mem", "nv_mem", "nv_mem_nc", "efa_nv_peermem"}),
     "amd": frozenset({"amdkfd"}),
@@ -255,7 +261,7 @@ def capability(
     """What is known of GPUDirect RDMA between a GPU and a NIC.
 
     proof       what shows it in use (NCCL's lines)
-    refusal     what says that NCCL found it impossible, whatever modules are loaded
+    refusal     the evidence that NCCL found it impossible, even if modules are loaded
     distances   of the machine, to build them once for many pairs
     """
     if proof:
@@ -277,7 +283,7 @@ def not_used(found: Capability, why: str) -> Capability:
 
 
 def may_use_c2c(system: System, gpu: Gpu) -> bool:
-    """Whether C2C may join the GPU to its CPU. NCCL then reaches NICs of that CPU directly, whatever the PCIe distance."""
+    """Whether C2C may join the GPU to its CPU. NCCL then reaches NICs of that CPU directly, at any PCIe distance."""
     by_memory = gpu.memory_numa is not None and system.architecture not in _POWER  # there NVLink makes it so
     coherent = by_memory or bool(gpu.c2c_links) or is_with_cpu(gpu.model)
     return gpu.vendor in (None, "nvidia") and (coherent or system.architecture in _ARM)
@@ -287,7 +293,7 @@ def _device(nic: Nic) -> Capability:
     if nic.virtual is not None:
         return Capability("not capable", f"a virtual interface ({nic.virtual})")
     if not nic.rdma and nic.gdr is None and nic.model is None and not nic.ports:
-        return Capability("unknown", "the source does not say whether the NIC is an RDMA device")
+        return Capability("unknown", "the source does not show whether the NIC is an RDMA device")
     if nic.rdma_missing:
         return Capability("not capable", "the kernel has no RDMA device for the card: its driver is not loaded")
     if not nic.rdma and nic.gdr is not True:
@@ -312,7 +318,7 @@ def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
     """Whether the NIC's driver could be given this GPU's memory."""
     if nic.gdr is not None:
         source = origin(machine, f"nics/{nic.key}/gdr") or next(iter(machine.sources), "the source")
-        return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} says gdr={int(nic.gdr)}")
+        return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")
     if machine.system.container:
         return Capability("unknown", f"inside a container ({machine.system.container}): its view of the host's modules proves nothing")
     return _modules(machine.system, gpu) or _dma_buf(machine.system)
@@ -325,7 +331,7 @@ def _modules(system: System, gpu: Gpu) -> Capability | None:
 
 
 def _dma_buf(system: System) -> Capability:
-    """The second way, and what is said when there is neither."""
+    """The second way, and what is reported when there is neither."""
     module = "no peer-memory module for this GPU is loaded" if system.peer_memory is not None else "peer-memory modules were not looked at"
     version = _version(system.kernel)
     old = version is not None and version < DMA_BUF_KERNEL

@@ -1,4 +1,4 @@
-"""An InfiniBand fabric as a subnet manager's tools tell it: switches, the hosts' adapters, and the cables between their ports."""
+"""An InfiniBand fabric as a subnet manager's tools show it: switches, the hosts' adapters, and the cables between their ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 Kind = Literal["switch", "host", "router"]
 End = tuple[str, int]  # a node's GUID, 16 hexadecimal digits, and the port's number
 
-_NAMELESS = ("mellanox technologies", "aggregation node", "infinihost")  # adapters that nobody gave a host's name, and parts of switches
+_NAMELESS = ("mellanox technologies", "aggregation node", "infinihost")  # adapters without a host's name, and parts of switches
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Fabric:
 # spreads by destination.
 #
 # Switches forward by destination alone (InfiniBand Architecture Specification, volume 1, 14.2: linear forwarding tables). Where several
-# cables lead on to equally short paths, a subnet manager gives each of them the same number of destinations. Which one it gives to whom the
-# fabric's file does not tell. Here are several ways to do it ("routings"): every destination in turn takes, at every switch, the cable that
+# cables lead on to equally short paths, a subnet manager gives each of them the same number of destinations. The fabric's file does
+# not show which. Here are several ways to do it ("routings"): every destination in turn takes, at every switch, the cable that
 # fewest have taken before; in the first routing by LIDs and the lowest port first, in the others in an order that is drawn.
 
 Way = tuple[End, End]  # a cable in one direction: from a port, to a port
@@ -167,7 +167,7 @@ class Routes:
         return found | {way for port in met for way in (port.up, port.down)}
 
     def between(self, leaf: str, target: Attached, routing: int = 0) -> tuple[Way, ...] | None:
-        """The ways between switches that a message takes from a leaf to a port; None where there is no path."""
+        """The ways between switches that a message takes from a leaf to a port; None without a path."""
         ways: list[Way] = []
         table = self._tables[routing][target]
         while leaf != target.leaf:
@@ -181,7 +181,7 @@ class Routes:
         if steps > MOST_STEPS:
             switches = len({port.leaf for port in self.ports})
             raise UsageError(
-                f"tells of {len(self.ports)} ports on {switches} switches for the hosts of this job: it would take too long to find all "
+                f"lists {len(self.ports)} ports on {switches} switches for the hosts of this job: it would take too long to find all "
                 "ways between them; hunt without --cover-links, or among fewer nodes"
             )
 
@@ -238,7 +238,7 @@ class Routes:
 
 
 def slower(fabric: Fabric) -> list[Cable]:
-    """Cables that run slower than others between the same two switches: what an operator should look at, whoever is sick."""
+    """Cables that run slower than others between the same two switches: for an operator to check."""
     beside: dict[frozenset[str], list[Cable]] = defaultdict(list)
     for cable in fabric.cables:
         if cable.bits_per_s and all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):

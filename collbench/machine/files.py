@@ -145,7 +145,7 @@ class Links:
         return found, taken
 
 
-# The members of a tarball that nobody vouches for: a stream of bounded length, and only files, folders and links that stay inside.
+# The members of a tarball from untrusted sources: a stream of bounded length, and only files, folders and links that stay inside.
 #
 # Nothing is unpacked to disk. Read as a stream, a member cannot send the reader back (CVE-2025-8194).
 
@@ -182,7 +182,7 @@ class Member:
 def members(file: Path, left_out: Counter[str]) -> Iterator[Member]:
     """The members of a tarball, plain or compressed with gzip, bzip2, xz or zstd. `left_out` counts the others by reason.
 
-    Raises Unreadable for what is no tarball, is damaged, or would grow beyond the limits.
+    Raises Unreadable for what is not a tarball, is damaged, or would grow beyond the limits.
     """
     name = printable(file.name)
     try:
@@ -194,7 +194,7 @@ def members(file: Path, left_out: Counter[str]) -> Iterator[Member]:
         raise Unreadable(f"{name} is not there: name a tarball of /sys and /proc") from None
     except Exception as why:  # every decompressor and tarfile itself has errors of its own kind
         reason = printable(str(why), 80) or type(why).__name__
-        raise Unreadable(f"{name} is no tarball, or is damaged ({reason}): pack or copy it again") from None
+        raise Unreadable(f"{name} is not a valid tarball ({reason}): pack or copy it again") from None
 
 
 def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Member]:
@@ -225,7 +225,7 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
         return "links that leave the tree"
     if header.size < 0 or not (header.isreg() or header.isdir() or header.issym() or header.islnk()):
         return "devices, pipes and members of unknown kind"
-    return "sparse files" if header.issparse() else None  # a few bytes say that they are of any size, and those are not counted
+    return "sparse files" if header.issparse() else None  # a few bytes can claim any size, and those are not counted
 
 
 def _leaves(parts: list[str], target: str) -> bool:
@@ -258,7 +258,7 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
-        """See tarfile.TarInfo, which searches what stands before a member in a time that grows with its square (CVE-2024-6232)."""
+        """See tarfile.TarInfo, which searches the text before a member in a time that grows with its square (CVE-2024-6232)."""
         found = super().frombuf(buf, encoding, errors)
         if found.type in _BEFORE_A_MEMBER and found.size > MOST_HEADER:
             raise ValueError(f"a member's name or attributes take {found.size} bytes, the most is {MOST_HEADER}")
@@ -339,7 +339,7 @@ _NEVER_EMPTY = ("/proc/cpuinfo", "/proc/meminfo", "/proc/cmdline")
 
 
 class Archive:
-    """The files of a tarball (see files.Files), paths from the folder that holds `sys` and `proc`. `doubts` says what was left out."""
+    """The files of a tarball (see files.Files), paths from the folder that holds `sys` and `proc`. `doubts` reports what was left out."""
 
     def __init__(self, found: Iterable[Member], doubts: tuple[str, ...] = ()) -> None:
         self._files: dict[str, bytes] = {}
@@ -389,9 +389,9 @@ class Archive:
 
 
 def open_archive(path: Path) -> Archive:
-    """The files of a tarball, plain or compressed (gzip, bzip2, xz, zstd), whatever its name ends in.
+    """The files of a tarball, plain or compressed (gzip, bzip2, xz, zstd), with any suffix.
 
-    Raises Unreadable for what is no tarball, is damaged or too large, and for one that holds no machine or several.
+    Raises Unreadable for what is not a tarball, is damaged or too large, and for one that holds no machine or several.
     """
     left_out: Counter[str] = Counter()
     found = list(members(path, left_out))
@@ -445,7 +445,7 @@ _NOWHERE = "/.nowhere"
 class Recorded:
     """Files (see topology.files) that notes what was asked. By real path: `texts`, `links` to absolute targets, and `folders`.
 
-    A name that was listed and never read is noted as a folder: it is there, and its content is nobody's business.
+    A name that was listed and never read is noted as a folder: it is there, and its content stays unread.
     """
 
     def __init__(self, files: Files) -> None:

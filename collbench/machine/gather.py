@@ -1,4 +1,4 @@
-"""`collbench probe --gather machine.tar.zst`: what the readers read of this machine, for whoever has to find out why it is read wrongly."""
+"""`collbench probe --gather machine.tar.zst`: what the readers read of this machine, to debug the readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from collbench.machine.readers.linux import MASKED, shown
 from collbench.machine.readers.text import printable
 from collbench.units import format_bytes
 
-# Takes out of gathered files what names a machine or its owner: the same thing gets the same stand-in everywhere in one archive.
+# Takes out of gathered files what names a machine or its owner: the same thing gets the same substitute everywhere in one archive.
 
 # What names a device, a host or a person, by its shape. A PCI address (0000:19:00.0) has none of these. A name behind a word is in
 # the group "value"; the first that fits counts, and what was put in is not looked at again.
@@ -47,7 +47,7 @@ _SHAPES = re.compile(
             r"|(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![0-9a-f:-])"  # MAC, InfiniBand's hardware address
             r"|(?<=\benx)[0-9a-f]{12}\b|(?<=\bwlx)[0-9a-f]{12}\b)",  # MAC in an interface's name
             r"(?P<ipv4>(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))",
-            r"(?<![\w.+-])(?<!\d: )(?P<somebody>[\w.+-]+@[\w.-]+)",  # "7: vlan5@eth0:" is two interfaces
+            r"(?<![\w.+-])(?<!\d: )(?P<user>[\w.+-]+@[\w.-]+)",  # "7: vlan5@eth0:" is two interfaces
         )
     ),
     re.IGNORECASE,
@@ -58,7 +58,7 @@ _KNOWN_GROUP = re.compile(r"^(?:kubepods|libpod-|docker-|docker$|lxc|slurm|job_(
 
 
 class Mask:
-    """Stand-ins for one archive. They are made with a secret that is thrown away, so nobody can try out which name gives which."""
+    """Substitutes for one archive, made with a secret that is thrown away, so names cannot be guessed from them."""
 
     def __init__(self, hostname: str = "") -> None:
         self._secret = os.urandom(16)
@@ -95,7 +95,7 @@ class Mask:
             return match[0]
         at = match.start(kind) - match.start()
         value = match[kind]
-        put_in = self._address(value) if kind == "ipv4" else "somebody@somewhere" if kind == "somebody" else self._like(value)
+        put_in = self._address(value) if kind == "ipv4" else "somebody@somewhere" if kind == "user" else self._like(value)
         return match[0][:at] + put_in
 
     def _host_like(self, name: str) -> str:
@@ -156,7 +156,7 @@ mounts, and the control groups of jobs and users. Not masked: names of interface
 
 
 def gather(target: Path) -> int:
-    """Writes the archive and says so on stderr; returns the exit code.
+    """Writes the archive and reports it on stderr; returns the exit code.
 
     Raises UsageError for a suffix that is not one of SUFFIXES, a file that is there already, and a folder that cannot be written to.
     """
@@ -214,7 +214,7 @@ def _ran(command: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _manifest(paths: list[str], ran: list[str]) -> str:
-    """What is in the archive, for the eyes of whoever sends it."""
+    """What is in the archive, for the sender to check."""
     head = f"collbench {__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
     about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
     return "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *paths, ""])
@@ -227,11 +227,11 @@ def _suffix(target: Path) -> str | None:
 def _checked(target: Path) -> None:
     name = printable(str(target))
     if not _suffix(target):
-        raise UsageError(f"'{name}' does not say how to pack: let it end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise UsageError(f"'{name}' has no known suffix: let the name end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if os.path.lexists(target):
         raise UsageError(f"{name} is there already: remove it, or name another file")
     if not target.parent.is_dir():
-        raise UsageError(f"{printable(str(target.parent))} is no folder: make it first, or name another file")
+        raise UsageError(f"{printable(str(target.parent))} is not a folder: create it, or name another file")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ _VIRTUAL_DRIVERS = {
 class Interface:
     """One network interface.
 
-    speed_bits_per_s    what the kernel says of a real one; None when unknown or virtual
+    speed_bits_per_s    what the kernel reports of a real one; None when unknown or virtual
     virtual             why its speed means nothing ("veth"), or None for real hardware
     shaped_bits_per_s   the rate that a traffic shaper on it gives, or None
     """
@@ -62,7 +62,7 @@ def first_family(name: str) -> Family | None:
 
 
 def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
-    """What the kernel says of an interface. Never raises: what cannot be read is None."""
+    """What the kernel reports of an interface. Never raises: what cannot be read is None."""
     files, folder = Folder(Path("/")), f"{sysfs.absolute()}/{name}"
     virtual = why_virtual(files, folder)
     return Interface(
@@ -75,7 +75,7 @@ def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
 
 
 def why_virtual(files: Files, folder: str) -> str | None:
-    """Why the speed that an interface tells means nothing. None for hardware, and for a bond or VLAN: as real as what it is made of."""
+    """Why the speed that an interface shows means nothing. None for hardware, and for a bond or VLAN: as real as what it is made of."""
     if folder.endswith(f"/{LOOPBACK}"):
         return "loopback"
     if not files.real(f"{folder}/device"):
@@ -93,7 +93,7 @@ def made_of(files: Files, folder: str) -> str | None:
 
 
 def speed_of(files: Files, folder: str) -> float | None:
-    """Bits per second that an interface tells; None for the -1 of one that is down or does not know, and for nonsense."""
+    """Bits per second that an interface shows; None for the -1 of one that is down or does not know, and for nonsense."""
     megabits = whole(files.text(f"{folder}/speed"), 1, _MOST_MEGABITS)
     return megabits * 1e6 if megabits else None
 
@@ -124,7 +124,7 @@ def _slowest(qdiscs: list[Mapping[str, Any]], only: str | None) -> dict[str, flo
     rates: dict[str, float] = {}
     for qdisc in qdiscs:
         rate = qdisc.get("options", {}).get("rate")
-        number = rate["rate"] if isinstance(rate, dict) else rate  # netem says more than the number
+        number = rate["rate"] if isinstance(rate, dict) else rate  # netem reports more than the number
         name = only or str(qdisc.get("dev"))
         if number:
             rates[name] = min(rates.get(name, math.inf), number * 8.0)

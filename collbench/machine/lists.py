@@ -1,4 +1,4 @@
-"""Which lists of a machine a source tells of: a list that it leaves out is unknown, not empty.
+"""Which lists of a machine a source covers: a list that it leaves out is unknown, not empty.
 
 After `with_reasons`, an empty list without an entry in `Machine.unknown` means that there are none.
 """
@@ -25,10 +25,10 @@ _OF_GPUS = ("gpu_links", "peer_access")
 
 
 def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) -> Machine:
-    """Return the machine with a reason in `unknown` for each empty list that the source does not tell of.
+    """Return the machine with a reason in `unknown` for each empty list that the source does not cover.
 
     source    what the reasons name, such as "nvidia-smi nvlink -s"
-    listed    the lists that the source tells of: where one is empty and has no reason, there are none
+    listed    the lists that the source covers: where one is empty and has no reason, there are none
     """
     reasons = {
         name: f"{source} does not list {words}"
@@ -41,5 +41,5 @@ def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) ->
 
 
 def known_none(machine: Machine, name: str) -> bool:
-    """Whether a source says that the machine has no part of this list."""
+    """Whether a source reports that the machine has no part of this list."""
     return bool(machine.sources) and not getattr(machine, name) and name not in machine.unknown

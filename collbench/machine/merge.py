@@ -1,7 +1,7 @@
-"""Several sources of one machine become one: per fact the first source that says it, and where each came from.
+"""Several sources of one machine become one: per fact the first source that has it, and where each came from.
 
-A field that has its default says nothing. Paths of facts are those of `model`; `origins` has a part's own path alone where one
-source said all of it: `origin` finds either.
+A field that has its default means nothing. Paths of facts are those of `model`; `origins` has a part's own path alone where one
+source reported all of it: `origin` finds either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from collbench.machine.lists import LISTS, known_none
 from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 
-# Whether two sources say the same of a fact: numbers within a tolerance, names in each source's own words.
+# Whether two sources report the same of a fact: numbers within a tolerance, names in each source's own words.
 
 # EDR is 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781: tools print either. 180 of 200 Gb/s is another matter.
 _TOLERANCE = 0.04
@@ -27,14 +27,14 @@ _WORDS = {"model", "name", "rate_text", "cpu_model", "kind", "interfaces", "coun
 
 
 class Said(NamedTuple):
-    """What a source says."""
+    """What a source reports."""
 
     source: str
     value: Any
 
 
 def agree(path: str, said: Sequence[Said]) -> Iterator[Disagreement]:
-    """What the lower sources say otherwise than the first one, which is taken."""
+    """What the lower sources have other than the first one, which is taken."""
     name = path.rpartition("/")[2]
     if name in _WORDS:
         return
@@ -165,7 +165,7 @@ def _match_nics(machines: Sequence[Machine], same: Same) -> None:
         left_out = [nic.name for nic in machine.nics if _PLACE.match(nic.name)] if named else []
         if left_out:
             told = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
-            same.doubts.append(f"{source_of(machine)} does not say which devices {told} are (no NIC Legend): they are left out")
+            same.doubts.append(f"{source_of(machine)} does not name the devices {told} (no NIC Legend): they are left out")
         nics = [nic for nic in machine.nics if nic.name not in left_out]
         found[place] = _keys_of_nics(nics, names, at)
         _remember(nics, found[place], names, at)
@@ -241,7 +241,7 @@ def merge(machines: Sequence[Machine]) -> Machine:
 
 
 def origin(machine: Machine, path: str) -> str | None:
-    """Which source said a fact: its own entry in `origins`, or that of the part it belongs to."""
+    """Which source reported a fact: its own entry in `origins`, or that of the part it belongs to."""
     while path:
         if path in machine.origins:
             return machine.origins[path]
@@ -320,7 +320,7 @@ def _merged_parts(name: str, readings: Sequence[Machine], record: _Record) -> tu
 
 
 def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
-    """One part out of what several sources say of it."""
+    """One part out of what several sources report of it."""
     machine, part = group[0]
     if len(group) == 1 and not machine.origins:
         record.origins[path] = source_of(machine)
@@ -361,7 +361,7 @@ def _ports(path: str, found: Sequence[tuple[Machine, tuple[Port, ...]]], record:
 
 @functools.cache
 def _defaults(kind: Any) -> dict[str, Any]:
-    """The fields of a part that say something, with the value that says nothing."""
+    """The fields of a part that report something, with the value that means nothing."""
     names = {
         one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory() for one in dataclasses.fields(kind)
     }
@@ -369,7 +369,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
-    """The links of the first source that tells their far ends, else of the first that counts them; the others' counts are compared."""
+    """The links of the first source that shows their far ends, else of the first that counts them; the others' counts are compared."""
     having = [machine for machine in readings if machine.gpu_links]
     having.sort(key=lambda machine: all(link.b is None for link in machine.gpu_links))
     if not having:

@@ -1,15 +1,15 @@
 """What a machine is, as small immutable values.
 
-Unknown is None, never 0, and `Machine.unknown` may say why. A fact has a path, "gpus/0000:19:00.0/numa": the list in the machine,
+Unknown is None, never 0, and `Machine.unknown` may have the reason. A fact has a path, "gpus/0000:19:00.0/numa": the list in the machine,
 the key of the part, the field. Paths index `unknown`, `origins` and `disagreements`. Rates are bytes or bits per second of one
-direction, as their names say.
+direction, as in their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from collbench.machine.readers.text import printable
 
@@ -33,7 +33,7 @@ class PciDevice:
     """A PCI function.
 
     address     "0000:19:00.0", lower case, with its domain; files with invented ids keep theirs
-    parent      the address of the bridge above it; None at a root, or unknown (then `Machine.unknown` says so)
+    parent      the address of the bridge above it; None at a root, or unknown (then see `Machine.unknown`)
     name        as the source prints it
     acs         the control bits that are on ("SrcValid", "ReqRedir"); None when not read
     virtual     a virtual function, or a bridge that a hypervisor made up: its link means nothing
@@ -66,7 +66,7 @@ class Gpu:
     index           as its driver's tool counts; None when the source does not count
     architecture    "sm_90", "gfx942"
     links_off       NVLink or xGMI links that it has and that are not up
-    cpu_links       NVLinks to a processor (POWER); they are no GpuLink. cpu_link_bytes_per_s: of one, in one direction
+    cpu_links       NVLinks to a processor (POWER); they are not GpuLink. cpu_link_bytes_per_s: of one, in one direction
     memory_numa     the NUMA node that its memory is (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
     c2c_links       NVLink-C2C links to its CPU; c2c_bytes_per_s: of one link in one direction
     clique          the NVLink domain that it has joined with GPUs of other nodes: cluster UUID and clique id; None: none, or unknown
@@ -94,7 +94,7 @@ class Gpu:
 class GpuLink:
     """`count` links from GPU `a` to `b`, seen from `a` (a pair of GPUs has two of these, one from each end).
 
-    b               key of a GPU, SWITCH, or None when the source tells the count alone
+    b               key of a GPU, SWITCH, or None when the source shows the count alone
     bytes_per_s     of one link in one direction, as the source prints it
     """
 
@@ -147,8 +147,8 @@ class Nic:
     address        of its PCI function; None for virtual ones
     rdma           it has verbs
     interfaces     the kernel's network interfaces on it
-    virtual        why it is no port of the machine ("veth", "scif", "bond"); None for real ones
-    gdr            the source says that GPUs may reach it directly
+    virtual        why it is not a port of the machine ("veth", "scif", "bond"); None for real ones
+    gdr            the source reports that GPUs may reach it directly
     guid           several ports of one device share it
     rdma_missing   the card has RDMA, and the kernel has no RDMA device for it: a driver is not loaded
     """
@@ -195,7 +195,7 @@ class System:
     iommu            "off", "passthrough", "translating"
     virtualization   "kvm", "xen", "vmware", "microsoft"; "" on bare metal; None unknown
     container        "docker", "kubernetes", "slurm"…; "" outside; None unknown
-    acs_ports        ports whose access control was read without their addresses; acs_on: at how many it redirects requests
+    acs_ports        ports with access control, from a source without their addresses; acs_on: at how many it redirects requests
     """
 
     architecture: str | None = None
@@ -233,13 +233,21 @@ class FabricLink:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Two sources that say different things of one fact; the first was taken."""
+    """Two sources that report different things of one fact; the first was taken."""
 
     path: str
     taken: str
     taken_from: str
     other: str
     other_from: str
+
+
+NCCL_TOPOLOGY: Final = "NCCL topology XML"
+
+
+def is_nccl_topology(source: str) -> bool:
+    """Whether a source is NCCL's topology file, which leaves out root ports and counts virtual interfaces as networks."""
+    return source.startswith(NCCL_TOPOLOGY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +259,7 @@ class Machine:
     peer_access     (GPU key, GPU key) -> "OK", "NS", "GNS"… of the driver's peer-to-peer matrix
     unknown         by fact path: why it is None; for a list ("nics"): why it is empty, where that does not mean that there are none
     origins         by fact path: which source it came from (merged machines)
-    doubts          sentences about what a source says and should not be relied on
+    doubts          sentences about unreliable values of a source
     """
 
     hostname: str | None = None

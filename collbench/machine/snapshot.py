@@ -1,6 +1,6 @@
 """A machine as plain JSON and back, without loss; what comes from elsewhere is checked, field by field, before it is believed.
 
-A mapping whose keys are pairs is a list of [a, b, value]. Everything else has the names of `model`.
+A mapping with pairs as keys is a list of [a, b, value]. Everything else has the names of `model`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collbench.machine.model import Gpu, Machine, Nic, Port
 from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
-ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
-# Fields that documents of earlier releases lack, with the value that says nothing.
+ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines reports beyond the machine itself
+# Fields that documents of earlier releases lack, with the value that means nothing.
 LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
     "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
@@ -54,15 +54,15 @@ def from_json(data: object) -> Machine:
         machine: Machine = _part_reader(Machine)(data)
     except _Foreign as foreign:
         where = printable("/".join(["machine", *reversed(foreign.way)]))
-        raise Unreadable(f"this is no machine of collbench: {where} is not {foreign.expected}: write it again with `probe`") from None
+        raise Unreadable(f"this is not a machine of `collbench probe`: {where} is not {foreign.expected}: write it again") from None
     return machine
 
 
 def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     """A cluster, equal machines once: `{"schema": 1, "machines": [{"hostnames": [...], …machine}]}`.
 
-    Machines are equal when only what no two machines share tells them apart: host name, serial numbers, addresses in the
-    fabric and error counters. Those are null where one entry stands for several machines; its amounts of memory are the first one's,
+    Machines are equal when they differ only in host name, serial numbers, addresses in the
+    fabric and error counters. Those are null where one entry describes several machines; its amounts of memory are the first one's,
     of which the others have some KiB more or less.
     """
     groups: dict[str, list[Machine]] = {}
@@ -91,7 +91,7 @@ def _spread(entry: Mapping[str, Any]) -> list[Machine]:
     machine = from_json({key: value for key, value in entry.items() if key not in ADDED})
     hosts = entry.get("hostnames") or [machine.hostname]
     if not isinstance(hosts, list) or not all(host is None or isinstance(host, str) for host in hosts):
-        raise Unreadable("this is no machine of collbench: hostnames is not a list of texts: write it again with `probe`")
+        raise Unreadable("this is not a machine of `collbench probe`: hostnames is not a list of texts: write it again with `probe`")
     return [dataclasses.replace(machine, hostname=host) for host in hosts]
 
 

@@ -1,4 +1,4 @@
-"""Which reader reads what: files, folders and tarballs that somebody sent become machines, one per host.
+"""Which reader reads what: files, folders and tarballs that users send become machines, one per host.
 
 Readings of one host are merged, the most trusted source first: our own snapshot, the kernel's files, then READERS in their order.
 """
@@ -29,7 +29,7 @@ from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
 from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
 from collbench.untrusted import open_file, values_in
 
-# A Linux machine out of its own files, live or copied: one reading per reader, and the network cards that no device stands for.
+# A Linux machine out of its own files, live or copied: one reading per reader, and the network cards without a device.
 
 _FILES = "sysfs"
 _NO_CLASS = "/sys/class/net and /sys/class/infiniband are missing or were not copied"
@@ -37,7 +37,7 @@ _NO_DEVICE = "the kernel has no RDMA device for it"
 
 
 def readings(files: Files) -> list[Machine]:
-    """Return what each reader of the kernel's files finds. Lists that the files do not tell of have their reasons."""
+    """Return what each reader of the kernel's files finds. Lists that the files do not cover have their reasons."""
     tree, rdma, plain = linux.read(files), infiniband.read(files), ethernet.read_ethernet(files)
     classes = bool(files.names(ethernet.ETHERNET_CLASS) or files.names(infiniband.CLASS))
     cards = _cards(tree.pci, (*rdma.nics, *plain.nics), classes)
@@ -50,7 +50,7 @@ def readings(files: Files) -> list[Machine]:
 
 
 def _cards(pci: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
-    """The network functions that no device stands for: of RDMA cards, and, where no device can be seen at all, of all cards."""
+    """The network functions without a device: of RDMA cards, and, where no device can be seen at all, of all cards."""
     if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
         return Machine()  # which card this device is on is unknown
     owned = {nic.address for nic in nics if nic.rdma}
@@ -62,7 +62,7 @@ def _cards(pci: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> 
 
 
 def _without_device(free: list[PciDevice], nics: tuple[Nic, ...]) -> Iterator[Nic]:
-    """RDMA cards whose driver made no RDMA device, under the name of their interface where they have one. Not those given to guests."""
+    """RDMA cards without an RDMA device, under the name of their interface where they have one. Not those given to guests."""
     names = {nic.address: nic.name for nic in nics if nic.address}
     for device in free:
         if pci_parts.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):
@@ -87,7 +87,7 @@ def this_machine() -> Machine:
 
 
 def _asked(shared_memory: Path) -> Machine:
-    """Host name and size of the shared memory's file system, as system calls tell them."""
+    """Host name and size of the shared memory's file system, from system calls."""
     machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
     try:
         status = os.statvfs(shared_memory)
@@ -96,7 +96,7 @@ def _asked(shared_memory: Path) -> Machine:
     return replace(machine, system=System(shm_bytes=status.f_blocks * status.f_frsize))
 
 
-# What a path that somebody typed leads to: a folder, a tarball, a text. Never blocks, never reads more than the limit.
+# What a path from the command line leads to: a folder, a tarball, a text. Never blocks, never reads more than the limit.
 
 MOST_ENTRIES = 4096  # of a folder
 _TAR_BLOCK = 512
@@ -121,7 +121,7 @@ def is_root(path: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of a folder by name, hidden ones and what is no regular file aside. Raises Unreadable when it cannot be listed."""
+    """The files of a folder by name, hidden ones and what is not a regular file aside. Raises Unreadable when it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_file(entry))
@@ -207,7 +207,7 @@ _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
 
 
 class _Unknown(Unreadable):
-    """A text of no kind that is read here: in a folder it is passed over."""
+    """A text not in a known format: in a folder it is passed over."""
 
 
 class _Log(_Unknown):
@@ -216,7 +216,7 @@ class _Log(_Unknown):
 
 @dataclass(frozen=True)
 class _Reading:
-    """What one source says, and how far it is trusted."""
+    """What one source reports, and how far it is trusted."""
 
     trust: int
     machine: Machine
@@ -302,7 +302,7 @@ def _called(reading: _Reading, name: str) -> _Reading:
     if not name:
         return reading
     host = printable(name)
-    doubt = f"no source tells this host's name: it is called {host}, after its folder or tarball"
+    doubt = f"no source has this host's name: it is named {host}, after its folder or tarball"
     return replace(reading, machine=replace(reading.machine, hostname=host, doubts=(*reading.machine.doubts, doubt)))
 
 
@@ -324,7 +324,7 @@ def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
 
 
 def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool) -> list[_Reading]:
-    """What the readable ones of several files say; damaged ones are a doubt. `alone`: nothing else describes the machine."""
+    """What the readable ones of several files report; damaged ones are a doubt. `alone`: nothing else describes the machine."""
     readings: list[_Reading] = []
     passed: list[str] = []
     refused: list[Unreadable] = []
@@ -340,17 +340,17 @@ def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool
         raise next((why for why in refused if isinstance(why, _Log)), refused[0])
     if passed and readings and alone:
         more = f" and {len(passed) - _MOST_NAMED} more" if len(passed) > _MOST_NAMED else ""
-        tell(f"passed over, of no kind that is read here: {', '.join(passed[:_MOST_NAMED])}{more}")
+        tell(f"passed over, not in a known format: {', '.join(passed[:_MOST_NAMED])}{more}")
     doubts = tuple(f"left out: {why}" for why in refused if not isinstance(why, _Log))
     return [*readings, _Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else readings
 
 
 def _silent(sentence: str) -> None:
-    """Nobody listens."""
+    """Ignore a progress report."""
 
 
 def _of_tarball(path: Path) -> list[_Reading]:
-    """The machine whose files the tarball holds, with the outputs of tools that were gathered."""
+    """The machine of the tarball's files, with the outputs of tools that were gathered."""
     from collbench.machine.files import open_archive
 
     archive = open_archive(path)
@@ -377,7 +377,7 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
 
 
 def _of_tree(files: Files) -> list[_Reading]:
-    """What the kernel's files say."""
+    """What the kernel's files report."""
 
     return [_Reading(_TREE, machine) for machine in readings(files)]
 
@@ -389,7 +389,7 @@ def _says_something(machine: Machine) -> bool:
 
 
 def _of_file(path: Path) -> list[_Reading]:
-    """What one text says: the output of one tool, or of several one below the other. Raises Unreadable."""
+    """What one text reports: the output of one tool, or of several one below the other. Raises Unreadable."""
     text, name = text_of(path), path.name
     if text.lstrip().startswith("{") and '"machines"' in text:
         return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
@@ -399,10 +399,8 @@ def _of_file(path: Path) -> list[_Reading]:
     if found is not None:
         return [_Reading(_TEXT + found, _told_by(READERS[found], text, name))]
     if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
-        raise _Log(
-            f"{printable(name)} is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"
-        )
-    raise _Unknown(f"{printable(name)} is of no kind that is read here: {_remedy()}")
+        raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")
+    raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
 
 
 def _outputs_in(text: str, name: str) -> dict[int, str]:
@@ -422,7 +420,7 @@ def _outputs_in(text: str, name: str) -> dict[int, str]:
 
 
 def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
-    """What several outputs in one text say; one that cannot be read is a doubt. Raises Unreadable when none can be read."""
+    """What several outputs in one text report; one that cannot be read is a doubt. Raises Unreadable when none can be read."""
     readings: list[_Reading] = []
     refused: list[Unreadable] = []
     for place, part in parts.items():
@@ -440,7 +438,7 @@ def _told_by(reader: Reader, text: str, name: str) -> Machine:
     """What a reader makes of a text. Raises Unreadable, also where it makes nothing of it: that would read as a machine without GPUs."""
     machine = reader.read(text, name)
     if not _says_something(machine):
-        raise Unreadable(f"{printable(name)} is {reader.kind}, but names no part of a machine: save the whole output again")
+        raise Unreadable(f"{printable(name)} is {reader.kind}, but lists no part of a machine: save the whole output again")
     return with_reasons(machine, reader.kind, reader.lists)
 
 
@@ -458,10 +456,10 @@ def _snapshot(text: str, name: str) -> list[Machine]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable(f"{printable(name)} is cut off or no JSON: write it again with `collbench probe --format json`") from None
+        raise Unreadable(f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`") from None
     machines = machines_of(document, name)
     if wrong := next((each for machine in machines for each in impossible(machine)), None):
-        raise Unreadable(f"{printable(name)} tells what no machine has, {wrong}: write it again with `collbench probe --format json`")
+        raise Unreadable(f"{printable(name)} has an impossible value, {wrong}: write it again with `collbench probe --format json`")
     return machines
 
 

@@ -192,7 +192,8 @@ class _Shared:
     def _ceiling(self, host: str, rate: float, sharing: str, model: str) -> Ceiling:
         link, names = self.running.leaving[host], Counter(each.name for each in self.running.leaving.values())
         where = f" of {host}" if len(names) > 1 else ""
-        return Ceiling(KIND, rate, f"{link.name}{where}{sharing}", model, link.source)
+        parts = () if link.part is None else (link.part.of(host=host if where else None),)
+        return Ceiling(KIND, rate, f"{link.name}{where}{sharing}", model, link.source, limited_by_parts=parts)
 
 
 def _sums(each: Iterable[Mapping[str, float]]) -> defaultdict[str, float]:

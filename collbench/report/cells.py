@@ -104,7 +104,8 @@ def explain(flags: Iterable[str]) -> list[str]:
 NOTHING = "–"
 ONE_RANK = "one rank: no bus"
 _SAME_RATE = 0.001
-_MODELS = {"bound": "hard limit"}  # as people read it
+_MODELS = {"bound": "hard limit"}  # the glossary's word
+_NAMES_ITS_KIND = ("given", "simulated")  # kinds of ceiling whose text has the kind
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def share(percent: float, ceiling: Ceiling) -> str:
     if percent <= 100 or (percent <= 100 * TOLERANCE and ceiling.kind != "measured"):
         return format_percent(percent) if percent >= 0.05 else "<0.1 %"
     if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
-        return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
+        return "faster than measured reference"
     if ceiling.model == "bound":
         return "above the hard limit: its inputs are doubtful"
     return format_percent(percent)
@@ -240,7 +241,12 @@ def limited_by(row: Row) -> str:
     kind = basis(ceiling)
     if kind == "ring" and row.hard_bound is not None and _is_same(row.hard_bound, ceiling.bytes_per_s):
         kind = "ring and hard limit"
-    return printable(ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})")
+    return printable(with_basis(ceiling, kind))
+
+
+def with_basis(ceiling: Ceiling, kind: str) -> str:
+    """Return what limits, with the kind of figure where the text does not have it: "NIC 4×100 Gb/s (ring)", "the given ceiling"."""
+    return ceiling.limited_by if ceiling.kind in _NAMES_ITS_KIND else f"{ceiling.limited_by} ({kind})"
 
 
 def basis(ceiling: Ceiling) -> str:

@@ -193,7 +193,7 @@ def rate(channel: Channel) -> str:
 
 
 def interval(channel: Channel) -> str:
-    """The interval of the median in GB/s: "41.8–42.3"; "? 41.8–42.3" where a flag says that it cannot be taken at its word."""
+    """The interval of the median in GB/s: "41.8–42.3"; "? 41.8–42.3" where a flag doubts it."""
     if channel.ci_low is None or channel.ci_high is None:
         return NOTHING
     doubt = "? " if DOUBTFUL & set(channel.flags) else ""

@@ -13,7 +13,7 @@ from collbench.errors import FINE, NEGATIVE, UsageError
 from collbench.launch.explain import Explanation, Found, HostName
 from collbench.launch.software import NAMES
 from collbench.machine.doctor.examine import looked_at, not_looked_at, sentence
-from collbench.machine.doctor.finding import SEVERITIES, Finding, listed, plural
+from collbench.machine.doctor.finding import SEVERITIES, Finding
 from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
@@ -21,6 +21,7 @@ from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.cells import printable
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
+from collbench.units import listed, plural
 
 # How this shell would launch, for people and as JSON: where it is, MPI, launchers, what does not fit, what to type.
 
@@ -84,7 +85,9 @@ def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 def _what(found: Found) -> str:
     plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
     hidden = "" if found.first else " (not the first in PATH)"
-    return (f"{found.family} {found.version}".rstrip() if found.family else f"does not say what it is: {found.trouble}") + plugins + hidden
+    return (
+        (f"{found.family} {found.version}".rstrip() if found.family else f"does not report its version: {found.trouble}") + plugins + hidden
+    )
 
 
 def json_lines_launch(told: Explanation) -> Iterator[Line]:
@@ -168,7 +171,7 @@ def _value(member: object) -> object:
 
 def _wrote(logs: Sequence[NcclLog]) -> str:
     hosts = listed(list(dict.fromkeys(host for log in logs for host in log.hosts)), _MOST_HOSTS)
-    return f"this one did not write the log ({hosts} did)" if hosts else "the log does not say which host wrote it"
+    return f"the log was not written here, but on {hosts}" if hosts else "the log does not name the host that wrote it"
 
 
 def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str | None]]]:
@@ -184,4 +187,4 @@ def _summary(findings: Sequence[Finding]) -> str:
         return "no findings"
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
     told = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
-    return f"{plural(len(findings), 'finding')}: {told}; `collbench explain {findings[0].code}` says more"
+    return f"{plural(len(findings), 'finding')}: {told}; `collbench explain {findings[0].code}` explains the first"

@@ -1,4 +1,4 @@
-"""The parts of a machine in words, for the tree, the picture and the lists. Unknown is said as "unknown (reason)"."""
+"""The parts of a machine in words, for the tree, the picture and the lists. Unknown is shown as "unknown (reason)"."""
 
 from __future__ import annotations
 
@@ -78,9 +78,14 @@ def gigatransfers_in_all(link: PcieLink) -> float | None:
     return None if link.speed_gt_per_s is None or link.width is None else link.speed_gt_per_s * link.width
 
 
+def gpu_number(gpu: Gpu) -> str:
+    """Return "0", or the GPU's key where the source does not count."""
+    return str(gpu.index) if gpu.index is not None else safe(gpu.key.removeprefix("gpu"))
+
+
 def gpu_name(gpu: Gpu) -> str:
-    """ "GPU 0", or its key where the source does not count."""
-    return f"GPU {gpu.index}" if gpu.index is not None else f"GPU {safe(gpu.key.removeprefix('gpu'))}"
+    """Return "GPU 0"."""
+    return f"GPU {gpu_number(gpu)}"
 
 
 def gpu_model(gpu: Gpu) -> str:
@@ -113,7 +118,7 @@ def port_rate(port: Port) -> str:
 
 
 def port_text(port: Port) -> str:
-    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that says another number."""
+    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that reports another number."""
     mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
     printed = f" [{_printed(port)}]" if port.rate_text else ""
     manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
@@ -163,7 +168,7 @@ def c2c_text(gpu: Gpu) -> str:
 def links_text(machine: Machine, gpu: Gpu) -> str:
     """ "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
 
-    "" where no source tells of links.
+    "" where no source lists links.
     """
     links = [link for link in machine.gpu_links if link.a == gpu.key and link.count > 0]
     off = f", {gpu.links_off} off" if gpu.links_off else ""
@@ -195,16 +200,22 @@ def _far_end(link: GpuLink, names: dict[str, str]) -> str:
 
 
 def numa_text(node: NumaNode | None, machine: Machine) -> str:
-    """ "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts whose node is unknown."""
+    """Return "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts with unknown node."""
+    name, *about = numa_facts(node, machine)
+    return f"{name}: {', '.join(about)}" if about else name
+
+
+def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
+    """Return the name of a NUMA node, its CPUs, and its memory where it is known."""
     if node is None:
-        return "NUMA node unknown" if machine.numa_nodes or machine.gpus or machine.nics else f"NUMA nodes {unknown(machine, 'numa_nodes')}"
+        known = machine.numa_nodes or machine.gpus or machine.nics
+        return ["NUMA node unknown" if known else f"NUMA nodes {unknown(machine, 'numa_nodes')}"]
     cpus = "no CPUs" if node.cpus == "" else f"CPUs {safe(node.cpus)}" if node.cpus else "CPUs unknown"
-    memory = f", {format_bytes(node.memory_bytes)}" if node.memory_bytes is not None else ""
-    return f"NUMA node {node.id}: {cpus}{memory}"
+    return [f"NUMA node {node.id}", cpus, *([format_bytes(node.memory_bytes)] if node.memory_bytes is not None else [])]
 
 
 def switch_text(device: PciDevice) -> str:
-    """ "PCIe switch 0000:16:00.0, Gen5 x16 up"; what a hypervisor made up says so."""
+    """ "PCIe switch 0000:16:00.0, Gen5 x16 up"; a bridge made up by a hypervisor is marked."""
     word = {"switch": "PCIe switch", "root": "PCIe root"}.get(device.kind, "PCIe bridge")
     name = f" {safe(device.name)}" if device.name else ""
     made_up = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
@@ -252,9 +263,9 @@ def _pcie(speed: float | None, width: int | None) -> str:
     return " ".join(part for part in (text, lanes) if part)
 
 
-# Distances between all GPUs and NICs as a table like `nvidia-smi topo -m` prints, from whatever source the machine was read.
+# Distances between all GPUs and NICs as a table like `nvidia-smi topo -m` prints, from any source the machine was read.
 
-MOST_PARTS = 128  # a table of more is no table for people, and its cost is quadratic
+MOST_PARTS = 128  # a table of more cannot be read, and its cost is quadratic
 UNKNOWN = "?"
 _NOTHING = "–"
 _LEGEND = (
@@ -276,7 +287,7 @@ def matrix_lines(machine: Machine) -> Iterator[Line]:
     everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     parts = everything[:MOST_PARTS]
     if not parts:
-        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: there are no distances")
+        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: no distances, since fewer than two parts are known")
         return
     distances = Distances(machine)
     names = _names(parts)
@@ -326,7 +337,7 @@ def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cells:
 
 
 def _reasons(distances: Distances, parts: list[Gpu | Nic], cells: list[list[str]]) -> list[str]:
-    """Why paths are unknown: of each part one, so that one thing that is missing is not told for every pair."""
+    """Why paths are unknown: of each part one, so that one thing that is missing is not repeated for every pair."""
     whys: dict[str, None] = {}
     for row, found in zip(parts, cells, strict=True):
         column = found.index(UNKNOWN) if UNKNOWN in found else None
@@ -351,7 +362,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A NUMA node with its parts; None for parts whose node is unknown."""
+    """A NUMA node with its parts; None for parts with unknown node."""
 
     node: NumaNode | None
     below: tuple[Switch | Part, ...]
@@ -363,7 +374,7 @@ class Domain:
 
 
 def arrange(machine: Machine, distances: Distances) -> list[Domain]:
-    """The NUMA nodes in their order, then the place of parts whose node is unknown, where there are any. Virtual NICs are left out."""
+    """The NUMA nodes in their order, then the place of parts with unknown node, where there are any. Virtual NICs are left out."""
     parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
     known = {node.id: node for node in machine.numa_nodes}
@@ -418,7 +429,7 @@ def _parts(below: tuple[Switch | Part, ...]) -> list[Part]:
     return found
 
 
-# What is unknown of a machine, and what its sources say differently, in people's words: "MTU of mlx5_0: sysfs does not hold it".
+# What is unknown of a machine, and what its sources report differently, in people's words: "MTU of mlx5_0: sysfs does not hold it".
 
 _MOST_PARTS = 8
 _FACTS = {
@@ -478,13 +489,13 @@ _FACTS = {
     "virtualization": "virtual machine or not",
     "width": "PCIe lanes",
 }
-# Lists: the headline tells of parts, distances follow from the PCI tree, and cables and peer access are read on request.
+# Lists: the headline lists parts, distances follow from the PCI tree, and cables and peer access are read on request.
 _ELSEWHERE = frozenset({"gpus", "nics", "pci", "fabric", "paths", "peer_access"})
-_OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # nobody misses them on a machine without GPUs
+_OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # not needed on a machine without GPUs
 
 
 def unknown_lines(machine: Machine) -> Iterator[str]:
-    """ "facts of parts: reason", each reason once; not what the tree tells where it is missing, nor what matters to no part drawn."""
+    """ "facts of parts: reason", each reason once; not what the tree shows where it is missing, nor what matters to no part drawn."""
     names = _names_probe_unknown(machine)
     nics, addresses = {nic.key: nic for nic in machine.nics}, {part.address for part in _parts_probe_unknown(machine)}
     facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
@@ -517,7 +528,7 @@ def _parts_probe_unknown(machine: Machine) -> list[Gpu | Nic]:
 
 
 def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
-    """A fact in words and whose it is ("" for the machine's own)."""
+    """A fact as text and its owner ("" for the machine's own)."""
     head, *rest = path.split("/")
     if head == "system" and rest:
         return _word(rest[-1]), ""
@@ -580,7 +591,7 @@ def tree_lines(machine: Machine) -> Iterator[Line]:
 
 
 def title(machine: Machine, name: str | None = None) -> str:
-    """What somebody wants to know first: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
+    """The headline of a machine: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
     return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
 
 
@@ -589,11 +600,11 @@ def _domain(machine: Machine, domain: Domain, distances: Distances, last: bool) 
     yield from (Line(text) for text in _branches_probe_tree(machine, domain.below, distances, "   " if last else "│  "))
 
 
-def part_texts(machine: Machine) -> dict[str, str]:
-    """Each GPU, NIC and its ports in one line, by key, as the tree tells them: to find what tells two machines apart."""
+def part_texts(machine: Machine) -> dict[str, PartText]:
+    """Return each GPU and NIC with its ports, by key, as the tree shows them."""
     distances = Distances(machine)
     parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
-    return {part.key: "; ".join(_lines_of(machine, part, distances)) for part in parts}
+    return {part.key: _described(machine, part, distances) for part in parts}
 
 
 def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
@@ -610,40 +621,66 @@ def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], dis
 
 def _alike(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances) -> Iterator[tuple[Switch | Part, list[str]]]:
     """Each with its lines; parts without an address of which the same is known (often next to nothing) once, with all their names."""
-    told = [(each, _lines_of(machine, each, distances)) for each in below]
-    for _, group in groupby(told, lambda one: _but_its_name(*one)):
-        (each, (first, *more)), *others = group
-        name, _, rest = first.partition("  ")
-        kind = name.partition(" ")[0]
-        names = listed([name, *(lines[0].partition("  ")[0].removeprefix(f"{kind} ") for _, lines in others)], _MOST_ALIKE)
-        yield each, [f"{names}  {rest}" if others else first, *more]
+    described = [(each, _described(machine, each, distances)) for each in below]
+    for _, group in groupby(described, lambda one: _but_its_name(*one)):
+        (each, first), *others = group
+        names = listed([f"{first.kind} {first.name}".strip(), *(other.name for _, other in others)], _MOST_ALIKE)
+        yield each, ["  ".join([names, *first.facts]), *first.lines]
 
 
-def _but_its_name(each: Switch | Part, lines: list[str]) -> object:
-    """What parts must share to be told as one."""
-    return id(each) if isinstance(each, Switch) or each.address else (type(each), lines[0].partition("  ")[2], *lines[1:])
+@dataclass(frozen=True)
+class PartText:
+    """A part of a machine as text.
+
+    kind, name   "GPU", "0"
+    facts        what is in the same line: its address, model, PCIe link
+    lines        the lines below: its links, its ports
+    """
+
+    kind: str
+    name: str
+    facts: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return "GPU 0"."""
+        return f"{self.kind} {self.name}".strip()
+
+    @property
+    def about(self) -> str:
+        """Return all that is known of it in one line."""
+        return "; ".join([", ".join(self.facts), *self.lines])
+
+    def __str__(self) -> str:
+        return "; ".join(["  ".join([self.title, *self.facts]), *self.lines])
 
 
-def _lines_of(machine: Machine, each: Switch | Part, distances: Distances) -> list[str]:
+def _but_its_name(each: Switch | Part, text: PartText) -> object:
+    """Return what parts must have in common to be shown in one line."""
+    return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
+
+
+def _described(machine: Machine, each: Switch | Part, distances: Distances) -> PartText:
     if isinstance(each, Switch):
-        return [switch_text(each.device)]
+        return PartText("", switch_text(each.device), ())
     return _gpu(machine, each, distances) if isinstance(each, Gpu) else _nic(machine, each, distances)
 
 
-def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> list[str]:
+def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> PartText:
     address = [safe(gpu.address)] if gpu.address and gpu.index is not None else []
-    head = "  ".join([gpu_name(gpu), *address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances)])
-    return [head, *(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text)]
+    facts = (*address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances))
+    return PartText("GPU", gpu_number(gpu), facts, tuple(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text))
 
 
-def _nic(machine: Machine, nic: Nic, distances: Distances) -> list[str]:
+def _nic(machine: Machine, nic: Nic, distances: Distances) -> PartText:
     address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
     without = "no RDMA device (driver not loaded)" if nic.rdma_missing else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
     verbs = "RDMA" if nic.rdma else without
     kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
     interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
-    head = "  ".join([f"NIC {nic_name(nic)}{interfaces}", *address, kind, _slot(machine, nic, distances)])
-    return [head, *([port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"])]
+    ports = [port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"]
+    return PartText("NIC", f"{nic_name(nic)}{interfaces}", (*address, kind, _slot(machine, nic, distances)), tuple(ports))
 
 
 def _slot(machine: Machine, part: Part, distances: Distances) -> str:
@@ -671,13 +708,13 @@ def _possible(device: PciDevice, distances: Distances) -> PcieLink:
 
 
 def _virtual(machine: Machine) -> list[str]:
-    """Interfaces that are no port of the machine: those whose speed is nobody's, and those that other ports carry."""
+    """Interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
     kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
     for nic in (nic for nic in machine.nics if nic.virtual is not None):
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
         kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
-    titles = {False: "interfaces that tell no speed", True: "interfaces made of others"}
+    titles = {False: "interfaces without a speed", True: "interfaces made of others"}
     told = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
     return [f"{titles[known]}: {', '.join(texts)}" for known, texts in told.items() if texts]
 
@@ -720,14 +757,14 @@ def _section(title: str, texts: Iterable[str]) -> list[Line]:
 # Several machines on one screen: how many, how they differ, one tree of each common kind, and what is odd at the others.
 
 _MOST_TREES = 3
-_COMMON = 0.1  # of all machines; a kind that is rarer is told by what is odd at it
+_COMMON = 0.1  # of all machines; a kind that is rarer is described by what is odd at it
 _MOST_ODD = 8  # kinds
 _PROBE_CLUSTER_MOST_PARTS = 4  # of one kind
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Machines whose trees read the same; `lines` is the first one's without its title."""
+    """Machines with equal trees; `lines` is the first one's without its title."""
 
     lines: tuple[Line, ...]
     machines: list[Machine]
@@ -765,7 +802,7 @@ def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]
 
 
 def _equal(machines: Sequence[Machine]) -> list[list[Machine]]:
-    """Machines that only their names tell apart, together."""
+    """Machines that differ only in their names, together."""
     by_name = {machine.hostname: machine for machine in machines}
     if len(by_name) < len(machines):
         return [[machine] for machine in machines]
@@ -789,7 +826,7 @@ def _odd(kind: _Kind, usual: _Kind) -> Iterator[Line]:
     """What the parts of an odd machine are that the usual one has otherwise; nothing where its parts are the same."""
     ours, theirs = part_texts(kind.machines[0]), part_texts(usual.machines[0])
     told = [f"without {text}" for key, text in theirs.items() if key not in ours]
-    told += [text if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
+    told += [str(text) if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
     if told:
         yield Line(f"{kind.names}, unlike {safe(usual.machines[0].hostname or 'the others')}:")
         yield from (Line(f"  {text}") for text in told[:_PROBE_CLUSTER_MOST_PARTS])
@@ -825,9 +862,9 @@ def probe_text(
 
 
 def document(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
-    """The JSON document; `topology.snapshot.machines_of` reads it back. What is unknown is null, as is what is no finite number.
+    """The JSON document; `topology.snapshot.machines_of` reads it back. What is unknown is null, as is what is not a finite number.
 
-    Findings between machines stand with the first one.
+    Findings between machines are listed with the first one.
     """
     names = {machine.hostname for machine in machines}
     entries = []
@@ -854,7 +891,7 @@ def _lines(machines: Sequence[Machine], differences: Sequence[str], format: str,
 def _counts(findings: Sequence[Finding]) -> Line:
     counts = Counter(each.severity for each in findings)
     words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
-    return Line(f"findings: {', '.join(words)}; `collbench doctor` tells them" if words else "findings: none", "head")
+    return Line(f"findings: {', '.join(words)}; `collbench doctor` shows them" if words else "findings: none", "head")
 
 
 def _examined(machines: Sequence[Machine]) -> list[Finding]:

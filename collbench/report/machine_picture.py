@@ -1,6 +1,6 @@
 """A machine as a picture (SVG): NUMA nodes with their switches, GPUs and NICs; lines as wide as their links are fast.
 
-What is slower than it could be, or down, is dashed or hatched and says so in words: colour alone tells nothing.
+What is slower than it could be, or down, is dashed or hatched and has the reason as text: colour alone has no meaning.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from collbench.report.machine import (
     gigatransfers_in_all,
     gpu_model,
     gpu_name,
+    gpu_number,
     idle,
     links_text,
     listed,
     memory,
     nic_name,
-    numa_text,
+    numa_facts,
     pcie,
     pcie_short,
     port_rate,
@@ -46,7 +47,7 @@ from collbench.report.machine import (
     system_text,
 )
 
-# Where everything of the machine's picture stands: pixels for NUMA nodes, switches, GPUs and NICs. Nothing is drawn here.
+# The places of everything of the machine's picture: pixels for NUMA nodes, switches, GPUs and NICs. Nothing is drawn here.
 #
 # Top to bottom: the NUMA node, switches above other switches, NICs, switches, GPUs. GPUs are so at the bottom, where their own links are.
 
@@ -196,7 +197,7 @@ def _width(each: Switch | Part) -> float:
 
 
 def _depth(below: tuple[Switch | Part, ...]) -> int:
-    """How many rows of switches stand above other switches."""
+    """How many rows of switches are above other switches."""
     inner = [_depth(each.below) for each in below if isinstance(each, Switch)]
     nested = [1 + depth for each, depth in zip((each for each in below if isinstance(each, Switch)), inner, strict=True)
               if any(isinstance(part, Switch) for part in each.below)]  # fmt: skip
@@ -308,7 +309,7 @@ _GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16, 
 
 
 def gpu_links(machine: Machine, plan: Plan, limiting: frozenset[str]) -> tuple[list[str], float]:
-    """What is drawn below the GPUs, and where that ends. Links whose far end is unknown are a sentence."""
+    """What is drawn below the GPUs, and where that ends. Links with unknown far end are a sentence."""
     boxes = {part.key: box for part, box in plan.parts if isinstance(part, Gpu)}
     links = [link for link in machine.gpu_links if link.a in boxes and link.count > 0]
     to_switch = [link for link in links if link.b == SWITCH]
@@ -449,7 +450,7 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     """The machine as one SVG document.
 
     `limiting` marks what limits: NICs by name (their ports), PCIe links by the address of the device below them (of a GPU its key),
-    GPU links by `GpuLink.key`. Of a machine with more than 96 GPUs and NICs the first ones are drawn, and it says so.
+    GPU links by `GpuLink.key`. Of a machine with more than 96 GPUs and NICs the first ones are drawn, with a note.
     """
     distances = Distances(machine)
     drawn = first_parts(machine, MOST_PARTS)
@@ -492,11 +493,11 @@ def _head(machine: Machine, width: float) -> Iterator[str]:
 
 def _domains(plan: Plan, machine: Machine) -> Iterator[str]:
     for domain, box in plan.domains:
-        name, _, about = numa_text(domain.node, machine).partition(": ")
+        name, *about = numa_facts(domain.node, machine)
         yield rect(box, "panel", radius=12)
         yield rect(Box(box.x + PAD, box.y + PAD, box.width - 2 * PAD, HEADER), "cpu")
         yield text(box.middle, box.y + 38, name, "name mid", room=box.width - 40, size=BOLD)
-        yield text(box.middle, box.y + 56, _that_fits([about, about.partition(", ")[0]], box.width - 38), "soft mid", room=box.width - 38)
+        yield text(box.middle, box.y + 56, _that_fits([", ".join(about), *about[:1]], box.width - 38), "soft mid", room=box.width - 38)
         if not domain.below:
             yield text(box.middle, box.y + 92, "no GPU, no NIC", "small mid")
 
@@ -558,8 +559,8 @@ def _parts(plan: Plan, machine: Machine, limiting: frozenset[str]) -> Iterator[s
 
 
 def _gpu_name(gpu: Gpu) -> str:
-    name = gpu_name(gpu)
-    return _that_fits([name, name.removeprefix("GPU "), name.removeprefix("GPU 0000:")], CARD - 8, BOLD)
+    number = gpu_number(gpu)
+    return _that_fits([f"GPU {number}", number, number.removeprefix("0000:")], CARD - 8, BOLD)
 
 
 def _nic(nic: Nic, box: Box, limits: bool) -> Iterator[str]:
@@ -602,7 +603,7 @@ def _notes(empty: list[Domain], left_out: int, plan: Plan, machine: Machine) -> 
     """Below the picture: how to read it, and what is not in it."""
     if plan.wires:
         yield "Lines are as wide as their links are fast; dotted: unknown."
-        yield "Dashed, and told in words: slower than the device could be, or down."
+        yield "Dashed, with the reason as text: slower than the device could be, or down."
     nodes = ", ".join(str(domain.node.id) for domain in empty if domain.node)
     if nodes:
         yield f"Without GPU or NIC: NUMA {'nodes' if ',' in nodes else 'node'} {nodes}."

@@ -74,7 +74,7 @@ def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] 
 
 
 def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> Screen:
-    """A live screen where somebody watches stdout or stderr, else a plain one; `quiet` keeps data and errors only."""
+    """A live screen where a person watches stdout or stderr, else a plain one; `quiet` keeps data and errors only."""
     painted, dumb = wants_color(stream, color), os.environ.get("TERM") == "dumb"
     watched = [each for each, name in ((stream, "stdout"), (err, "stderr")) if is_terminal(each, name) and not dumb]
     if quiet or not watched:
@@ -201,7 +201,7 @@ _HANG = 2
 
 
 def width_of(stream: TextIO) -> int | None:
-    """The columns of the terminal that `stream` is, None for a file or a pipe, whose lines stay whole."""
+    """The columns of the terminal that `stream` is, None for a file or a pipe, where lines stay whole."""
     if not is_terminal(stream):
         return None
     try:

@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypeVar
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cells import DOUBTFUL, NOTHING, basis, defused, explain, printable, share
+from collbench.report.cells import DOUBTFUL, NOTHING, basis, defused, explain, printable, share, with_basis
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
 from collbench.results.row import Times
@@ -176,9 +176,8 @@ def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float 
         return NOTHING, NOTHING
     if ceiling.bytes_per_s is None or percent is None or busbw is None:
         return NOTHING, ceiling.limited_by
-    kind = basis(ceiling)
-    words = ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})"
-    return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", words
+    limit = with_basis(ceiling, basis(ceiling))
+    return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", limit
 
 
 def part_cells(row: StepRow) -> Iterator[list[str]]:

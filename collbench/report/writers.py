@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.report.cells import (
     COLUMNS,
     Column,
@@ -162,7 +162,6 @@ def _joined(cells: Iterable[str]) -> str:
 # Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names, lists and objects are JSON.
 
 _TIMES = [field.name for field in fields(Times)]
-_CEILING = [field.name for field in fields(Ceiling)]
 _HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
 # Offsets into samples.bin mean nothing outside the run's folder.
@@ -197,7 +196,7 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
         if name == "time_s":
             yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
         elif name in ("ceiling", "hard_bound"):
-            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in (_CEILING if name == "ceiling" else _HARD_BOUND))
+            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in (CSV_FIELDS if name == "ceiling" else _HARD_BOUND))
         elif name == "canary_s":
             yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
         elif name == "groups":

@@ -136,7 +136,7 @@ def _fits(value: Any, hint: Any) -> bool:
         kinds = int if hint is int else int | float
         return (value is None and hint is float) or (isinstance(value, kinds) and not isinstance(value, bool) and value >= 0)
     if origin is tuple:
-        return isinstance(value, tuple) and all(isinstance(inner, str) for inner in value)
+        return isinstance(value, tuple) and all(_fits(inner, choices[0]) for inner in value)
     return isinstance(value, origin or hint)
 
 

@@ -124,7 +124,7 @@ class Row:
         known = {name: values[name] for name in names if name in values}
         for name, kind in _NESTED.items():
             if known.get(name) is not None:
-                known[name] = kind(**known[name])
+                known[name] = Ceiling.from_json(known[name]) if kind is Ceiling else kind(**known[name])
         known["flags"] = tuple(known.get("flags", ()))
         if len(known) < len(names):
             return cls(**known)

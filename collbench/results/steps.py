@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class StepRow:
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        return asdict(self)
+        return {**asdict(replace(self, ceiling=None)), "ceiling": self.ceiling.as_json(complete=True) if self.ceiling else None}
 
 
 def holds_workload(run: Run) -> bool:
@@ -176,7 +176,7 @@ def _times(values: Any) -> Times | None:
 
 
 def _ceiling(values: Any) -> Ceiling | None:
-    return None if values is None else Ceiling(**_only(values, Ceiling, _CEILING))
+    return None if values is None else Ceiling.from_json(_only(values, Ceiling, _CEILING))
 
 
 def _only(values: Any, kind: type[Any], fits: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:

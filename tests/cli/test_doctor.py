@@ -53,7 +53,7 @@ def test_files_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("doctor", "--from", str(file)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "severe   CB2202  mlx5_0 is down"
-    assert lines[3] == "1 finding: 1 severe; `collbench explain CB2202` says more"
+    assert lines[3] == "1 finding: 1 severe; `collbench explain CB2202` explains the first"
 
 
 def test_a_log_beside_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,8 +122,8 @@ def test_a_foreign_log_is_examined_without_this_machine(tmp_path: Path, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("CB2512  all RDMA connections are staged through the host's memory")
     assert lines[-2:] == [
-        "looked at 1 NCCL log",
-        "no machine was looked at, as this one did not write the log (node1 did): --from adds its files",
+        "examined 1 NCCL log",
+        "no machine was looked at, as the log was not written here, but on node1: --from adds its files",
     ]
 
 
@@ -151,5 +151,5 @@ def test_explain_alone_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_a_code_that_is_none() -> None:
-    with pytest.raises(UsageError, match=r"'CB1' is no code of a finding: .*`collbench explain` lists all"):
+    with pytest.raises(UsageError, match=r"'CB1' is not a valid finding code"):
         run("explain", "CB1")

@@ -155,7 +155,7 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
         (["a.log", "--operation", "sum"], "--operation 'sum' is unknown: choose from"),
         (["a.log", "--dtype", "float3"], "dtype 'float3' is unknown: choose from"),
         (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks is 4"),
-        (["a.log", "--ceiling", "none"], "--ceiling 'none' is no rate"),
+        (["a.log", "--ceiling", "none"], "--ceiling 'none' is not a valid rate"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_writes_nothing(

@@ -78,4 +78,4 @@ def test_any_machine_is_judged(machines: list[Machine]) -> None:
     )
     assert all(finding.code in pages() and finding.what and finding.evidence and finding.remedy for finding in findings)
     assert "None" not in " ".join(finding.what for finding in findings)
-    assert sentence(machines).startswith("looked at")
+    assert sentence(machines).startswith("examined")

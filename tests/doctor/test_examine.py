@@ -13,10 +13,11 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, looked_at, not_looked_at
-from collbench.machine.doctor.finding import Finding, listed, page, pages, worst_first
+from collbench.machine.doctor.finding import Finding, page, pages, worst_first
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths
+from collbench.units import listed
 from tests.doctor.machines import codes, found
 from tests.helpers import CAPTURED_MACHINES
 from tests.machine.machines import dgx, laptop, mesh
@@ -171,7 +172,9 @@ def test_a_page_as_text() -> None:
     assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == ["what it means:", "check by hand:", "remedy:"]
 
 
-@pytest.mark.parametrize(("code", "told"), [("CB9999", "'CB9999' is no code"), ("CB21O5", "did you mean CB2105[?]"), ("\x1b[31m", "[?]")])
+@pytest.mark.parametrize(
+    ("code", "told"), [("CB9999", "'CB9999' is not a valid finding code"), ("CB21O5", "did you mean CB2105[?]"), ("\x1b[31m", "[?]")]
+)
 def test_a_code_that_is_none(code: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         page(code)

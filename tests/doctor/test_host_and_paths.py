@@ -21,7 +21,7 @@ def test_little_shared_memory() -> None:
 def test_a_device_at_an_unknown_numa_node() -> None:
     lost = replace(dgx(), pci=tuple(replace(device, numa=None) for device in dgx().pci))
     lost = replace(lost, gpus=(replace(lost.gpus[0], numa=None), *lost.gpus[1:]))
-    assert found(lost, "CB2402").what == "nobody says at which NUMA node GPU 0000:18:00.0 is"
+    assert found(lost, "CB2402").what == "the NUMA node of GPU 0000:18:00.0 is unknown"
     assert "CB2402" not in codes(with_system(lost, virtualization="kvm"))
     assert "CB2402" not in codes(replace(lost, numa_nodes=lost.numa_nodes[:1]))
 

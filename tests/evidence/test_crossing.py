@@ -98,6 +98,6 @@ def test_no_cut_allows_less(name, sizes):
     """A link that carries one byte a second takes as many seconds per byte of S as it must carry bytes."""
     hosts = [str(host) for host, ranks in enumerate(sizes) for _ in range(ranks)]
     each, total = shares(NAMED[name], hosts)
-    parts = [Side(ranks, 1.0, str(host)) for host, ranks in enumerate(sizes)]
+    parts = [Side(ranks, 1.0) for ranks in sizes]
     busiest, together = max(max(ways) for ways in each.values()), total / len(sizes)
     assert max(busiest, together) == pytest.approx(least_time(name, parts).seconds_per_byte, abs=1e-4)

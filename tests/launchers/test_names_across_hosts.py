@@ -102,7 +102,7 @@ class TestOwnNameAtLoopback:
 
     def test_doctor(self, debian: SlurmBed) -> None:
         done = debian.srun(["-N2"], [*PROGRAM, "doctor", "--timeout", "20"], env=environment())
-        assert done.returncode == 0 and "looked at 2 machines" in done.stdout, done.stderr
+        assert done.returncode == 0 and "examined 2 machines" in done.stdout, done.stderr
 
     def test_doctor_reports_it_before_a_launch(self, debian: SlurmBed) -> None:
         line = [*PROGRAM, "doctor", "--launch", "--format", "json"]

@@ -47,7 +47,7 @@ ONE_LINK_LOST = (GpuLink("gpu0", SWITCH, 17), *LINKS[1:])
     ("odd", "told"),
     [
         ({"gpus": GPUS[:7]}, "node07 has 7 GPUs, the other 31 have 8 GPUs"),
-        ({"gpus": (), "gpu_links": (), "unknown": NO_DRIVER}, "node07 has no GPUs that it can tell, the other 31 have 8 GPUs"),
+        ({"gpus": (), "gpu_links": (), "unknown": NO_DRIVER}, "node07 has no GPUs that it can detect, the other 31 have 8 GPUs"),
         ({"gpu_links": ONE_LINK_LOST}, f"node07 has 17 NVLinks on GPU 0, {SEVEN_WHOLE}, the other 31 have 18 NVLinks per GPU"),
         ({"system": replace(SYSTEM, kernel="6.5.0")}, "node07 has kernel 6.5.0, the other 31 have kernel 6.8.0"),
         ({"system": replace(SYSTEM, driver="550.2")}, "node07 has GPU driver 550.2, the other 31 have GPU driver 570.1"),

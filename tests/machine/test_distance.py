@@ -86,7 +86,7 @@ def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
 
 
 def test_parts_of_two_numa_nodes_are_far_whatever_is_above_them() -> None:
-    why = {f"pci/{GPU}/parent": "NVML does not tell the bridge above a GPU"}
+    why = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
     machine = parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=why)  # type: ignore[arg-type]
     assert path(machine, GPU, "nic") == "SYS"
 
@@ -172,7 +172,7 @@ def test_links_whose_far_end_nobody_told() -> None:
     machine = dgx()
     counted = replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links))
     assert path(counted, GPU, "0000:19:00.0") is None
-    assert why_unknown(counted, GPU, "0000:19:00.0") == "the source counts the GPUs' links and does not say where they go"
+    assert why_unknown(counted, GPU, "0000:19:00.0") == "the source counts the GPUs' links but does not show where they lead"
     assert path(counted, GPU, "mlx5_0") == "PIX"
 
 

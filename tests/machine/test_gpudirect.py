@@ -112,15 +112,15 @@ def test_the_sources_own_word_is_taken_and_named() -> None:
     """NCCL's topology file says gdr=0 or 1 for each NIC; the modules of this machine are then not asked."""
     machine = replace(pcie_box(), sources=("NCCL topology XML topo.xml",), paths={("0000:03:00.0", "mlx5_0"): "PXB"})
     yes = replace(machine, nics=(replace(machine.nics[0], gdr=True),))
-    assert found(yes) == Capability("capable; use not checked", "NCCL topology XML topo.xml says gdr=1, PXB apart")
+    assert found(yes) == Capability("capable; use not checked", "NCCL topology XML topo.xml has gdr=1, PXB apart")
     no = replace(machine, nics=(replace(machine.nics[0], gdr=False),), origins={"nics/mlx5_0/gdr": "NCCL topology XML b.xml"})
-    assert found(no) == Capability("not capable", "NCCL topology XML b.xml says gdr=0")
+    assert found(no) == Capability("not capable", "NCCL topology XML b.xml has gdr=0")
 
 
 def test_nics_that_are_none() -> None:
     assert found(pcie_box(), 1) == Capability("not capable", "the NIC is not an RDMA device")
     bare = replace(dgx(), nics=(Nic("0000:1a:00.0", "0000:1a:00.0"),))
-    assert found(bare) == Capability("unknown", "the source does not say whether the NIC is an RDMA device")
+    assert found(bare) == Capability("unknown", "the source does not show whether the NIC is an RDMA device")
     bond = replace(dgx(), nics=(Nic("mlx5_bond_0", rdma=True, virtual="bond"),))
     assert found(bond) == Capability("not capable", "a virtual interface (bond)")
 

@@ -177,7 +177,7 @@ class TestNics:
         bare = replace(MATRIX, nics=(Nic("NIC0"), Nic("NIC1")), paths={("gpu0", "NIC1"): "PIX", ("gpu0", "gpu1"): "NV12"})
         merged = merge([SYSFS, bare])
         assert [nic.name for nic in merged.nics] == ["mlx5_0"] and list(merged.paths) == [(A, B)]
-        assert merged.doubts == ("nvidia-smi topo -m does not say which devices NIC0…NIC1 are (no NIC Legend): they are left out",)
+        assert merged.doubts == ("nvidia-smi topo -m does not name the devices NIC0…NIC1 (no NIC Legend): they are left out",)
         assert [nic.name for nic in merge([bare]).nics] == ["NIC0", "NIC1"]
 
 

@@ -19,6 +19,12 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.snapshot import to_json, topology_json
 from collbench.machine.sources import READERS, read_paths
+from tests.machine.readers.test_acs_lines import ON as ACS_LINES
+from tests.machine.readers.test_amd_smi import TEXT as AMD_SMI
+from tests.machine.readers.test_hwloc import WHOLE as HWLOC
+from tests.machine.readers.test_iblinkinfo import ADAPTERS as IBLINKINFO
+from tests.machine.readers.test_ibportstate import NDR as IBPORTSTATE
+from tests.machine.readers.test_ibv_devinfo import WHOLE as IBV_DEVINFO
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\
@@ -58,6 +64,19 @@ NCCL = f"""\
 <gpu dev="0" sm="80" rank="0" gdr="1"/></pci></cpu></system>
 """
 LOG = "node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
+EXAMPLES = {
+    "nvidia-smi nvlink -s": NVLINK,
+    "amd-smi topology": AMD_SMI,
+    "nvidia-smi topo -m": MATRIX,
+    "ibv_devinfo": IBV_DEVINFO,
+    "ibstat": IBSTAT,
+    "ibportstate": IBPORTSTATE,
+    "lspci | grep ACSCtl": ACS_LINES,
+    "lspci": LSPCI,
+    "hwloc XML": HWLOC,
+    "NCCL topology XML": NCCL,
+    "iblinkinfo": IBLINKINFO,
+}
 
 
 def saved(folder: Path, **texts: str) -> list[Path]:
@@ -97,6 +116,13 @@ class TestKinds:
     def test_the_content_tells_the_kind_and_not_the_name(self, text: str, kind: str, tmp_path: Path) -> None:
         (machine,) = read_paths(saved(tmp_path, output_log=text))
         assert machine.sources == (f"{kind} output.log",)
+
+    @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.kind)
+    def test_an_example_of_each_kind_is_read_as_such(self, reader: Reader, tmp_path: Path) -> None:
+        """Also of readers that list no parts, such as amd-smi, ibportstate and lspci | grep ACSCtl."""
+        (machine,) = read_paths(saved(tmp_path, output_log=EXAMPLES[reader.kind]))
+        assert machine.sources == (f"{reader.kind} output.log",)
+        assert machine.gpus or machine.nics or machine.fabric or machine.system.acs_ports
 
     @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.kind)
     def test_every_reader_keeps_the_contract(self, reader: Reader) -> None:
@@ -144,7 +170,7 @@ class TestTogether:
         (machine,) = read_paths([tmp_path], told.append)
         assert len(machine.gpus) == 2
         assert machine.doubts == ("left out: e.txt is empty: save the tool's output into it again",)
-        assert told == ["passed over, of no kind that is read here: nccl.log, notes.txt"]
+        assert told == ["passed over, not in a known format: nccl.log, notes.txt"]
 
     def test_a_root_and_a_tools_output_of_one_host(self, tmp_path: Path) -> None:
         paths = [*saved(tmp_path / "texts", a=IBSTAT), root(tmp_path / "tree", "node1.cluster")]
@@ -164,7 +190,7 @@ class TestTogether:
             ("left", ["mlx5_0"]),
             ("right", ["mlx5_1"]),
         ]
-        assert found[0].doubts[-1] == "no source tells this host's name: it is called left, after its folder or tarball"
+        assert found[0].doubts[-1] == "no source has this host's name: it is named left, after its folder or tarball"
 
     def test_two_nameless_folders_of_other_kinds_are_one(self, tmp_path: Path) -> None:
         saved(tmp_path / "texts", m=MATRIX)
@@ -180,11 +206,11 @@ class TestRefused:
             (b"", "is empty"),
             (b"\n \n", "is empty"),
             (b"\x7fELF\x00\x00\x01\x02", "is binary"),
-            (b"remember the milk\n", "is of no kind that is read here: give nvidia-smi"),
-            (LOG.encode(), "is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"),
-            (b'{"schema": 1, "machines": [', "is cut off or no JSON"),
+            (b"remember the milk\n", "is not in a known format: give nvidia-smi"),
+            (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
+            (b'{"schema": 1, "machines": [', "not valid JSON"),
             (b'{"schema": 9, "machines": []}', "is JSON, but no"),
-            (b'{"schema": 1, "machines": ' + b"[" * 100_000, "is cut off or no JSON"),
+            (b'{"schema": 1, "machines": ' + b"[" * 100_000, "not valid JSON"),
             (gzip.compress(LSPCI.encode())[:-9], "cannot be read"),
             (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "is damaged"),
             (b"\xfd7zXZ\x00" + b"\xff" * 50, "is damaged"),
@@ -225,13 +251,13 @@ class TestRefused:
         assert len(read_paths([tmp_path])[0].gpus) == 2
 
     def test_a_text_of_a_known_kind_that_names_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(Unreadable, match="x is hwloc XML, but names no part of a machine: save the whole output again"):
+        with pytest.raises(Unreadable, match="x is hwloc XML, but lists no part of a machine: save the whole output again"):
             read_paths(saved(tmp_path, x='<topology version="2.0"><object type="Machine"/></topology>'))
 
     @pytest.mark.parametrize("rate", [-5.0, 1e18])
     def test_a_speed_that_no_machine_has(self, rate: float, tmp_path: Path) -> None:
         machine = Machine("node1", nics=(Nic("mlx5_0", ports=(Port(rate_bits_per_s=rate),)),))
-        with pytest.raises(Unreadable, match=r"x\.json tells what no machine has, a speed of (-5|1e\+18) at nics/mlx5_0: write it again"):
+        with pytest.raises(Unreadable, match=r"a speed of (-5|1e\+18) at nics/mlx5_0"):
             read_paths(saved(tmp_path, x_json=json.dumps(topology_json([machine]))))
 
     def test_parents_in_a_circle_end_the_tree_with_a_doubt(self, tmp_path: Path) -> None:
@@ -248,7 +274,7 @@ class TestRefused:
 
     def test_a_folder_of_logs_alone_names_the_command(self, tmp_path: Path) -> None:
         saved(tmp_path, a=LOG, b="")
-        with pytest.raises(Unreadable, match="`collbench doctor --log` reads it"):
+        with pytest.raises(Unreadable, match="collbench doctor --log"):
             read_paths([tmp_path])
 
     def test_a_huge_file_is_not_read_whole(self, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_traffic_file_counts_by_the_hosts_of_its_ranks():
 
 def test_traffic_that_stays_at_home_has_no_ceiling():
     ceiling, bound = of("aab", "alltoallv", traffic=Traffic("own", matrix=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))))
-    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "no byte crosses a link whose rate is known", None)
+    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "no byte crosses a link of known rate", None)
 
 
 def test_an_oversubscribed_fabric_is_shared_as_well():

@@ -4,11 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import BUS_FACTOR, Side, least_time, mesh_cuts, node_of
 from tests.peak.made import gpus, wired
 
 RATE = st.floats(1.0, 1e3)
 SETS = st.lists(st.tuples(st.integers(1, 16), RATE), min_size=2, max_size=6)
+
+
+def link(name: str) -> tuple[Link, ...]:
+    """The link that a set leaves by."""
+    return (Link(1.0, name),)
 
 
 def busbw(operation, sides, adds=False):
@@ -33,57 +39,57 @@ def busbw(operation, sides, adds=False):
     ],
 )
 def test_equal_sets_give_the_closed_forms(operation, closed, nodes, each):
-    sides = (Side(each, 50.0, "NIC", nodes),)
+    sides = (Side(each, 50.0, link("NIC"), nodes),)
     assert busbw(operation, sides) == pytest.approx(50 * closed(nodes, each, nodes * each))
-    assert busbw(operation, (Side(each, 50.0, "NIC"),) * nodes) == pytest.approx(busbw(operation, sides))
+    assert busbw(operation, (Side(each, 50.0, link("NIC")),) * nodes) == pytest.approx(busbw(operation, sides))
 
 
 def test_the_factors_at_eight_gpus_a_node():
-    factors = [busbw("allreduce", (Side(8, 1.0, "NIC", nodes),)) for nodes in (2, 3, 4, 12)]
+    factors = [busbw("allreduce", (Side(8, 1.0, link("NIC"), nodes),)) for nodes in (2, 3, 4, 12)]
     assert [round(factor, 2) for factor in factors] == [1.88, 1.44, 1.29, 1.08]
 
 
 def test_sharp_needs_one_pass():
     """2(N-1)/N times the node's rate, however many nodes."""
-    assert busbw("allreduce", (Side(8, 50.0, "NIC", 4),), adds=True) == pytest.approx(50 * 2 * 31 / 32)
+    assert busbw("allreduce", (Side(8, 50.0, link("NIC"), 4),), adds=True) == pytest.approx(50 * 2 * 31 / 32)
 
 
 def test_the_slowest_of_unequal_sets_is_named():
-    sides = (Side(8, 50.0, "fast"), Side(8, 20.0, "slow"))
+    sides = (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow")))
     assert least_time("broadcast", sides).side.name == "slow"
     assert least_time("allgather", sides).seconds_per_byte == pytest.approx(0.5 / 20)
 
 
 def test_of_two_sets_of_unequal_size_the_small_one_must_receive_more():
-    sides = (Side(7, 50.0, "seven"), Side(1, 50.0, "one"))
+    sides = (Side(7, 50.0, link("seven")), Side(1, 50.0, link("one")))
     assert least_time("allgather", sides).side.name == "one"
     assert least_time("allgather", sides).seconds_per_byte == pytest.approx(7 / 8 / 50)
 
 
 def test_two_gpus_on_nvlink_and_one_on_pcie():
-    found = busbw("allreduce", (Side(2, 63.0, "two"), Side(1, 31.5, "PCIe")))
+    found = busbw("allreduce", (Side(2, 63.0, link("two")), Side(1, 31.5, link("PCIe"))))
     assert found == pytest.approx(4 / 3 * 31.5)
-    assert busbw("allreduce", (Side(1, 31.5, "PCIe", 3),)) == pytest.approx(31.5)
+    assert busbw("allreduce", (Side(1, 31.5, link("PCIe"), 3),)) == pytest.approx(31.5)
 
 
 def test_gather_into_a_slow_root():
-    assert least_time("gather", (Side(8, 10.0, "root"), Side(8, 50.0, "other"))).side.name == "root"
-    assert least_time("gather", (Side(8, 50.0, "root"), Side(8, 10.0, "other"))).side.name == "other"
+    assert least_time("gather", (Side(8, 10.0, link("root")), Side(8, 50.0, link("other")))).side.name == "root"
+    assert least_time("gather", (Side(8, 50.0, link("root")), Side(8, 10.0, link("other")))).side.name == "other"
 
 
 @pytest.mark.parametrize("operation", sorted(BUS_FACTOR))
 def test_one_set_and_unknown_rates_limit_nothing(operation):
-    assert least_time(operation, (Side(8, 50.0, "alone"),)).seconds_per_byte == 0
-    assert least_time(operation, (Side(8, float("inf"), "?"), Side(8, float("inf"), "?"))).side is None
+    assert least_time(operation, (Side(8, 50.0, link("alone")),)).seconds_per_byte == 0
+    assert least_time(operation, (Side(8, float("inf"), link("?")), Side(8, float("inf"), link("?")))).side is None
 
 
 @pytest.mark.parametrize("operation", sorted(BUS_FACTOR))
 @given(sets=SETS, faster=st.floats(1.0, 10.0), which=st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_a_faster_link_never_makes_an_operation_slower(operation, sets, faster, which):
-    sides = [Side(ranks, rate, "") for ranks, rate in sets]
+    sides = [Side(ranks, rate) for ranks, rate in sets]
     better = list(sides)
-    better[which % len(sides)] = Side(sides[which % len(sides)].ranks, sides[which % len(sides)].bytes_per_s * faster, "")
+    better[which % len(sides)] = Side(sides[which % len(sides)].ranks, sides[which % len(sides)].bytes_per_s * faster)
     assert least_time(operation, better).seconds_per_byte <= least_time(operation, sides).seconds_per_byte * (1 + 1e-12)
 
 
@@ -91,7 +97,7 @@ def test_a_faster_link_never_makes_an_operation_slower(operation, sets, faster, 
 @settings(max_examples=50, deadline=None)
 def test_a_ring_over_the_slowest_set_never_passes_the_bound(sets):
     """Holds for every operation with a ring: whatever a ring does, each set sends and receives what the bound asks for."""
-    sides = [Side(ranks, rate, "") for ranks, rate in sets]
+    sides = [Side(ranks, rate) for ranks, rate in sets]
     for operation in ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce"):
         assert busbw(operation, sides) >= min(rate for _, rate in sets) * (1 - 1e-12)
 
@@ -139,10 +145,10 @@ def test_even_meshes_and_switches_need_no_search():
 @pytest.mark.parametrize("operation", ["gather", "scatter"])
 def test_the_root_s_own_part_stays_and_the_others_parts_cross(operation, ranks, seconds, limiting):
     """The root is in the first set; what it takes in from all others is more than what any of them gives."""
-    sides = [Side(count, 1e9, f"NIC {number}") for number, count in enumerate(ranks)]
+    sides = [Side(count, 1e9, link(f"NIC {number}")) for number, count in enumerate(ranks)]
     found = least_time(operation, sides)
     assert (found.seconds_per_byte, found.side) == (pytest.approx(seconds), sides[limiting])
-    slow = [sides[0], *(Side(side.ranks, 0.1e9, side.name) for side in sides[1:])]
+    slow = [sides[0], *(Side(side.ranks, 0.1e9, side.links) for side in sides[1:])]
     largest = max(slow[1:], key=lambda side: side.ranks)
     found = least_time(operation, slow)
     assert (found.seconds_per_byte, found.side) == (pytest.approx(largest.ranks / sum(ranks) / 0.1e9), largest)

@@ -41,7 +41,7 @@ def test_a_larger_mtu_can_make_the_same_speed_faster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interface", "why"), [(VIRTUAL, "virtio has no speed of its own"), (UNKNOWN, "the kernel does not tell its speed")]
+    ("interface", "why"), [(VIRTUAL, "virtio has no speed of its own"), (UNKNOWN, "the kernel does not report its speed")]
 )
 def test_no_rate_that_means_anything_is_no_ceiling(interface: Interface, why: str) -> None:
     found = ceilings("allreduce", job(TEN, interface))

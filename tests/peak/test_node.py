@@ -68,7 +68,7 @@ def test_links_without_a_far_end():
     some = gpus(4, "sm_80", "NVIDIA A100-SXM4-80GB")
     counted = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, None, 12) for gpu in some), pci=endpoints(some))
     assert node_of(counted).injection.bytes_per_s == 300e9
-    assert node_of(counted).doubts == ("no source tells where the NVLinks lead: taken as reaching every GPU",)
+    assert node_of(counted).doubts == ("no source shows where the NVLinks lead; assumed: to every GPU",)
     cards = tuple(replace(gpu, model="NVIDIA A100 80GB PCIe") for gpu in some)
     bridged = node_of(replace(counted, gpus=cards))
     assert bridged.injection.name == "PCIe Gen4 x16"
@@ -85,7 +85,7 @@ def test_links_that_a_file_leads_back_to_the_gpu_are_not_counted():
 def test_eighteen_links_of_an_unknown_model_have_no_rate():
     node = node_of(switched(8, 18, None))
     assert node.injection.bytes_per_s is None
-    assert node.injection.name == "NVLink ×18: no source tells the GPU's model, so the rate of a link is unknown; give --nvlink"
+    assert node.injection.name == "NVLink ×18: no source has the GPU's model, so the rate of a link is unknown; add --nvlink"
 
 
 def test_where_no_source_counts_links_pcie_is_no_ceiling():
@@ -134,7 +134,7 @@ def test_a_file_that_claims_more_than_the_model_has_is_not_believed():
     some = gpus(2, "sm_70", "Tesla V100-SXM2-32GB")
     node = node_of(wired(some, {}, pcie=GEN4))
     assert node.pcie.name == "PCIe Gen3 x16"
-    assert "Gen4 is said of a Tesla V100-SXM2-32GB, which has Gen3" in node.doubts[0]
+    assert "Gen4 was read for a Tesla V100-SXM2-32GB, which supports Gen3" in node.doubts[0]
 
 
 def switch_box(upstream: PcieLink) -> Machine:
@@ -229,7 +229,7 @@ def test_a_shaped_port_lets_through_what_the_shaper_does():
 @pytest.mark.parametrize(
     ("nics", "why"),
     [
-        ((), "none of the sources tells of a NIC; give them with --nic"),
+        ((), "no source lists a NIC; add --nic"),
         ((Nic("efa0", rdma=True),), "the NICs' rates are in none of the sources; give them with --nic"),
         (
             (Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
@@ -246,12 +246,12 @@ def test_an_unknown_egress_says_why_and_is_never_nothing(nics, why):
 
 def test_a_nic_without_ports_beside_others_is_told():
     node = node_of(Machine(gpus=gpus(2), nics=(*infiniband(1, 100), Nic("0000:99:00.0"))))
-    assert "not counted: 0000:99:00.0 (no source tells of their ports)" in node.doubts
+    assert "not counted: 0000:99:00.0 (no source lists their ports)" in node.doubts
 
 
 @pytest.mark.parametrize("asked", [0, 9])
 def test_more_gpus_than_there_are(asked):
-    with pytest.raises(UsageError, match=f"test tells of 8 GPUs, and {asked} per node are asked for"):
+    with pytest.raises(UsageError, match=f"8 GPUs, but {asked} per node"):
         node_of(switched(8, 12), asked)
 
 

@@ -82,7 +82,7 @@ def test_amds_links():
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("", "schema = 1"), ("schema = 2", "schema = 1"), ("schema = [", "no TOML"), (TEXT + "\n[[torus]]\nsource = ''", "no others"),
+    [("", "schema = 1"), ("schema = 2", "schema = 1"), ("schema = [", "not valid TOML"), (TEXT + "\n[[torus]]\nsource = ''", "no others"),
      (TEXT + "\n[[upi]]\ngt_per_s = 1.0\ncolour = 'red'", "unexpected keyword argument 'colour'"),
      (TEXT + "\n[[upi]]\ngt_per_s = 1.0\ngb_per_s = 2.0\nverified = true", "missing 1 required keyword-only argument: 'source'")],
 )  # fmt: skip

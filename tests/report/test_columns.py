@@ -51,7 +51,7 @@ def test_the_headline() -> None:
         ({"percent_of_ceiling": 0.62}, "42.0 of 50.0 GB/s (0.6 %)", "NIC 4×100 Gb/s (ring)"),
         (
             {"ceiling": COPY, "percent_of_ceiling": 123.5},
-            "42.0 of 34.0 GB/s (faster than measured copy)",
+            "42.0 of 34.0 GB/s (faster than measured reference)",
             "memory copy and sum (measured)",
         ),
         (
@@ -248,7 +248,7 @@ def test_cells_know_their_groups_before_the_first_row() -> None:
         (101.0, "network", "NIC", "bound", "101 %"),
         (103.0, "network", "NIC", "bound", "above the hard limit: its inputs are doubtful"),
         (103.0, "network", "NIC", "ring", "103 %"),
-        (101.0, "measured", "memory copy", "ring", "faster than measured copy"),
+        (101.0, "measured", "memory copy", "ring", "faster than measured reference"),
         (150.0, "measured", "loopback TCP", "ring", "faster than measured reference"),
     ],
 )

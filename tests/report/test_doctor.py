@@ -34,7 +34,7 @@ def test_a_finding_has_its_evidence_and_remedy() -> None:
         "note     CB2104  1 link at 2.5 GT/s",
         "  evidence: LnkSta 2.5 GT/s",
         "  remedy:   read it again",
-        "2 findings: 1 severe, 1 note; `collbench explain CB2101` says more",
+        "2 findings: 1 severe, 1 note; `collbench explain CB2101` explains the first",
     ]
     assert code == 1
 
@@ -48,7 +48,7 @@ def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
     first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
     assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded")
-    assert second.startswith("looked at 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not looked at: peer access" in second
+    assert second.startswith("examined 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not examined: peer access" in second
 
 
 def test_the_same_finding_on_several_nodes_is_told_once() -> None:

@@ -1,4 +1,4 @@
-"""What a ceiling's words mean on a machine: the parts that its picture marks."""
+"""Which devices and links of a machine a ceiling's parts name, so that its picture marks them."""
 
 from __future__ import annotations
 
@@ -7,45 +7,68 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
 
 ALL_NICS = {f"mlx5_{number}" for number in range(8)}
 SLOTS = {nic.address for nic in dgx().nics}
+EIGHT = NicLimit(ports=((8, 400e9),))
+FOUR = NicLimit(ports=((4, 200e9),))
+
+
+def nvlink(count: int, gigabytes: float = 25, **more: object) -> GpuLinkLimit:
+    """NVLinks of a GPU."""
+    return GpuLinkLimit(link="NVLink", count=count, bytes_per_s=gigabytes * 1e9, **more)  # type: ignore[arg-type]
+
+
+def tcp(interface: str) -> NicLimit:
+    """One interface of 1 Gb/s."""
+    return NicLimit(ports=((1, 1e9),), interface=interface)
 
 
 @pytest.mark.parametrize(
-    ("machine", "words", "parts"),
+    ("machine", "part", "parts"),
     [
-        (dgx(), "NIC 8×400 Gb/s", ALL_NICS),
-        (dgx(), "NIC 8×400 Gb/s, fabric 2:1", ALL_NICS),
-        (dgx(), "NVLink 18×25 GB/s with NVLink SHARP", {f"{gpu.key}>switch" for gpu in dgx().gpus}),
-        (dgx(), "NVLink 18×250 GB/s", set()),
-        (dgx(), "NIC 4×200 Gb/s", set()),
-        (dgx(), "PCIe Gen5 x16 of 8 GPUs", {gpu.address for gpu in dgx().gpus}),
-        (mesh(), "NVLink 12×25 GB/s", {f"0000:03:00.0>0000:{bus}:00.0" for bus in ("43", "83", "c3")}),
-        (mesh(), "NVLink 4×25 GB/s of a pair", {"0000:03:00.0>0000:43:00.0"}),
-        (pcie_box(), "PCIe Gen4 x8", {"0000:82:00.0"}),
-        (pcie_box(), "the PCIe link above 0000:01:00.0", {"0000:01:00.0"}),
-        (pcie_box(), "the PCIe link above 0000:ff:00.0", set()),
-        (laptop(), "NIC enp2s0 1 Gb/s, TCP", {"enp2s0"}),
-        (laptop(), "NIC docker0 1 Gb/s, TCP", set()),
-        (laptop(), "memory copy and sum", set()),
-        (Machine(), "NIC 4×100 Gb/s", set()),
-        (Machine(), "NVLink 18×25 GB/s", set()),
+        (dgx(), EIGHT, ALL_NICS),
+        (dgx(), EIGHT.of(fabric=2.0), ALL_NICS),
+        (dgx(), EIGHT.of(shared_by=3, host="node7"), ALL_NICS),
+        (dgx(), nvlink(18, nvls=True), {f"{gpu.key}>switch" for gpu in dgx().gpus}),
+        (dgx(), nvlink(18, 250), set()),
+        (dgx(), FOUR, set()),
+        (dgx(), PcieLimit(generation=5, lanes=16, gpus=8), {gpu.address for gpu in dgx().gpus}),
+        (mesh(), nvlink(12), {f"0000:03:00.0>0000:{bus}:00.0" for bus in ("43", "83", "c3")}),
+        (mesh(), nvlink(4, way="pair"), {"0000:03:00.0>0000:43:00.0"}),
+        (pcie_box(), PcieLimit(generation=4, lanes=8), {"0000:82:00.0"}),
+        (pcie_box(), BridgeLimit(address="0000:01:00.0"), {"0000:01:00.0"}),
+        (pcie_box(), BridgeLimit(address="0000:ff:00.0"), set()),
+        (laptop(), tcp("enp2s0"), {"enp2s0"}),
+        (laptop(), tcp("docker0"), set()),
+        (Machine(), FOUR, set()),
+        (Machine(), nvlink(18), set()),
     ],
 )  # fmt: skip
-def test_words_and_parts(machine: Machine, words: str, parts: set[str]) -> None:
-    assert limiting_parts(machine, words) == parts
+def test_parts_of_a_ceiling_and_devices(machine: Machine, part: LimitPart, parts: set[str]) -> None:
+    assert limiting_parts(machine, [part]) == parts
 
 
 def test_slots_that_hold_their_nics_back() -> None:
     machine = dgx()
     narrow = tuple(replace(device, link=replace(device.link, width=4)) if device.address in SLOTS else device for device in machine.pci)
-    assert limiting_parts(replace(machine, pci=narrow), "NIC 8×400 Gb/s in slots of PCIe Gen5 x4") == ALL_NICS | SLOTS
-    assert limiting_parts(machine, "NIC 8×400 Gb/s in slots of PCIe Gen5 x4") == set()
+    part = EIGHT.of(slots=(PcieLimit(generation=5, lanes=4),))
+    assert limiting_parts(replace(machine, pci=narrow), [part]) == ALL_NICS | SLOTS
+    assert limiting_parts(machine, [part]) == set()
+
+
+@pytest.mark.parametrize(
+    "values", [{"limited_by": "NIC 4×100 Gb/s"}, {"limited_by_parts": [{"kind": "light_beam"}]}, {"limited_by_parts": 7}]
+)
+def test_a_row_of_another_version_has_no_parts(values: dict[str, object]) -> None:
+    """Only the text is known; nothing is marked."""
+    assert Ceiling.from_json({"kind": "topology", "bytes_per_s": 50e9, "limited_by": "", **values}).limited_by_parts == ()
 
 
 @pytest.mark.parametrize("operation", ["allreduce", "alltoall", "sendrecv", "p2p"])
@@ -53,4 +76,6 @@ def test_slots_that_hold_their_nics_back() -> None:
 def test_whatever_the_model_names_is_found(machine: Machine, nodes: int, operation: str) -> None:
     found = ceilings(operation, Job((node_of(machine),) * nodes))
     assert found.bound is not None
-    assert all(limiting_parts(machine, ceiling.limited_by) for ceiling in (found.ring, found.bound) if ceiling is not None)
+    for ceiling in (found.ring, found.bound):
+        assert ceiling is None or limiting_parts(machine, ceiling.limited_by_parts)
+        assert ceiling is None or Ceiling.from_json(ceiling.as_json()) == ceiling

@@ -34,7 +34,7 @@ def test_a_table_is_the_tree_and_how_many_findings_there_are() -> None:
     lines = printed(pcie_box(), findings=[SLOW, OLD, SLOW]).splitlines()
     assert lines[0] == "box: 4 × A100-PCIE-40GB, 1 NIC at 100 Gb/s InfiniBand, 1 at 25 Gb/s Ethernet, 1 down"
     assert lines[1] == "  AMD EPYC 7402 24-Core Processor, 2 sockets, 48 cores, 96 threads, 512 GiB, kernel 5.4.0-150-generic"
-    assert lines[-1] == "findings: 2 severe, 1 note; `collbench doctor` tells them"
+    assert lines[-1] == "findings: 2 severe, 1 note; `collbench doctor` shows them"
     assert printed(laptop()).splitlines()[-1] == "findings: none"
 
 

@@ -55,7 +55,7 @@ def test_memory_alone_has_no_cpus() -> None:
 
 def test_virtual_interfaces_are_no_parts() -> None:
     assert matrix(laptop())[0].split() == ["NIC0", "CPU", "affinity", "NUMA"]
-    assert matrix(Machine()) == ["GPUs unknown, NICs unknown: there are no distances"]
+    assert matrix(Machine()) == ["GPUs unknown, NICs unknown: no distances, since fewer than two parts are known"]
 
 
 def test_a_table_nobody_could_read_is_cut_and_says_so() -> None:

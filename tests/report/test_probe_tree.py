@@ -26,7 +26,7 @@ def test_a_small_machine_whole() -> None:
         "└─ NUMA node 0: CPUs 0-7, 16 GiB",
         "   └─ NIC enp2s0  0000:02:00.0  RTL8111, no RDMA  PCIe Gen1 x1",
         "         port 1: 1 Gb/s Ethernet, active, MTU 1500",
-        "interfaces that tell no speed: docker0 (bridge)",
+        "interfaces without a speed: docker0 (bridge)",
         "read from: hand-made",
     ]
 
@@ -139,10 +139,10 @@ def test_interfaces_of_software() -> None:
         Nic("eth1", ports=(Port(),), virtual="virtio"),
         Nic("eth2", virtual="virtio"),
     )
-    machine = Machine(nics=nics, unknown={"nics/eth1/ports/1/rate_bits_per_s": "virtual (virtio): the speed it tells means nothing"})
+    machine = Machine(nics=nics, unknown={"nics/eth1/ports/1/rate_bits_per_s": "virtual (virtio): its speed means nothing"})
     assert tree(machine)[0] == "host name unknown: GPUs unknown, no NIC but virtual ones"
     assert tree(machine)[2:4] == [
-        "interfaces that tell no speed: eth0 (veth, shaped to 1 Gb/s), eth1, eth2 (virtio)",
+        "interfaces without a speed: eth0 (veth, shaped to 1 Gb/s), eth1, eth2 (virtio)",
         "interfaces made of others: bond0 (bond, 200 Gb/s)",
     ]
     assert not [text for text in tree(machine) if "means nothing" in text]

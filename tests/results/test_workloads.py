@@ -18,7 +18,7 @@ CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
 TIMES = Times(0.02, 0.019, 0.021, 0.018, 0.022, 0.023, 0.024)
 PART = {
     "what": "gradients, buckets 1 to 3 of 3", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 1 << 20, "times": 3,
-    "moved_bytes": 3.0 * (1 << 20), "time_s": asdict(TIMES), "busbw_bytes_per_s": 1e8, "ceiling": asdict(CEILING),
+    "moved_bytes": 3.0 * (1 << 20), "time_s": asdict(TIMES), "busbw_bytes_per_s": 1e8, "ceiling": CEILING.as_json(),
     "percent_of_ceiling": 80.0,
 }  # fmt: skip
 ROW = StepRow(
@@ -71,7 +71,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"time_s": {**asdict(TIMES), "p50": None}}, "its time is no number"),
         ({"time_s": {**asdict(TIMES), "max": -1}}, "'max' is '-1'"),
         ({"time_s": 3}, "Times is '3'"),
-        ({"ceiling": {**asdict(CEILING), "limited_by": 4}}, "'limited_by' is '4'"),
+        ({"ceiling": {**CEILING.as_json(), "limited_by": 4}}, "'limited_by' is '4'"),
         ({"flags": [1]}, "'flags' is"),
         ({"options": {"a": 1}}, "'options' is"),
         ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness' is"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from collbench.errors import UsageError
-from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, is_down, listed, plural
+from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, is_down
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.units import listed, plural
 
 # CB26xx, between the nodes of a job: one that has less than the others, and software that differs.
 
-_SAME = "install the same on all nodes; until then compare no run of one group of nodes with one of another"
+_SAME = "install the same on all nodes; until then do not compare runs of different nodes"
 
 
 def different_gpus(views: Sequence[View]) -> Iterator[Finding]:
@@ -22,7 +23,7 @@ def different_gpus(views: Sequence[View]) -> Iterator[Finding]:
     def shown(view: View) -> str | None:
         return plural(len(view.machine.gpus), "GPU") if view.machine.gpus or view.machine.pci else None
 
-    remedy = "a GPU that is missing fell off its bus: look at the kernel's log (Xid 79) and drain the node; else ask for equal nodes"
+    remedy = "a GPU that is missing fell off its bus: check the kernel's log (Xid 79) and drain the node; else request equal nodes"
     yield from _odd(views, "CB2601", "severe", what="GPUs", shown=shown, remedy=remedy)
 
 
@@ -30,11 +31,11 @@ def models(views: Sequence[View]) -> Iterator[Finding]:
     """CB2607: nodes with other models of GPUs."""
 
     def shown(view: View) -> str | None:
-        found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver says NVIDIA
+        found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver has the prefix
         return listed(sorted(found)) if found and "" not in found else None
 
     yield from _odd(
-        views, "CB2607", "warning", what="GPU models", shown=shown, remedy="ask for equal nodes: the slowest decides the job's speed"
+        views, "CB2607", "warning", what="GPU models", shown=shown, remedy="request equal nodes: the slowest decides the job's speed"
     )
 
 
@@ -46,7 +47,7 @@ def different_nics(views: Sequence[View]) -> Iterator[Finding]:
         looked = ports or (view.machine.pci and not view.machine.nics)
         return plural(sum(not is_down(port) for port in ports), "RDMA port") + " up" if looked else None
 
-    remedy = "the node with the fewest decides the job's speed: look at its links, or leave it out"
+    remedy = "the node with the fewest decides the job's speed: check its links, or leave it out"
     yield from _odd(views, "CB2602", "severe", what="RDMA ports", shown=shown, remedy=remedy)
 
 
@@ -76,7 +77,7 @@ def firmware(views: Sequence[View]) -> Iterator[Finding]:
 
 
 def mtus(views: Sequence[View]) -> Iterator[Finding]:
-    """CB2606: nodes whose RDMA ports use another MTU."""
+    """CB2606: nodes with RDMA ports that use another MTU."""
 
     def shown(view: View) -> str | None:
         found = {port.mtu_bytes for nic in view.rdma for port in nic.ports if not is_down(port)}
@@ -111,7 +112,7 @@ JOB_RULES = (different_gpus, different_nics, drivers, kernels, firmware, mtus, m
 SinceRule = Callable[[View, View], Iterator[Finding]]
 
 _SLACK = 0.96  # rates and memory that differ by less are the same in other words
-_SEAT = "look at the seat of the card, its cables and the kernel's log; when the change was meant, take a new snapshot"
+_SEAT = "check the seat of the card, its cables and the kernel's log; when the change was meant, take a new snapshot"
 
 
 def lost_gpus(now: View, good: View) -> Iterator[Finding]:
@@ -128,7 +129,7 @@ def lost_gpus(now: View, good: View) -> Iterator[Finding]:
     elif counted and not counts:
         why = now.machine.unknown.get("gpus", "nothing that counts GPUs answered")
         evidence = f"{why}; {plural(len(counted), 'GPU')} then"
-        yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` says why it fails")
+        yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` prints the error")
 
 
 def lost_nics(now: View, good: View) -> Iterator[Finding]:
@@ -147,7 +148,7 @@ def lost_ports(now: View, good: View) -> Iterator[Finding]:
     for nic, port, then in _ports(now, good):
         if then.state == "active" and is_down(port):
             evidence = f"port {port.number}: {', '.join(word for word in (port.state, port.phys_state) if word)} now, {then.state} then"
-            remedy = "look at the cable, the switch port and `ibstat` or `ip link`; when the change was meant, take a new snapshot"
+            remedy = "check the cable, the switch port and `ibstat` or `ip link`; when the change was meant, take a new snapshot"
             yield now.finding("CB2703", "severe", f"{nic.name} was up and is down", evidence, remedy)
 
 
@@ -156,7 +157,7 @@ def lower_rates(now: View, good: View) -> Iterator[Finding]:
     for nic, port, then in _ports(now, good):
         if port.rate_bits_per_s and then.rate_bits_per_s and port.rate_bits_per_s < _SLACK * then.rate_bits_per_s:
             evidence = f"port {port.number}: {port.rate_bits_per_s / 1e9:g} Gb/s now, {then.rate_bits_per_s / 1e9:g} Gb/s then"
-            remedy = "look at the cable and its lanes (`mlxlink -d DEVICE`, `ethtool IFACE`); change it when it stays so"
+            remedy = "check the cable and its lanes (`mlxlink -d DEVICE`, `ethtool IFACE`); change it when it stays so"
             yield now.finding("CB2704", "severe", f"{nic.name} has a lower rate than it had", evidence, remedy)
 
 
@@ -165,7 +166,7 @@ def lost_lanes(now: View, good: View) -> Iterator[Finding]:
     for device in now.endpoints:
         then = good.pci.get(device.address)
         if then is not None and _same_card(device, then) and (lost := _lost(device, then)):
-            remedy = "reseat the card, riser or cable; look at the firmware's settings of the slot"
+            remedy = "reseat the card, riser or cable; check the firmware's settings of the slot"
             yield now.finding("CB2705", "severe", f"{now.name(device.address)} has a slower PCIe link than it had", lost, remedy)
 
 
@@ -241,7 +242,7 @@ def _same_card(one: PciDevice, other: PciDevice) -> bool:
 
 
 def _lost(device: PciDevice, then: PciDevice) -> str:
-    """What the link has lost; an idle GPU lowers its speed, so that is no loss."""
+    """What the link has lost; an idle GPU lowers its speed, which is not a loss."""
     now, was = device.link, then.link
     if now.width and was.width and now.width < was.width:
         return f"x{now.width} now, x{was.width} then"

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
-from collbench.machine.doctor.finding import Finding, View, listed, plural, worst_first
+from collbench.machine.doctor.finding import Finding, View, worst_first
 from collbench.machine.lists import known_none
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
+from collbench.units import listed, plural
 
-# What the rules could look at and what not: no finding about a thing that nobody read proves nothing.
+# What the rules could look at and what not: no finding about a thing that was not read proves nothing.
 
 
 def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
@@ -27,7 +28,7 @@ def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
 
 
 def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
-    """What no source told, each with how to get it; of several machines also on how many."""
+    """What no source has, each with how to get it; of several machines also on how many."""
     views = [View(machine) for machine in machines]
     found: dict[str, int] = {}
     for view in views:
@@ -100,15 +101,15 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
     (_no_states, "states of ports (/sys/class/infiniband, ibstat)"),
     (_no_counters, "error counters (/sys/class/infiniband)"),
     (lambda view: bool(view.machine.gpus and view.rdma) and view.machine.system.peer_memory is None, "peer-memory modules (sysfs)"),
-    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself tells)"),
+    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself can report it)"),
 )
 
 
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
     """Both in one line."""
     missing = not_looked_at(machines, logs)
-    gaps = [f"not looked at: {listed(missing, len(missing))}"] if missing else []
-    return "; ".join([f"looked at {looked_at(machines, logs)}", *gaps])
+    gaps = [f"not examined: {listed(missing, len(missing))}"] if missing else []
+    return "; ".join([f"examined {looked_at(machines, logs)}", *gaps])
 
 
 Rule = Callable[[View], Iterator[Finding]]
@@ -121,7 +122,7 @@ LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
-    """What is wrong with the machines of a job, worst first; a rule without the facts it needs accuses nobody.
+    """What is wrong with the machines of a job, worst first; a rule without the facts it needs reports nothing.
 
     good: snapshots of when they were. Raises UsageError for a machine that none of several is of.
     """

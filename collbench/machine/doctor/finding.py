@@ -1,8 +1,8 @@
-"""A finding, and the order in which findings are told."""
+"""A finding, and the order in which findings are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -15,14 +15,14 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.peak.rates import pcie
 from collbench.machine.readers.text import printable
 
-# The page of each code (pages.toml): what it means, how to check it by hand, what to do, and where that stands.
+# The page of each code (pages.toml): what it means, how to check it by hand, what to do, and its sources.
 
 _FILE = Path(__file__).with_name("pages.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What is told of a code. `sources` are URLs."""
+    """The page of a code. `sources` are URLs."""
 
     code: str
     title: str
@@ -53,7 +53,7 @@ def page(code: str) -> Page:
     if wanted not in pages():
         near = get_close_matches(wanted, pages(), 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"'{printable(code, 40)}' is no code of a finding: {hint}`collbench explain` lists all")
+        raise UsageError(f"'{printable(code, 40)}' is not a valid finding code: {hint}`collbench explain` lists all")
     return pages()[wanted]
 
 
@@ -84,18 +84,6 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda each: (SEVERITIES.index(each.severity), each.code, each.hostname or "", each.what))
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """ "a, b and c", or "a, b, … and 12 more" of many."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)
-
-
-def plural(count: int, noun: str) -> str:
-    """ "1 GPU", "2 GPUs"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 # A machine as the rules look at it: indexed once, with the questions that several of them ask.
 
 _LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no collectives
@@ -118,7 +106,7 @@ class View:
 
     @cached_property
     def virtual_machine(self) -> bool | None:
-        """Whether a hypervisor shows the devices; None when nothing tells."""
+        """Whether a hypervisor shows the devices; None when unknown."""
         if self.machine.system.virtualization is not None:
             return self.machine.system.virtualization != ""
         return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
@@ -138,12 +126,12 @@ class View:
 
     @cached_property
     def usable(self) -> tuple[Nic, ...]:
-        """The real RDMA devices that no source says are down."""
+        """The real RDMA devices that no source reports are down."""
         return tuple(nic for nic in self.rdma if not nic.ports or any(not is_down(port) for port in nic.ports))
 
     @cached_property
     def endpoints(self) -> tuple[PciDevice, ...]:
-        """The PCI functions whose bytes collectives move: GPUs, and NICs faster than a board's gigabit ports."""
+        """The PCI functions that collectives use: GPUs, and NICs faster than a board's gigabit ports."""
         return tuple(device for device in self.machine.pci if _matters(device))
 
     def path_to(self, address: str) -> tuple[PciDevice, ...]:
@@ -188,7 +176,7 @@ def same_host(host: str, hostname: str | None) -> bool:
 
 
 def is_down(port: Port) -> bool:
-    """A source says that nothing passes the port; "init" and "armed" wait for a subnet manager and are no use either."""
+    """A source reports that nothing passes the port; "init" and "armed" wait for a subnet manager and carry no data either."""
     return port.state in {"down", "init", "armed"} or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collbench.machine.distance import BEST_FIRST, CLOSE, STATES, Capability, capability, may_use_c2c, not_used
-from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, listed, plural, same_host
+from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, same_host
 from collbench.machine.model import Gpu, Machine, Nic
 from collbench.machine.readers.nccl_log import NcclLog
+from collbench.units import listed, plural
 
 # GPUDirect RDMA of each GPU with its nearest NICs: one line per state, with the count and the odd ones by name. No findings.
 
@@ -82,7 +83,7 @@ _HOST = ("PHB", "NODE")
 
 
 def far(view: View) -> Iterator[Finding]:
-    """CB2501: GPUs whose nearest NIC is at another socket; only a note where NVLink leads to a GPU beside a NIC (PXN)."""
+    """CB2501: GPUs with the nearest NIC at another socket; only a note where NVLink leads to a GPU beside a NIC (PXN)."""
     remote = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
     if not remote:
         return
@@ -143,7 +144,7 @@ def _with_nearest(view: View, paths: tuple[str, ...]) -> list[Gpu]:
 
 
 def _staged(view: View) -> list[Gpu]:
-    """GPUs whose nearest NIC is beyond a host bridge; not those of Grace, which reach it over C2C."""
+    """GPUs with the nearest NIC beyond a host bridge; not those of Grace, which reach it over C2C."""
     return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
 
 
@@ -272,7 +273,7 @@ def _odd_pairs(view: View) -> Iterator[Finding]:
         return
     names = _names(view.machine)
     for (a, b), count in fewer.items():
-        if ways.get((a, b), 0) == ways.get((b, a), 0):  # else one end is down: said of that
+        if ways.get((a, b), 0) == ways.get((b, a), 0):  # else one end is down, a finding of its own
             what = f"{names[a]} and {names[b]} have {count} of {usual} links to each other"
             yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {usual}", _look(view, a))
 
@@ -363,7 +364,7 @@ def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
 
 
 def no_peer_access(view: View) -> Iterator[Finding]:
-    """CB2303: pairs of GPUs of which the driver says that they cannot reach one another; a note where the GPU is made so."""
+    """CB2303: pairs of GPUs of which the driver reports that they cannot reach one another; a note where the GPU is made so."""
     found = {tuple(sorted(pair)): word for pair, word in view.machine.peer_access.items() if word in _NO_PEER and pair[0] != pair[1]}
     if found:
         names = {gpu.key: gpu_name(gpu) for gpu in view.machine.gpus}

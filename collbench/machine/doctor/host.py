@@ -1,4 +1,4 @@
-"""CB24xx, the host: shared memory, NUMA nodes that nobody knows; and what a source says that should not be relied on."""
+"""CB24xx, the host: shared memory, unknown NUMA nodes, and unreliable values of sources."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from collbench.launch.explain import mixed_mpi
-from collbench.machine.doctor.finding import Finding, View, listed, plural
+from collbench.machine.doctor.finding import Finding, View
 from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
-from collbench.units import format_bytes
+from collbench.units import format_bytes, listed, plural
 
 # CB2804 to CB2806: how jobs of this host are set up: NCCL's environment and files, the GID of RoCE, and Slurm's topology.
 #
@@ -62,7 +62,7 @@ def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue
 
 
 def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], root: Path) -> Iterator[Finding]:
-    """CB2805: NCCL_IB_GID_INDEX names no RoCE v2 address on ports that speak RoCE."""
+    """CB2805: NCCL_IB_GID_INDEX names no RoCE v2 address on RoCE ports."""
     given = configured.get("NCCL_IB_GID_INDEX")
     if given is None or not given.value.strip().isdigit():
         return
@@ -81,7 +81,7 @@ def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], r
 
 
 def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2806: Slurm places jobs without knowing the switches. Where scontrol is missing or does not answer, nothing is said."""
+    """CB2806: Slurm places jobs without knowing the switches. Where scontrol is missing or does not answer, nothing is reported."""
     plugin = _slurm_topology(env)
     if plugin in _NO_TOPOLOGY:
         yield Finding(
@@ -178,9 +178,9 @@ def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Find
     """CB2802: the mpirun or mpiexec that a shell would take is of another MPI than mpi4py's. A warning: it counts where it is typed."""
     mixed = mixed_mpi(env)
     if mixed:
-        what, _, remedy = mixed.what.rpartition("; ")
-        evidence = "what each says of itself (--version), and MPI.Get_library_version(); `collbench doctor --launch` tells more"
-        yield Finding("CB2802", "warning", hostname, what, evidence, remedy)
+        evidence = "`--version` of each, and MPI.Get_library_version()"
+        remedy = "start ranks with the mpirun of mpi4py's MPI; `collbench doctor --launch` shows both and the command"
+        yield Finding("CB2802", "warning", hostname, mixed.what, evidence, remedy)
 
 
 def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding]:
@@ -202,7 +202,7 @@ def _version(package: str, path: Sequence[str]) -> str | None:
 
 
 def _failure(program: str, env: Mapping[str, str]) -> str | None:
-    """What this Python says on stderr where the program fails; None where it does not, or has not ended in time."""
+    """What this Python reports on stderr where the program fails; None where it does not, or has not ended in time."""
     try:
         line = [sys.executable, "-P", "-c", program]
         done = subprocess.run(
@@ -218,7 +218,7 @@ _MOST_DOUBTS = 10
 
 
 def small_shm(view: View) -> Iterator[Finding]:
-    """CB2401: less than 1 GiB of /dev/shm; Docker gives 64 MiB unless told otherwise."""
+    """CB2401: less than 1 GiB of /dev/shm; Docker gives 64 MiB by default."""
     size = view.machine.system.shm_bytes
     if size is None or size >= _LEAST_SHM:
         return
@@ -238,14 +238,14 @@ def numa_unknown(view: View) -> Iterator[Finding]:
     bare = [name for key, name in parts if view.distances.numa_of(key) is None]
     if bare:
         yield view.finding(
-            "CB2402", "note", f"nobody says at which NUMA node {listed(bare)} {'is' if len(bare) == 1 else 'are'}",
+            "CB2402", "note", f"the NUMA node of {listed(bare)} is unknown",
             f"numa_node is -1 or missing; the machine has {plural(len(view.machine.numa_nodes), 'NUMA node')}",
             "update the firmware; until then look the slot up in the board's manual and bind ranks by hand (`numactl --cpunodebind=NODE`)",
         )  # fmt: skip
 
 
 def doubts(view: View) -> Iterator[Finding]:
-    """CB2403: what a source says and should not be relied on."""
+    """CB2403: unreliable values of a source."""
     for text in view.machine.doubts[:_MOST_DOUBTS]:
         yield _doubt(view, "CB2403", text, f"sources: {listed(view.machine.sources)}")
     if len(view.machine.doubts) > _MOST_DOUBTS:
@@ -254,7 +254,7 @@ def doubts(view: View) -> Iterator[Finding]:
 
 
 def disagreements(view: View) -> Iterator[Finding]:
-    """CB2404: sources that say different things of one fact."""
+    """CB2404: sources that report different things of one fact."""
     all_of_them = view.machine.disagreements
     for each in all_of_them[:_MOST_DOUBTS]:
         yield _doubt(view, "CB2404", f"{each.path}: {each.taken} or {each.other}?", f"{each.taken_from} (taken) and {each.other_from}")

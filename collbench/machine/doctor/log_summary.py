@@ -1,4 +1,4 @@
-"""What a log of NCCL or RCCL says in all, as typed facts: for the lines of `doctor --log` and for its JSON."""
+"""What a log of NCCL or RCCL reports in all, as typed facts: for the lines of `doctor --log` and for its JSON."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from collbench.machine.doctor.finding import listed, plural
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.machine.readers.nccl_startup import CollNetDevice, Platform, Plugin, PluginState, TopologyFile
+from collbench.units import listed, plural
 
 _HCA = re.compile(r"([\w.-]{1,64}):(\d{1,3})[^/+]{0,16}/(IB|RoCE)")
 _MOST_NAMES = 8
@@ -17,7 +17,7 @@ _MOST_CHOICES = 6
 
 
 class LinkLayer(Enum):
-    """What an RDMA port speaks on its wire."""
+    """What an RDMA port uses on its wire."""
 
     INFINIBAND = "InfiniBand"
     ROCE = "RoCE"
@@ -69,7 +69,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """The facts of one log; None and () where it does not tell.
+    """The facts of one log; None and () where it has none.
 
     version         "2.27.3"; release as printed, "2.27.3+cuda12.9"
     network         "IB", "Socket", "Libfabric"

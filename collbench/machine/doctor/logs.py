@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from collbench.machine.doctor.finding import Finding, Severity, View, listed, plural, same_host
+from collbench.machine.doctor.finding import Finding, Severity, View, same_host
 from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
 from collbench.machine.readers.nccl_startup import (
@@ -25,6 +25,7 @@ from collbench.machine.readers.nccl_startup import (
     SlowLink,
     startup_facts,
 )
+from collbench.units import listed, plural
 
 _NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 
@@ -469,7 +470,7 @@ def _has_multicast(architecture: str | None, model: str | None) -> bool:
 
 
 def _hosts_of_one_domain(log: NcclLog) -> list[str]:
-    """The largest group of hosts whose GPUs report the same NVLink domain and clique."""
+    """The largest group of hosts with GPUs that report the same NVLink domain and clique."""
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for host, fact in log.startup:
         if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):

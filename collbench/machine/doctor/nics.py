@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from collbench.machine.distance import CLOSE
-from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, is_down, listed, plural, slots
-from collbench.machine.model import Nic, PciDevice, Port
+from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, is_down, slots
+from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
+from collbench.units import listed, plural
 
-# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, which nobody tells.
+# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, at an unknown time.
 
 _ERRORS = (
     "symbol_error",
@@ -38,7 +39,7 @@ def errors(view: View) -> Iterator[Finding]:
 
 def flaps(view: View) -> Iterator[Finding]:
     """CB2222: links that went down again and again; the counter stops at 255."""
-    remedy = f"change the cable or transceiver, and look at the switch's log; {_TWICE}"
+    remedy = f"change the cable or transceiver, and check the switch's log; {_TWICE}"
     yield from _counted(
         view, "CB2222", "warning", what="the link went down again and again:", names=_FLAPS, many=_MANY_FLAPS, remedy=remedy
     )
@@ -52,7 +53,7 @@ def losses(view: View) -> Iterator[Finding]:
 
 
 def congestion(view: View) -> Iterator[Finding]:
-    """CB2224: RoCE was told to slow down very often. Some of it is how congestion control works."""
+    """CB2224: RoCE had to slow down very often. Some of it is how congestion control works."""
     remedy = f"look for many senders to one receiver, and for ECN thresholds that are too low on the switches; {_TWICE}"
     yield from _counted(
         view, "CB2224", "note", what="congestion was signalled very often on", names=_CONGESTION, many=_MUCH_CONGESTION, remedy=remedy
@@ -70,7 +71,7 @@ def waits(view: View) -> Iterator[Finding]:
         evidence = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
         yield view.finding(
             "CB2225", "note", f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}",
-            f"{evidence}; the median of all is {usual:g}", f"look at the switch port, and at who receives from this rail; {_TWICE}",
+            f"{evidence}; the median of all is {usual:g}", f"check the switch port, and the receivers on this rail; {_TWICE}",
         )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def _counted(view: View, code: str, severity: Severity, *, what: str, names: Seq
         yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
 
 
-_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: nobody changes a slot for that
+_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: not worth another slot
 _ROCE_MTU = 2048  # what a 1500 byte frame cannot hold
 _ETHERNET_MTU = 1500
 _FAST = 25e9
@@ -126,7 +127,7 @@ def down(view: View) -> Iterator[Finding]:
         others = f"{len(view.usable)} of {len(view.rdma)} RDMA devices are up"
         yield view.finding(
             "CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}",
-            "look at the cable, the switch port and `ibstat` or `ip link`; a port that shall be unused: leave it out with NCCL_IB_HCA",
+            "check the cable, the switch port and `ibstat` or `ip link`; a port that is unused on purpose: leave it out with NCCL_IB_HCA",
         )  # fmt: skip
 
 
@@ -158,7 +159,7 @@ def other_fabric(view: View) -> Iterator[Finding]:
 
 def not_real(view: View) -> Iterator[Finding]:
     """CB2205: RDMA devices of software, and virtual interfaces that a file of NCCL counts as networks."""
-    counted = any(source.startswith("NCCL topology") for source in view.machine.sources)
+    counted = any(map(is_nccl_topology, view.machine.sources))
     found = [nic for nic in view.machine.nics if nic.virtual is not None and (nic.rdma or counted) and nic.virtual != "bond"]
     if found:
         names = listed([f"{nic.name} ({nic.virtual})" for nic in found])
@@ -210,7 +211,7 @@ def slow_rails(view: View) -> Iterator[Finding]:
             yield view.finding(
                 "CB2208", "warning", f"{listed([nic.name for nic, _ in slow])} at less than the rate of {plural(many, 'sibling')}",
                 f"{listed(_rates([nic for nic, _ in slow]))}; the others {usual / 1e9:g} Gb/s",
-                "look at the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
+                "check the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
             )  # fmt: skip
 
 

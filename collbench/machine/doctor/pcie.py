@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, listed, plural
+from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes
 from collbench.machine.model import PciDevice
+from collbench.units import listed, plural
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls
 _REDIRECTS = frozenset({"SrcValid", "ReqRedir"})
-_READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE` shows the clocks); only then it tells anything"
-_RESEAT = "reseat the card, riser or cable and look at the slot's settings in the firmware; if it stays, change the part"
+_READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE` shows the clocks); an idle reading proves nothing"
+_RESEAT = "reseat the card, riser or cable and check the slot's settings in the firmware; if it stays, change the part"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def slot_limits(view: View) -> Iterator[Finding]:
 
 
 def idle(view: View) -> Iterator[Finding]:
-    """CB2104: GPUs whose link reads 2.5 GT/s, as it does when they have nothing to do."""
+    """CB2104: GPUs with a link that reads 2.5 GT/s, as it does when they have nothing to do."""
     wires = [wire for wire in _wires(view) if wire.only_gpus and wire.speed[0] == _IDLE and (wire.speed[1] or 0) > _IDLE]
     if wires:
         names = listed([view.name(wire.device.address) for wire in wires])
@@ -102,7 +103,7 @@ def acs(view: View) -> Iterator[Finding]:
 
 def _acs(view: View, severity: Severity, what: str, ports: list[PciDevice]) -> Finding:
     names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in ports])
-    doubt = "" if view.virtual_machine is False else "; no source says whether this is a virtual machine, which needs it"
+    doubt = "" if view.virtual_machine is False else "; no source shows whether this is a virtual machine, which needs ACS"
     each = f"`setpci -s {ports[0].address} ECAP_ACS+0x6.w=0000` (as root{', for each of them' if len(ports) > 1 else ''})"
     remedy = f"switch it off in the firmware, or with {each} at each boot; hosts of virtual machines keep it, with ATS"
     return view.finding("CB2105", severity, what, f"ACSCtl of {names}{doubt}", remedy)
@@ -154,9 +155,9 @@ def _wires(view: View) -> list[_Wire]:
 
 
 def _severity(view: View, wire: _Wire) -> Severity:
-    """A NIC whose wire is slower than what is left of its link loses nothing yet; without the port's limits the slot may be the reason.
+    """A NIC loses nothing while its ports are slower than its link; without the port's limits the slot may be the reason.
 
-    Beside the only GPU of a machine there is no sibling to compare: laptops and small boards wire fewer lanes than both ends claim.
+    Beside the only GPU of a machine no other GPU can be compared: laptops and small boards wire fewer lanes than both ends claim.
     """
     lone = wire.only_gpus and sum(each.kind == "gpu" for each in view.endpoints) == 1
     if lone or not wire.both_ends or (wire.device.kind == "nic" and _enough(view, wire.device)):
@@ -200,7 +201,7 @@ def _figure(value: float | None) -> str:
 
 
 def _redirecting(view: View) -> list[PciDevice]:
-    """Ports with ACS on that stand between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
+    """Ports with ACS on between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
     below: dict[str | None, set[str]] = {}  # bridge -> cards; None: all of the machine
     ports: dict[str, PciDevice] = {}
     for endpoint in view.endpoints:

@@ -1,26 +1,32 @@
-"""The ceiling: what a measured busbw is set against, and what limits it."""
+"""The ceiling: the rate that a measured busbw is compared with, and the links that set it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collbench.machine.peak.limits import Limit
+else:
+    Limit = object  # `--help` reads this module, and should not load msgspec
 
 TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A rate that the busbw of a row is set against.
+    """A rate that the busbw of a row is compared with.
 
-    kind          "measured" (a reference, no bound), "network", "given" (--ceiling) or "simulated"
-    bytes_per_s   the rate; None when there is none, and then `limited_by` says why
-    limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy and sum"
+    kind          "measured" (a reference, not a limit), "network", "topology", "given" (--ceiling), "simulated" or "none"
+    bytes_per_s   the rate; None when there is none, and then `limited_by` is the reason
+    limited_by    the link or the copy that limits, as text: "NIC eth0 1 Gb/s", "memory copy and sum"
     model         "ring" or "bound"
-    source        where the figure comes from: "measured before the first cell", "tc qdisc on eth0", "--ceiling"
+    source        where the figure comes from: "measured before the first case", "tc qdisc on eth0", "--ceiling"
     low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
-    disturbed     a measured reference whose repetitions did not agree: no percentage of it means anything
+    disturbed     the repetitions of a measured reference did not agree: it gives no percentage
+    limited_by_parts   the links of `limited_by`; empty where no link limits, and in rows stored by earlier versions
     """
 
     kind: str
@@ -31,13 +37,39 @@ class Ceiling:
     low_bytes_per_s: float | None = None
     high_bytes_per_s: float | None = None
     disturbed: bool = False
+    limited_by_parts: tuple[Limit, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values; the interval and `disturbed` only where it was measured with them."""
-        return {name: value for name, value in vars(self).items() if name not in _MEASURED or value not in (None, False)}
+    def as_json(self, complete: bool = False) -> dict[str, Any]:
+        """Return it as JSON values; the interval, `disturbed` and the parts only where it has them, or where all are wanted."""
+        values = {**vars(self), "limited_by_parts": _as_json(self.limited_by_parts)}
+        return values if complete else {name: value for name, value in values.items() if name not in _OPTIONAL or value}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Ceiling:
+        """Return the ceiling that `as_json` made `values` of. Raises TypeError for a field that is missing or unknown."""
+        if not isinstance(values, dict):
+            raise TypeError("a ceiling that is not an object")
+        parts = values.get("limited_by_parts")
+        return cls(**values) if parts is None else cls(**{**values, "limited_by_parts": _from_json(parts)})
 
 
-_MEASURED = ("low_bytes_per_s", "high_bytes_per_s", "disturbed")
+def _as_json(parts: Sequence[Limit]) -> list[Any]:
+    if not parts:
+        return []
+    from collbench.reason import as_json
+
+    found: list[Any] = as_json(parts)
+    return found
+
+
+def _from_json(parts: Any) -> tuple[Limit, ...]:
+    from collbench.machine.peak.limits import limit_parts
+
+    return limit_parts(parts)
+
+
+_OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limited_by_parts"})
+CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "limited_by_parts")
 
 
 def given(gigabytes_per_s: float) -> Ceiling:
@@ -59,7 +91,7 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 #
 # What an operation costs the rank that has most to do, in copies of its size S (nccl-tests' size), where a byte passes from rank to rank
 # by one copy; its own part, (1/n)·S, is copied as well unless it is in place, and is not in the busbw. So 100 % is reached in place.
-#     broadcast, sendrecv                S copied by whoever receives; along a chain all receive at once
+#     broadcast, sendrecv                S copied by the receiver; along a chain all receive at once
 #     allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
 #     alltoallv                          at most S copied by the busiest rank
 #     gather, scatter                    (n-1)/n·S copied at the root, which alone has work; where the others copy for it, each its S/n at
@@ -70,7 +102,7 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 #     allreduce                          both of the last but one kind: (n-1)/n·S summed, and as much copied
 # Libraries that pass bytes through a shared segment copy twice, one rank in and one out of it, in turns or at the same time.
 #
-# A reference is no bound. It is measured with all ranks at it, so an operation in which one rank works while the others wait (gather of
+# A reference is not a bound. It is measured with all ranks at it, so an operation in which one rank works while the others wait (gather of
 # two ranks) has more of the memory for itself: up to 1.8 times on two cores. And what keeps data in cache may pass it, too.
 
 _SOURCE = "measured by all ranks of the host at once, before the first cell"

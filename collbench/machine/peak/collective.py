@@ -11,9 +11,11 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, given, nothing, percent_of
+from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy, NicLimit
 from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, Least, Node, Side, least_time
 from collbench.machine.peak.published import published
+from collbench.reason import Fact, Text
 from collbench.units import format_percent, format_rate
 
 # The ranks of a job on its nodes, and the partitions of them that ceilings are computed over.
@@ -29,7 +31,7 @@ OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate says why there is none.
+    """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate has the reason.
 
     ring          what a ring on the slowest link reaches
     bound         what no algorithm can pass
@@ -66,26 +68,65 @@ def ceilings(operation: str, cluster: Job) -> Ceilings:
 
 
 def like(operation: str) -> str:
-    """The operation whose ceilings are this one's, too; mostly itself."""
+    """The operation with the same ceilings; mostly itself."""
     return _LIKE.get(operation, operation)
 
 
-def doubtful_input(operation: str, cluster: Job) -> str:
-    """Which input to look at first when a rate is above the hard limit: what is not counted from hardware comes first."""
+class InputGiven(Fact, frozen=True):
+    """An option gave this input of the hard limit."""
+
+    what: str
+    option: str
+
+    def render(self) -> str:
+        """Return "NIC 4×100 Gb/s was given with --nic"."""
+        return f"{self.what} was given with {self.option}"
+
+
+class InputRead(Fact, frozen=True):
+    """A file or tool is the source of this input of the hard limit."""
+
+    what: str
+    source: str
+
+    def render(self) -> str:
+        """Return "NIC 4×100 Gb/s is from SOURCE"."""
+        return f"{self.what} is from {self.source}"
+
+
+class SumsNotCounted(Fact, frozen=True):
+    """Reductions inside switches are not part of the hard limit, because no source shows them."""
+
+    option: Literal["--nvls", "--sharp"]
+    link: str = ""
+    source: str = ""
+
+    def render(self) -> str:
+        """Return the sentence with the option that counts them."""
+        where = f"{self.link} is from {self.source}, and " if self.link else ""
+        kind = "NVLink SHARP" if self.option == "--nvls" else "InfiniBand SHARP"
+        return f"{where}reductions inside switches ({kind}) are not counted: add {self.option} if they are in use"
+
+
+def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | SumsNotCounted | Text:
+    """Return the input to check first when a rate is above the hard limit: first what is not counted from hardware."""
     bound = ceilings(operation, cluster).bound
+    parts = bound.limited_by_parts if bound else ()
     links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
-    limiting = [link for link in links if bound and bound.limited_by.startswith(link.name)]
-    if bound and ", fabric " in bound.limited_by:
-        return f"a fabric of {cluster.oversubscription:g}:1 is what --oversubscription gave"
+    limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
+    if any(part.fabric != 1 for part in parts):
+        return InputGiven(f"a fabric of {cluster.oversubscription:g}:1", "--oversubscription")
     for link in limiting:
-        if link.source.startswith("--"):
-            return f"{link.name} is what {link.source} gave"
+        if link.is_given:
+            return InputGiven(link.name, link.source)
     if operation == "allreduce" and not cluster.several and not any(node.nvls for node, _ in cluster.kinds):
-        return "switches that add (NVLink SHARP) are not counted; say --nvls if NCCL uses them"
-    if operation == "allreduce" and cluster.several and not cluster.sharp and any(link.name.startswith("NIC") for link in limiting):
-        return f"{limiting[0].name} is from {limiting[0].source}, and switches that add are not counted; say --sharp if they are used"
-    doubts = [doubt for node, _ in cluster.kinds for doubt in node.doubts]
-    return next(iter([*doubts, *(f"{link.name} is from {link.source}" for link in limiting)]), "the number of ranks, or the rate measured")
+        return SumsNotCounted("--nvls")
+    if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
+        return SumsNotCounted("--sharp", limiting[0].name, limiting[0].source)
+    doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
+    if doubt is not None:
+        return Text(doubt)
+    return InputRead(limiting[0].name, limiting[0].source) if limiting else Text("the number of ranks, or the measured rate")
 
 
 def _why_none(job: Job) -> str | None:
@@ -111,10 +152,10 @@ def _at(host: str | None) -> str:
 
 def _ring(job: Job) -> Ceiling:
     """The slowest link that a ring has to cross."""
-    sides = [Side(1, node.injection.known, node.injection.name) for node, _ in job.kinds]
+    sides = [Side(1, node.injection.known, (node.injection,)) for node, _ in job.kinds]
     sides += [side for partition, _ in job.partitions for side in partition]
     slowest = min(sides, key=lambda side: side.bytes_per_s)
-    return _ceiling(job, slowest.bytes_per_s, slowest.name, "ring")
+    return _ceiling(job, slowest.bytes_per_s, slowest.links, "ring")
 
 
 def _bound(operation: str, job: Job) -> Ceiling:
@@ -122,21 +163,17 @@ def _bound(operation: str, job: Job) -> Ceiling:
         link = _flow(operation, job)
         if link.bytes_per_s is None:
             return replace(nothing(link.name), model="bound")
-        return _ceiling(job, link.known, link.name, "bound")
+        return _ceiling(job, link.known, (link,), "bound")
     if operation == "alltoallv" and job.traffic is not None:
         rate, side = uneven(job)
-        return (
-            _ceiling(job, rate, side.name, "bound")
-            if side
-            else replace(nothing("no byte crosses a link whose rate is known"), model="bound")
-        )
+        return _ceiling(job, rate, side.links, "bound") if side else replace(nothing("no byte crosses a link of known rate"), model="bound")
     adds = job.sharp or any(node.nvls for node, _ in job.kinds)
     least = _of_singles(operation, job)
     for partition, between_nodes in job.partitions:
         one = least_time(operation, partition, job.sharp if between_nodes else adds)
         least = max(least, one, key=lambda found: found.seconds_per_byte)
     rate = BUS_FACTOR[operation](job.ranks) / least.seconds_per_byte if least.seconds_per_byte else inf
-    return _ceiling(job, rate, least.side.name if least.side else "", "bound")
+    return _ceiling(job, rate, least.side.links if least.side else (), "bound")
 
 
 def _of_singles(operation: str, job: Job) -> Least:
@@ -149,10 +186,15 @@ def _of_singles(operation: str, job: Job) -> Least:
 
 
 def _with_nvls(job: Job, node: Node, side: Side) -> Least:
-    """A GPU whose switch adds sends S, and the sum of its part for the multicast: S(1 + 1/g); one without sends S. NICs carry theirs."""
+    """A GPU with a switch that adds sends S, and the sum of its part for the multicast: S(1 + 1/g); another sends S. NICs carry theirs."""
     nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
     inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
-    return Least(1 / (inside + nics), replace(side, name=f"{side.name} with NVLink SHARP") if node.nvls else side)
+    return Least(1 / (inside + nics), replace(side, links=_adding(side.links)) if node.nvls else side)
+
+
+def _adding(links: Sequence[Link]) -> tuple[Link, ...]:
+    """The links, those of GPUs marked as having switches that add."""
+    return tuple(link.under(nvls=True) if isinstance(link.part, GpuLinkLimit) else link for link in links)
 
 
 def _flow(operation: str, job: Job) -> Link:
@@ -164,9 +206,8 @@ def _flow(operation: str, job: Job) -> Link:
         return job.nodes[0].pair if operation == "p2p" else job.nodes[0].neighbours
     pairs = operation == "p2p"
     sharing = job.pairs if pairs else job.ring_edges
-    words = f" shared by {sharing} {'pairs' if pairs else 'edges of the ring'}" if sharing > 1 else ""
     leaving = [node.egress if pairs else job.egress(node) for node, _ in job.kinds]
-    links = [link.shared(sharing, f"{link.name}{words}") for link in leaving]
+    links = [link.divided(sharing, shared_by=sharing, sharing="pairs" if pairs else "edges of the ring") for link in leaving]
     links += [node.pcie for node, _ in job.kinds]
     if not pairs:
         links += [node.neighbours for node, _ in job.kinds if node.gpus > 1]
@@ -188,15 +229,14 @@ def _library(job: Job) -> str:
     return next((node.injection.library for node, _ in job.kinds if node.injection.library != NCCL), NCCL)
 
 
-def _ceiling(job: Job, rate: float, name: str, model: str) -> Ceiling:
-    if isinf(rate) or not name:
+def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceiling:
+    if isinf(rate) or not links:
         return replace(nothing("nothing is known of the links"), model=model)
-    return Ceiling(KIND, rate, f"{name}{job.host_of(name)}", model, _source(job, name))
-
-
-def _source(job: Job, name: str) -> str:
-    links = (link for node, _ in job.kinds for link in (node.injection, node.egress, node.pcie, node.pair))
-    return next((link.source for link in links if name.startswith(link.name)), job.nodes[0].injection.source)
+    parts = [link.part for link in links if link.part is not None]
+    host = job.host_of(parts)
+    named = tuple(part.of(host=host) for part in parts)
+    text = LimitedBy(named).render() if len(parts) == len(links) else " and ".join(link.name for link in links)
+    return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=named)
 
 
 # A rate against its ceilings, as text: "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)".
@@ -221,7 +261,7 @@ def percents(measured: float | None, found: Ceilings) -> tuple[float | None, flo
 
 
 def headline(measured: float | None, found: Ceilings) -> str:
-    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, whatever the rate is."""
+    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, for any rate."""
     model, ceiling = chosen(measured, found)
     if ceiling is None or ceiling.bytes_per_s is None:
         why = ceiling.limited_by if ceiling else "this operation moves no bytes"
@@ -244,7 +284,7 @@ def lines(operation: str, measured: float | None, found: Ceilings, job: Job) -> 
     model, _ = chosen(measured, found)
     shown = [headline(measured, found)]
     if model == "doubtful":
-        shown.append(f"check first: {doubtful_input(operation, job)}")
+        shown.append(f"check first: {doubtful_input(operation, job).render()}")
     shown += [f"{name} limited by {each.limited_by} ({each.source})" for name, each in _known(found) if each.kind != "given"]
     if found.achievable and found.achievable.bytes_per_s:
         shown.append(f"{found.library}'s own constants allow {format_rate(found.achievable.bytes_per_s)} GB/s")
@@ -319,7 +359,7 @@ def uneven(job: Job) -> tuple[float, Side | None]:
         mine = node_of == index
         if job.several:
             crossing = max(bytes_between[mine][:, ~mine].sum(), bytes_between[~mine][:, mine].sum())
-            needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, job.egress(node).name)))
+            needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, (job.egress(node),))))
         needs += _of_gpus(job.of_gpus(node), bytes_between[mine].sum(axis=1), bytes_between[:, mine].sum(axis=0))
     time, side = max(needs, key=lambda need: need[0])
     return (float((job.ranks - 1) / job.ranks * size / time), side) if time > 0 else (inf, None)

@@ -71,8 +71,7 @@ def _together(nodes: Sequence[Node]) -> Link:
         return silent
     nccl = [link.nccl_bytes_per_s for link in links]
     return replace(
-        links[0],
+        links[0].under(nodes=len(links)),
         bytes_per_s=sum(link.known for link in links),
-        name=f"{links[0].name} of each of {len(links)} nodes",
         nccl_bytes_per_s=None if None in nccl else sum(value for value in nccl if value is not None),
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, pcie, xgmi
 from collbench.machine.readers.pci import is_with_cpu
 
@@ -24,11 +25,12 @@ NCCL, RCCL = "NCCL", "RCCL"
 class Link:
     """What one direction of a link, or of several together, can carry.
 
-    bytes_per_s         None when nobody knows, and then `name` says why
-    name                for people: "NVLink 12×25 GB/s", "NIC 4×100 Gb/s", "PCIe Gen4 x16"
-    source              "counted" from hardware, the option that gave it ("--nic"), or the file that says so
-    nccl_bytes_per_s    what NCCL (for AMD: RCCL) takes it for; None when it has no constant for it
-    library             whose constant that is: "NCCL" or "RCCL"
+    bytes_per_s         None when it is unknown, and then `name` is the reason
+    name                as text: "NVLink 12×25 GB/s", "NIC 4×100 Gb/s", "PCIe Gen4 x16"
+    source              "counted" from hardware, the option that gave it ("--nic"), or the file that has it
+    nccl_bytes_per_s    the rate that NCCL (for AMD: RCCL) assumes; None when it has no constant for it
+    library             the library of that constant: "NCCL" or "RCCL"
+    part                the link as a value, of which `name` is the text; None where it is unknown or absent
     """
 
     bytes_per_s: float | None
@@ -36,6 +38,17 @@ class Link:
     source: str = COUNTED
     nccl_bytes_per_s: float | None = None
     library: str = NCCL
+    part: Limit | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, bytes_per_s: float, part: Limit, source: str = COUNTED, nccl: float | None = None, library: str = NCCL) -> Link:
+        """Return a link with the text of `part` as its name."""
+        return cls(bytes_per_s, part.render(), source, nccl, library, part)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether an option gave it."""
+        return self.source.startswith("--")
 
     @property
     def known(self) -> float:
@@ -46,14 +59,20 @@ class Link:
         """The same link with NCCL's constant for its rate."""
         return replace(self, bytes_per_s=self.nccl_bytes_per_s)
 
-    def shared(self, by: float, name: str) -> Link:
-        """A part of it, under a name of its own."""
+    def divided(self, by: float, **conditions: Any) -> Link:
+        """Return a fraction of it; `conditions` are the fields of its part that give the reason, such as `fabric`."""
         nccl = None if self.nccl_bytes_per_s is None else self.nccl_bytes_per_s / by
-        return replace(self, bytes_per_s=None if self.bytes_per_s is None else self.bytes_per_s / by, name=name, nccl_bytes_per_s=nccl)
+        rate = None if self.bytes_per_s is None else self.bytes_per_s / by
+        return replace(self.under(**conditions), bytes_per_s=rate, nccl_bytes_per_s=nccl)
+
+    def under(self, **conditions: Any) -> Link:
+        """Return the same link with other fields of its part."""
+        part = None if self.part is None else self.part.of(**conditions)
+        return replace(self, part=part, name=self.name if part is None else part.render())
 
 
 def unknown(why: str) -> Link:
-    """A capacity that nobody knows, and why."""
+    """Return a link of unknown capacity, with the reason."""
     return Link(None, why)
 
 
@@ -109,7 +128,7 @@ class PcieTree:
         if link.bytes_per_s is None or model is None or row is None or device is None:
             return link
         if row.generation > model.pcie_generation:
-            self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} is said of a {gpu.model}, which has Gen{model.pcie_generation}")
+            self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} was read for a {gpu.model}, which supports Gen{model.pcie_generation}")
             lower = next(speed for speed in (8.0, 16.0, 32.0, 64.0) if getattr(pcie(speed), "generation", 0) == model.pcie_generation)
             return _named(lower, _width(device) or 16, link.source)
         return link
@@ -150,7 +169,7 @@ def narrowest(links: Iterable[Link]) -> Link:
 def _named(speed: float | None, width: int, source: str) -> Link:
     row = pcie(speed)
     assert row is not None
-    return Link(row.bytes_per_s(width), f"PCIe Gen{row.generation} x{width}", source, row.nccl_bytes_per_s(width))
+    return Link.of(row.bytes_per_s(width), PcieLimit(generation=row.generation, lanes=width), source, row.nccl_bytes_per_s(width))
 
 
 def _width(device: PciDevice) -> int | None:
@@ -168,7 +187,7 @@ def source_of(machine: Machine, path: str) -> str:
 
 
 _MOST_LINKS = 18  # of any GPU so far; more in a row of a matrix means a switch, seen once per peer
-_WORDS = {"nvlink": "NVLink", "xgmi": "xGMI"}
+_KINDS: Mapping[str, Literal["NVLink", "xGMI"]] = {"nvlink": "NVLink", "xgmi": "xGMI"}
 
 
 @dataclass
@@ -185,7 +204,7 @@ class Wires:
     one: dict[str, Link] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
     into_switch: dict[str, int] = field(default_factory=dict)
-    kind: str = "NVLink"
+    kind: Literal["NVLink", "xGMI"] = "NVLink"
     doubts: list[str] = field(default_factory=list)
 
     def out_of(self, gpu: str) -> Link:
@@ -195,9 +214,9 @@ class Wires:
             return Link(0.0, "no link between GPUs")
         if one.bytes_per_s is None:
             return one
-        name = f"{self.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s"
+        part = GpuLinkLimit(link=self.kind, count=count, bytes_per_s=one.bytes_per_s)
         nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-        return Link(count * one.bytes_per_s, name, one.source, nccl, one.library)
+        return Link.of(count * one.bytes_per_s, part, one.source, nccl, one.library)
 
     def between(self, a: str, b: str) -> float:
         """From a to b, without passing through another GPU."""
@@ -244,7 +263,7 @@ def links_per_gpu(machine: Machine) -> dict[str, Link]:
 
 
 def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
-    """Why nobody knows whether these GPUs have links among them; None when a source that would have counted them was read."""
+    """Why it is unknown whether these GPUs have links among them; None when a source that would have counted them was read."""
     chosen = set(keys)
     between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
     if machine.gpu_links:
@@ -258,7 +277,7 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
 
 
 def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
-    """The GPUs that no source counts links of, when others have a switch or far ends that nobody told."""
+    """The GPUs that no source counts links of, when others have a switch or far ends that are unknown."""
     told = {end for link in machine.gpu_links for end in (link.a, link.b)}
     elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
     return [key for key in keys if key not in told] if elsewhere else []
@@ -287,8 +306,8 @@ def _rows(machine: Machine) -> dict[str, list[GpuLink]]:
     return rows
 
 
-def _kind(row: Sequence[GpuLink]) -> str:
-    return _WORDS[row[0].kind] if row else "NVLink"
+def _kind(row: Sequence[GpuLink]) -> Literal["NVLink", "xGMI"]:
+    return _KINDS[row[0].kind] if row else "NVLink"
 
 
 def _distinct(row: Sequence[GpuLink]) -> int:
@@ -309,7 +328,7 @@ def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link
     nccl = known.nccl_gb_per_s if known else amd.rccl_gb_per_s if amd else None
     if rate is None:
         what = f"{_kind(row)} ×{count}"
-        return unknown(f"{what}: no source tells the GPU's model, so the rate of a link is unknown; give --nvlink")
+        return unknown(f"{what}: no source has the GPU's model, so the rate of a link is unknown; add --nvlink")
     return Link(rate, _kind(row), source, nccl * 1e9 if nccl else None, RCCL if amd else NCCL)
 
 
@@ -334,15 +353,17 @@ def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], cho
 
 
 def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bool:
-    """Links whose far end no source tells: taken as a switch's, but not those of cards that have bridges to one other card."""
+    """Links with a far end that no source shows: taken as a switch's, but not those of cards that have bridges to one other card."""
     model = gpu_model(gpu.model)
     if (own or (model and model.bridge)) and gpus > 2:
         why = (
-            "they are said to lead back to the GPU" if own else f"those of {gpu.model} lead to one other card, and no source tells to which"
+            "the source shows that they lead back to the GPU"
+            if own
+            else f"those of {gpu.model} lead to one other card, and no source shows to which"
         )
         wires.doubts.append(f"{wires.kind}s are not counted ({count} of each GPU): {why}")
         return False
-    wires.doubts.append(f"no source tells where the {wires.kind}s lead: taken as reaching every GPU")
+    wires.doubts.append(f"no source shows where the {wires.kind}s lead; assumed: to every GPU")
     return True
 
 
@@ -353,7 +374,7 @@ def _alone(wires: Wires, gpu: str) -> None:
 
 
 def _mirror(wires: Wires) -> None:
-    """A link that only one end tells of (a matrix with a row missing) has two ends all the same."""
+    """A link that only one end lists (a matrix with a row missing) has two ends all the same."""
     for a, peers in list(wires.mesh.items()):
         for b, rate in peers.items():
             back = wires.mesh.setdefault(b, {})
@@ -380,11 +401,12 @@ def tcp_link(interface: Interface) -> Link:
     """What an interface can carry of TCP's payload; unknown, with the reason, for virtual ones that no shaper gives a rate."""
     bits = interface.shaped_bits_per_s or interface.speed_bits_per_s
     if not bits:
-        why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not tell its speed"
+        why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not report its speed"
         return unknown(f"interface {interface.name}: {why}; give one with --ceiling GB/s")
     shaped = bool(interface.shaped_bits_per_s)
     source = f"tc qdisc on {interface.name}" if shaped else f"/sys/class/net/{interface.name}/speed"
-    return Link(bits / 8 * tcp_efficiency(interface.mtu, shaped), f"NIC {interface.name} {bits / 1e9:g} Gb/s, TCP", source)
+    part = NicLimit(ports=((1, bits),), interface=interface.name)
+    return Link.of(bits / 8 * tcp_efficiency(interface.mtu, shaped), part, source)
 
 
 # What a node can send: the NICs that carry its traffic, each no faster than its slot.
@@ -397,11 +419,16 @@ _OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest one's rate is the
 class NicRate:
     """A slot with its NIC: the ports that are up in bits per second, the payload's part of that, and what the slot carries."""
 
-    name: str
+    names: tuple[str, ...]
     address: str | None
     port_bits_per_s: tuple[float, ...]
     payload: float
     slot: Link
+
+    @property
+    def name(self) -> str:
+        """The names of the card's functions: "mlx5_0+mlx5_1"."""
+        return "+".join(self.names)
 
     @property
     def link(self) -> Link:
@@ -430,7 +457,7 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     if cards:
         doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
     untold = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
-    doubts += (f"not counted: {', '.join(untold)} (no source tells of their ports)",) if untold else ()
+    doubts += (f"not counted: {', '.join(untold)} (no source lists their ports)",) if untold else ()
     silent = next((nic for nic in fabric if any(_up(port) and not _bits(port) for port in nic.ports)), None)
     if silent:
         why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
@@ -441,7 +468,7 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
 
 def _why_none(machine: Machine) -> str:
     if not machine.nics:
-        return "none of the sources tells of a NIC; give them with --nic"
+        return "no source lists a NIC; add --nic"
     if any(not nic.virtual and not nic.ports for nic in machine.nics):
         return "the NICs' rates are in none of the sources; give them with --nic"
     down = [nic.name for nic in machine.nics if not nic.virtual]
@@ -491,70 +518,59 @@ def _slot(card: Sequence[Nic], tree: PcieTree) -> NicRate:
     bits = tuple(rate for nic in card for port in nic.ports if _up(port) and (rate := _bits(port)))
     tcp = not any(nic.rdma or nic.gdr or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card)
     payload = tcp_efficiency(first.ports[0].mtu_bytes or 1500, bool(first.ports[0].shaped_bits_per_s)) if tcp else 1.0
-    return NicRate("+".join(nic.name for nic in card), first.address, bits, payload, tree.own(first.address))
+    return NicRate(tuple(nic.name for nic in card), first.address, bits, payload, tree.own(first.address))
 
 
 def _together(slots: Sequence[NicRate], source: str) -> Link:
     links = [slot.link for slot in slots]
     wires = sum(sum(slot.port_bits_per_s) / 8 * slot.payload for slot in slots)
     total = sum(link.known for link in links)
-    name = f"NIC {_counted(slots)}"
-    if len(slots) == 1 and slots[0].payload < 1:
-        name = f"NIC {slots[0].name} {_counted(slots).removeprefix('1×')}, TCP"
-    if total < wires * 0.999:
-        name += f" in slots of {' and '.join(sorted({f'{slot.slot.name}' for slot in slots if slot.slot.bytes_per_s}))}"
-    return Link(total, name, source, sum(link.nccl_bytes_per_s or link.known for link in links))
-
-
-def _counted(slots: Sequence[NicRate]) -> str:
-    """ "4×100 Gb/s", "8×400 + 1×200 Gb/s": ports by their rates."""
     rates = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
-    return " + ".join(f"{count}×{rate / 1e9:g}" for rate, count in sorted(rates.items(), reverse=True)) + " Gb/s"
+    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < wires * 0.999 else {}
+    part = NicLimit(
+        ports=tuple((count, rate) for rate, count in sorted(rates.items(), reverse=True)),
+        interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
+        slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
+    )
+    return Link.of(total, part, source, sum(link.nccl_bytes_per_s or link.known for link in links))
 
 
-# Which parts of a machine a ceiling's words name, so that a picture can mark them.
-
-_ONE_NIC = re.compile(r"NIC (\S+) [\d.e+]+ Gb/s")  # "NIC eth0 1 Gb/s, TCP"; several are counted: "NIC 4×100 Gb/s"
-_BRIDGE = re.compile(r"the PCIe link above (\S+)")
-_OF_A_PAIR = re.compile(r"(?:NVLink|xGMI) (\d{1,4})×\S+ GB/s of a pair")
-_PCIE = re.compile(r"PCIe Gen\d x\d+")
+# The parts of a machine that a ceiling names, so that a picture can mark them.
 
 
-def limiting_parts(machine: Machine, limited_by: str) -> frozenset[str]:
-    """What `report.probe_picture.picture` is to mark for a ceiling's `limited_by`, such as "NIC 4×100 Gb/s", "NVLink 12×25 GB/s".
+def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[str]:
+    """Return the devices and links of a machine that a ceiling's parts name; `report.machine_picture.picture` marks them.
 
-    Several where only all of them together, or each for itself, have that rate; of a mesh the links of one GPU. None where the words
-    name nothing that this machine has: a memory copy, a virtual interface, a link of another node.
+    Several where only all of them together, or each of them, have that rate; of a mesh the links of one GPU. Empty where the machine
+    does not have such a link: a virtual interface, a link of another node.
     """
     try:
-        return frozenset(found for words in limited_by.split(" and ") for found in _named_limiting(machine, words))
+        return frozenset(found for part in parts for found in _limiting(machine, part))
     except UsageError:  # the sources contradict each other
         return frozenset()
 
 
-def _named_limiting(machine: Machine, words: str) -> Iterator[str]:
+def _limiting(machine: Machine, part: LimitPart) -> Iterator[str]:
     tree = PcieTree(machine)
-    if words.startswith("NIC "):
-        yield from _nics(machine, words, tree)
-    elif bridge := _BRIDGE.match(words):
-        yield from ({bridge[1]} & tree.devices.keys())
-    elif pcie := _PCIE.match(words):
-        yield from (gpu.address or gpu.key for gpu in machine.gpus if tree.of_gpu(gpu).name == pcie[0])
-    elif words.startswith(("NVLink ", "xGMI ")):
-        yield from _gpu_links(machine, words)
+    if isinstance(part, NicLimit):
+        yield from _limiting_nics(machine, part, tree)
+    elif isinstance(part, BridgeLimit):
+        yield from ({part.address} & tree.devices.keys())
+    elif isinstance(part, PcieLimit):
+        yield from (gpu.address or gpu.key for gpu in machine.gpus if tree.of_gpu(gpu).part == part.alone())
+    elif isinstance(part, GpuLinkLimit):
+        yield from _limiting_gpu_links(machine, part)
 
 
-def _nics(machine: Machine, words: str, tree: PcieTree) -> Iterator[str]:
-    one = _ONE_NIC.match(words)
-    if one and "×" not in one[1]:
-        yield from (nic.name for nic in machine.nics if nic.virtual is None and one[1] in (nic.name, *nic.interfaces))
+def _limiting_nics(machine: Machine, part: NicLimit, tree: PcieTree) -> Iterator[str]:
+    if part.interface is not None:
+        yield from (nic.name for nic in machine.nics if nic.virtual is None and part.interface in (nic.name, *nic.interfaces))
         return
     egress = egress_of(machine, tree)
-    in_slots = " in slots of " in words
-    if not _is(words, egress.link.name) or in_slots != (" in slots of " in egress.link.name):
+    if egress.link.part != part.alone():
         return
-    yield from (name for slot in egress.nics for name in slot.name.split("+"))
-    if in_slots:
+    yield from (name for slot in egress.nics for name in slot.names)
+    if part.slots:
         yield from (slot.address for slot in egress.nics if slot.address and _narrow(slot))
 
 
@@ -563,19 +579,14 @@ def _narrow(slot: NicRate) -> bool:
     return slot.slot.known < sum(slot.port_bits_per_s) / 8 * slot.payload
 
 
-def _gpu_links(machine: Machine, words: str) -> Iterator[str]:
-    """All links of each GPU that has links of this name; of a mesh, where every line has two ends, those of the first such GPU."""
+def _limiting_gpu_links(machine: Machine, part: GpuLinkLimit) -> Iterator[str]:
+    """All such links of each GPU that has them; of a mesh, where every line has two ends, those of the first such GPU."""
     keys = [gpu.key for gpu in machine.gpus]
     links = [link for link in machine.gpu_links if link.b in keys or link.b == SWITCH]
-    if pair := _OF_A_PAIR.match(words):
-        yield from [link.key for link in links if link.count == int(pair[1]) and link.b != SWITCH][:1]
+    if part.way == "pair":
+        yield from [link.key for link in links if link.count == part.count and link.b != SWITCH][:1]
         return
     wires = wires_of(machine, keys)
-    named = [key for key in keys if _is(words, wires.out_of(key).name)]
+    named = [key for key in keys if wires.out_of(key).part == part.alone()]
     meshed = [link.key for link in links if link.a == named[0] and link.b != SWITCH] if named else []
     yield from meshed or [link.key for link in links if link.a in named]
-
-
-def _is(words: str, name: str) -> bool:
-    """Whether the words begin with the name, and no longer number follows."""
-    return words.startswith(name) and not words[len(name) : len(name) + 1].isalnum()

@@ -11,7 +11,9 @@ from math import inf, isclose, isinf
 
 from collbench.errors import UsageError
 from collbench.machine.model import Gpu, Machine
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit
 from collbench.machine.peak.links import (
+    COUNTED,
     NCCL,
     RCCL,
     Egress,
@@ -22,13 +24,12 @@ from collbench.machine.peak.links import (
     egress_of,
     gen,
     narrowest,
+    source_of,
     uncounted,
     unknown,
     wires_of,
 )
 from collbench.machine.peak.rates import gpu_model, rates
-
-pass
 
 # Cuts: sets of ranks, what may leave each set, and the time that an operation needs at least to cross.
 #
@@ -45,7 +46,7 @@ pass
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A set of ranks: how many, what may leave it (bytes per second, infinite when unknown), and the name of the links that it leaves by.
+    """A set of ranks: how many, what may leave it (bytes per second, infinite when unknown), and the links that it leaves by.
 
     times      so many equal sets
     at_once    what may leave each when all sets send at once, if they share links; None: the same
@@ -53,9 +54,19 @@ class Side:
 
     ranks: int
     bytes_per_s: float
-    name: str
+    links: tuple[Link, ...] = ()
     times: int = 1
     at_once: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The links as text."""
+        return " and ".join(link.name for link in self.links)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The links as values."""
+        return tuple(link.part for link in self.links if link.part is not None)
 
     @property
     def all_at_once(self) -> float:
@@ -151,8 +162,10 @@ def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
 
 
 def _halves(wires: Wires, side: Sequence[str], keys: Sequence[str], rate: float) -> Partition:
-    name = f"{wires.kind} between {len(side)} and {len(keys) - len(side)} GPUs, {rate / 1e9:g} GB/s"
-    halves = Side(len(side), rate, name), Side(len(keys) - len(side), rate, name)
+    sets = (len(side), len(keys) - len(side))
+    source = next((one.source for one in wires.one.values()), COUNTED)
+    link = Link.of(rate, GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="sets", sets=sets), source)
+    halves = Side(sets[0], rate, (link,)), Side(sets[1], rate, (link,))
     return halves if keys[0] in side else halves[::-1]  # the root is on the first GPU
 
 
@@ -190,19 +203,18 @@ def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]
 def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
     """Where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each level of PCIe switches."""
     keys = [gpu.key for gpu in gpus]
-    single = tuple(Side(1, own[key].known + wires.out_of(key).known, _also(own[key].name, wires, key)) for key in keys)
+    single = tuple(Side(1, own[key].known + wires.out_of(key).known, _with_gpu_links(own[key], wires, key)) for key in keys)
     groups = tuple(_group(group, own) for group in wires.groups(keys))
     cuts = [single] if 1 < len(groups) == len(keys) else [single, groups]
     return [cut for cut in [*cuts, *_levels(gpus, wires, tree, nics)] if len(cut) > 1]
 
 
-def _also(name: str, wires: Wires, key: str) -> str:
-    return f"{name} and {wires.out_of(key).name}" if wires.count.get(key) else name
+def _with_gpu_links(own: Link, wires: Wires, key: str) -> tuple[Link, ...]:
+    return (own, wires.out_of(key)) if wires.count.get(key) else (own,)
 
 
 def _group(group: Sequence[str], own: Mapping[str, Link]) -> Side:
-    name = own[group[0]].name
-    return Side(len(group), sum(own[key].known for key in group), f"{name} of {len(group)} GPUs" if len(group) > 1 else name)
+    return Side(len(group), sum(own[key].known for key in group), (own[group[0]].under(gpus=len(group)),))
 
 
 def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[NicRate]) -> list[Partition]:
@@ -228,7 +240,8 @@ def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, bes
     inside = set(keys)
     out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
     out += sum(wires.switch.get(key, 0.0) for key in keys)
-    return Side(len(keys), up + out + beside.get(bridge, 0.0), f"the PCIe link above {bridge}")
+    rate = up + out + beside.get(bridge, 0.0)
+    return Side(len(keys), rate, (Link.of(rate, BridgeLimit(address=bridge), source_of(tree.machine, f"pci/{bridge}/link")),))
 
 
 NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
@@ -271,7 +284,7 @@ class Node:
     @property
     def singles(self) -> Partition:
         """Each GPU for itself."""
-        return self.cuts[0] if self.cuts else (Side(1, self.injection.known, self.injection.name, self.gpus),)
+        return self.cuts[0] if self.cuts else (Side(1, self.injection.known, (self.injection,), self.gpus),)
 
     def as_nccl_takes_it(self) -> Node:
         """The same node with NCCL's constants for its links; its cuts are those of a ring alone."""
@@ -289,9 +302,9 @@ def node_of(
 ) -> Node:
     """The node that a machine is to a job with this many of its GPUs (the first ones), these (keys), or all.
 
-    pcie: the link of each GPU, and nics: all NICs together, if they are not to be taken from the machine. domain_known: which nodes an
+    pcie: the link of each GPU, and nics: all NICs together, in place of those of the machine. domain_known: which nodes an
     NVLink domain joins is given elsewhere, so that NICs are the way between the others. A machine without GPUs
-    takes `gpus` ranks of which nothing is known. Raises UsageError when the sources tell of fewer GPUs than asked for.
+    takes `gpus` ranks of which nothing is known. Raises UsageError when the sources list fewer GPUs than asked for.
     """
     chosen = _chosen(machine, gpus)
     tree = PcieTree(machine)
@@ -300,7 +313,7 @@ def node_of(
     egress = Egress(nics) if nics else beyond or egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
-        none = unknown("none of the sources tells of a GPU; give --nvlink or --pcie")
+        none = unknown("no source lists a GPU; add --nvlink or --pcie")
         return Node(count, none, egress.link, none, none, none, nics=egress.nics, host=machine.hostname, doubts=egress.doubts)
     own = {gpu.key: pcie or tree.of_gpu(gpu) for gpu in chosen}
     keys = list(own)
@@ -320,7 +333,7 @@ def node_of(
 def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[str, str]]) -> Link:
     """The slowest way along these edges between GPUs of a job; unknown where there is none, or no source counts the links.
 
-    machine: as for `node_of`, and keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not tell of.
+    machine: as for `node_of`, and keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not list.
     """
     if not edges:
         return unknown("no edge of the ring stays inside")
@@ -339,7 +352,7 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if isinstance(gpus, int):
         if not 0 < gpus <= len(machine.gpus):
             told = ", ".join(machine.sources) or "the sources"
-            raise UsageError(f"{told} tells of {len(machine.gpus)} GPUs, and {gpus} per node are asked for: ask for fewer, or add a source")
+            raise UsageError(f"{told}: {len(machine.gpus)} GPUs, but {gpus} per node were requested; request fewer, or add a source")
         return list(machine.gpus[:gpus])
     by_key = {gpu.key: gpu for gpu in machine.gpus}
     missing = [key for key in gpus if key not in by_key]
@@ -360,7 +373,7 @@ def _clique(chosen: Sequence[Gpu]) -> str | None:
 
 
 def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
-    """Where NVLink may join nodes (NVL72), the NICs are no bound of what leaves one."""
+    """Where NVLink may join nodes (NVL72), the NICs are not bound of what leaves one."""
     name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
     if not name or not machine.switched:
         return None
@@ -372,7 +385,7 @@ def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
 
 
 def _silent(why: str, own: dict[str, Link]) -> Node:
-    """Without knowing the links between GPUs, PCIe is no ceiling: there may be NVLinks."""
+    """Without knowing the links between GPUs, PCIe is not a ceiling: there may be NVLinks."""
     none = unknown(why)
     return Node(len(own), none, none, narrowest(own.values()), none, none)
 
@@ -387,7 +400,7 @@ def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Li
     out = [wires.out_of(key) for key in keys]
     silent = next((link for link in out if link.bytes_per_s is None), None)
     injection = silent or narrowest(out)
-    single = tuple(Side(1, link.known, link.name) for link in out)
+    single = tuple(Side(1, link.known, (link,)) for link in out)
     ways = _ways(wires, keys, own)
     cuts = (single, *mesh_cuts(wires, keys)) if silent is None else (single,)
     return Node(len(gpus), injection, unknown(""), slowest, *ways, nvls=_adds(gpus, wires), cuts=cuts)
@@ -400,8 +413,8 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
     slowest = narrowest(own.values())
     shared = min((side for cut in cuts[1:] for side in cut), key=lambda side: side.bytes_per_s, default=None)
     if shared and shared.bytes_per_s < slowest.known:
-        slowest = Link(shared.bytes_per_s, shared.name, slowest.source)
-    doubts = ("the links between sockets are not counted: no source tells their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
+        slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=None)
+    doubts = ("the links between sockets are not counted: no source has their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
     pair, neighbours = _ways(wires, keys, own)
     return Node(len(gpus), slowest, unknown(""), narrowest(own.values()), pair, neighbours, apart=False, cuts=tuple(cuts), doubts=doubts)
 
@@ -423,7 +436,8 @@ def _way(wires: Wires, a: str, b: str, own: dict[str, Link]) -> Link:
     if one and b in wires.mesh.get(a, {}):
         return _of_pair(wires, rate, one)
     direct, around = narrowest([own[a], own[b]]), wires.around(a, b)
-    return Link(around, f"{wires.kind} over a third GPU", one.source) if one and around > direct.known else direct
+    through = GpuLinkLimit(link=wires.kind, bytes_per_s=around, way="third_gpu")
+    return Link.of(around, through, one.source) if one and around > direct.known else direct
 
 
 def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
@@ -431,7 +445,8 @@ def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
         return unknown(one.name)
     count = round(rate / one.bytes_per_s)
     nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-    return Link(rate, f"{wires.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s of a pair", one.source, nccl, one.library)
+    part = GpuLinkLimit(link=wires.kind, count=count, bytes_per_s=one.bytes_per_s, way="pair")
+    return Link.of(rate, part, one.source, nccl, one.library)
 
 
 def _adds(gpus: Sequence[Gpu], wires: Wires) -> bool:
@@ -445,8 +460,7 @@ def capped(egress: Link, own: Sequence[Link]) -> Link:
     if egress.bytes_per_s is None or total >= egress.bytes_per_s:
         return egress
     nccl = sum(link.nccl_bytes_per_s or link.known for link in own)
-    name = f"{own[0].name} of {len(own)} GPUs" if len(own) > 1 else own[0].name
-    return Link(total, name, own[0].source, nccl)
+    return replace(own[0].under(gpus=len(own)), bytes_per_s=total, nccl_bytes_per_s=nccl)
 
 
 # Nodes that were typed instead of probed: `--nic 4x100Gb --nvlink 150 --pcie gen4x16`.
@@ -479,7 +493,7 @@ class Given:
             return None
         count, bits_per_s = self.nic
         total = count * bits_per_s / 8
-        return Link(total, f"NIC {count}×{bits_per_s / 1e9:g} Gb/s", "--nic", total)
+        return Link.of(total, NicLimit(ports=((count, bits_per_s),)), "--nic", total)
 
 
 def parse_nic(text: str) -> tuple[int, float]:
@@ -488,7 +502,7 @@ def parse_nic(text: str) -> tuple[int, float]:
     count, gbit = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
     if not 0 < count <= 1024 or not 0 < gbit <= _MOST_GBIT:
         raise UsageError(
-            f"--nic '{_short(text)}' is no number of NICs times their rate: write it like 4x100Gb or 8x400Gb (Gb/s, at most 10000)"
+            f"--nic '{_short(text)}' is not a valid number of NICs and rate: use e.g. 4x100Gb or 8x400Gb (Gb/s, at most 10000)"
         )
     return count, gbit * 1e9
 
@@ -497,26 +511,26 @@ def parse_pcie(text: str) -> Link:
     """The link of "gen4x16". Raises UsageError."""
     match = _PCIE.fullmatch(text.strip())
     if not match:
-        raise UsageError(f"--pcie '{_short(text)}' is no PCIe link: write generation (1 to 6) and lanes like gen4x16")
+        raise UsageError(f"--pcie '{_short(text)}' is not a valid PCIe link: use generation (1 to 6) and lanes, such as gen4x16")
     return gen(int(match[1]), int(match[2]), "--pcie")
 
 
 def parse_gigabytes(option: str, text: str) -> float:
-    """Bytes per second of a rate in GB/s. Raises UsageError for what is no rate of any hardware."""
+    """Bytes per second of a rate in GB/s. Raises UsageError for what is not a rate of any hardware."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 < value <= _MOST_GB:
-        raise UsageError(f"{option} '{_short(text)}' is no rate: write GB/s, a number above 0 and at most {_MOST_GB}")
+        raise UsageError(f"{option} '{_short(text)}' is not a valid rate: use GB/s, a number above 0 and at most {_MOST_GB}")
     return value * 1e9
 
 
 def given_node(gpus: int, given: Given) -> Node:
     """A node of `gpus` GPUs of which only what was typed is known."""
-    none = unknown("the links between the GPUs are not given: say --nvlink GB/s or --pcie gen4x16")
+    none = unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16")
     pcie = given.pcie
-    egress = given.nics or unknown("the NICs are not given: say --nic like 4x100Gb")
+    egress = given.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
     if pcie is None:
         return with_given(Node(gpus, none, egress), given)
     return with_given(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), given)
@@ -542,15 +556,16 @@ def _between_gpus(rate: float, gpus: int) -> Link:
     row = next(fitting, None)
     if row is None:
         return nvlink
-    return Link(rate, f"xGMI {gpus - 1}×{row.gb_per_s:g} GB/s", "--nvlink", (gpus - 1) * row.rccl_gb_per_s * 1e9, RCCL)
+    part = GpuLinkLimit(link="xGMI", count=gpus - 1, bytes_per_s=row.gb_per_s * 1e9)
+    return Link.of(rate, part, "--nvlink", (gpus - 1) * row.rccl_gb_per_s * 1e9, RCCL)
 
 
 def _nvlink(rate: float) -> Link:
-    """NCCL's constant is that of a GPU whose links add up to this."""
+    """NCCL's constant is that of a GPU with links that add up to this."""
     by_architecture = {architecture: row for row in rates().nvlink for architecture in row.architectures}
     models = [(gpu.links, by_architecture[gpu.architecture]) for gpu in rates().gpu if gpu.architecture in by_architecture]
     same = [links * row.nccl_gb_per_s * 1e9 for links, row in models if links * row.gb_per_s * 1e9 == rate]
-    return Link(rate, f"NVLink {rate / 1e9:g} GB/s", "--nvlink", min(same, default=None))
+    return Link.of(rate, GpuLinkLimit(link="NVLink", bytes_per_s=rate), "--nvlink", min(same, default=None))
 
 
 def _short(text: str) -> str:
@@ -604,7 +619,7 @@ class Job:
     def egress(self, node: Node) -> Link:
         """What a node can send into the fabric."""
         by = self.oversubscription
-        return node.egress if by == 1 else node.egress.shared(by, f"{node.egress.name}, fabric {by:g}:1")
+        return node.egress if by == 1 else node.egress.divided(by, fabric=by)
 
     @cached_property
     def singles(self) -> Partition:
@@ -622,7 +637,7 @@ class Job:
 
     def _partitions(self) -> Iterator[tuple[Partition, bool]]:
         if self.several:
-            yield tuple(Side(node.gpus, self.egress(node).known, self.egress(node).name, times) for node, times in self.kinds), True
+            yield tuple(Side(node.gpus, self.egress(node).known, (self.egress(node),), times) for node, times in self.kinds), True
         for level in range(1, max(len(node.cuts) for node, _ in self.kinds)):
             yield tuple(_times(side, times) for node, times in self.kinds for side in self._cut(node, level)), False
 
@@ -635,26 +650,24 @@ class Job:
             return side
         nics = self.egress(node)
         alone, shared = side.bytes_per_s + nics.known, side.bytes_per_s + nics.known * side.ranks / node.gpus
-        return Side(side.ranks, alone, f"{side.name} and {nics.name}", side.times, shared)
+        return Side(side.ranks, alone, (*side.links, nics), side.times, shared)
 
     def as_nccl_takes_it(self) -> Job:
         """The same job with NCCL's constants."""
         changed = {id(node): node.as_nccl_takes_it() for node, _ in self.kinds}
         return replace(self, nodes=tuple(changed[id(node)] for node in self.nodes))
 
-    def host_of(self, name: str) -> str:
-        """ " of node7" when the nodes differ and one with a link of this name is known, else nothing."""
-        if len({(node.injection.name, self.egress(node).name) for node, _ in self.kinds}) == 1:
-            return ""
-        named = (node.host for node, _ in self.kinds if node.host and name in _names(self, node))
-        host = next(named, None)
-        return f" of {host}" if host else ""
+    def host_of(self, limits: Sequence[LimitPart]) -> str | None:
+        """Return the host of a node that has these links, where the nodes differ; else None."""
+        if not limits or len({(node.injection.name, self.egress(node).name) for node, _ in self.kinds}) == 1:
+            return None
+        return next((node.host for node, _ in self.kinds if node.host and tuple(limits) in _limits(self, node)), None)
 
 
-def _names(job: Job, node: Node) -> set[str]:
-    inside = {node.injection.name, *(side.name for cut in node.cuts for side in cut)}
-    nics = job.egress(node).name
-    return {nics, node.pcie.name, *inside, *(f"{name} and {nics}" for name in inside)}
+def _limits(job: Job, node: Node) -> set[tuple[LimitPart, ...]]:
+    sides = [Side(1, 0.0, (node.injection,)), *(side for cut in node.cuts for side in cut)]
+    nics, inside = Side(1, 0.0, (job.egress(node),)).limits, {side.limits for side in sides}
+    return {nics, Side(1, 0.0, (node.pcie,)).limits, *inside, *(limits + nics for limits in inside)}
 
 
 def _times(side: Side, times: int) -> Side:

@@ -174,7 +174,7 @@ def parse(text: str) -> Rates:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of rates is no TOML: {error}") from None
+        raise UsageError(f"the table of rates is not valid TOML: {error}") from None
     if table.pop("schema", None) != 1 or set(table) != set(_ROWS):
         raise UsageError(f"the table of rates must have schema = 1 and the sections {', '.join(_ROWS)}, and no others")
     return Rates(**{section: tuple(_row(section, row) for row in rows) for section, rows in table.items()})
@@ -189,7 +189,7 @@ def _row(section: str, row: dict[str, Any]) -> Any:
 
 @cache
 def gpu_model(name: str | None) -> GpuModel | None:
-    """The row whose model is in the GPU's name, the longest such; None when none is."""
+    """The row with a model in the GPU's name, the longest such; None when none is."""
     rows = [row for row in rates().gpu if row.model in (name or "")]
     return max(rows, key=lambda row: len(row.model), default=None)
 

@@ -39,7 +39,7 @@ _PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names 
 _WIDTHS = (1, 2, 4, 8, 16)
 # GB/s of a lane by GT/s: 8b/10b, 128b/130b, then 242 of 256 bytes of a flit (misc.h, hwloc__pci_link_speed).
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 128 / 130, 16.0: 256 / 130, 32.0: 512 / 130, 64.0: 8 * 242 / 256, 128.0: 16 * 242 / 256}
-# The fastest PCIe that a part speaks, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
+# The fastest PCIe that a part supports, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
 _PARTS = (
     (re.compile(r"\bP100\b"), 8.0, 20000),
     (re.compile(r"\bV100\b"), 8.0, 25000),
@@ -68,9 +68,9 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
     try:
         told = float((gigabytes_per_s or "0")[:32])
     except ValueError:
-        return PcieLink(), "hwloc's figure is no number"
+        return PcieLink(), "hwloc's figure is not a number"
     if not 0 < told < 1e4:
-        return PcieLink(), "hwloc tells no speed"
+        return PcieLink(), "hwloc has no speed"
     most = next((speed for pattern, speed, _ in _PARTS if pattern.search(part or "")), 128.0)
     fitting = [
         (speed, width) for speed, lane in _LANE.items() for width in _WIDTHS if speed <= most and abs(lane * width / told - 1) < 1e-3
@@ -78,7 +78,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
     if len(fitting) == 1:
         return PcieLink(*fitting[0]), None
     each = " or ".join(f"{speed:g} GT/s x{width}" for speed, width in fitting) or "no PCIe link"
-    return PcieLink(), f"hwloc tells {told:g} GB/s, which is {each}"
+    return PcieLink(), f"hwloc has {told:g} GB/s, which is {each}"
 
 
 def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> Links:
@@ -98,14 +98,14 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
         if gpu != SWITCH:
             counted = _counted(gpu, _sums(gpu, names, row, ends), models.get(gpu))
             links += counted or []
-            doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are no whole number of its links: not counted"]
+            doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are not a multiple of one link: not counted"]
     return Links(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
 
 
 def _to_processors(
     names: Sequence[str], rows: Sequence[Sequence[int]], ends: Mapping[str, str], models: Mapping[str, str | None]
 ) -> dict[str, tuple[int, float]]:
-    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are no whole number of links."""
+    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are not whole number of links."""
     found: dict[str, tuple[int, float]] = {}
     for name, row in zip(names, rows, strict=True):
         gpu = ends.get(name, SWITCH)
@@ -130,7 +130,7 @@ def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str,
 
 
 def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLink] | None:
-    """The links of one GPU by far end; None when its figures are no multiples of what one of its links has."""
+    """The links of one GPU by far end; None when its figures are not multiples of what one of its links has."""
     one = _megabytes_of_a_link(model)
     if one is None or any(value % one for value in sums.values()) or sum(sums.values()) > one * _MOST_LINKS:
         return None if sums else []
@@ -138,7 +138,7 @@ def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLi
 
 
 def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
-    """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it tells pairs, not links."""
+    """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it shows pairs, not links."""
     matrix = _matrix(topology, "XGMIBandwidth")
     names, rows, doubt = matrix or ([], [], None)
     paths = {
@@ -147,7 +147,7 @@ def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
         for b, value in zip(names, row, strict=True)
         if value and a != b and a in ends and b in ends
     }
-    why = "hwloc tells which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too" if paths else None
+    why = "hwloc shows which GPUs xGMI joins, but not the number of links: read the machine's /sys/class/kfd too" if paths else None
     return Links((), paths, why, (doubt,) if doubt else ())
 
 
@@ -252,7 +252,7 @@ _MEMORY = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize")  # KiB
 
 @dataclass
 class Devices:
-    """What was found; `ends` says which GPU or switch an object of a distance matrix is."""
+    """What was found; `ends`: which GPU or switch an object of a distance matrix is."""
 
     pci: tuple[PciDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
@@ -384,7 +384,7 @@ def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bo
 
 
 def _port(number: int, infos: Mapping[str, str]) -> Port:
-    """A port's state and LID; hwloc tells no rate. Only InfiniBand has LIDs."""
+    """A port's state and LID; hwloc shows no rate. Only InfiniBand has LIDs."""
     own = parse_lid(infos.get(f"Port{number}LID"))
     return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
 
@@ -447,7 +447,7 @@ def _lists(parts: Devices) -> dict[str, str]:
     """Why lists are empty that lstopo may leave out: without I/O devices it writes none, and filters drop network devices."""
     if not parts.pci:
         return dict.fromkeys(("pci", "gpus", "nics"), "the XML has no PCI devices (lstopo without I/O devices)")
-    return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have been told to leave them out"}
+    return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have left them out"}
 
 
 def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
@@ -461,7 +461,7 @@ def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
 
 
 def _numa_nodes(found: Sequence[Thing], machine: Thing) -> tuple[NumaNode, ...]:
-    """The nodes that are not a GPU's memory; version 1 writes none for a machine with one, whose memory is the machine's."""
+    """The nodes that are not a GPU's memory; version 1 writes none for a machine with one node, which has all memory."""
     nodes: dict[int, NumaNode] = {}
     for thing in (thing for thing in found if thing.type == "NUMANode" and thing.element.get("subtype") != "GPUMemory"):
         number = number_of(thing, "os_index")

@@ -27,7 +27,7 @@ _TYPES = ("identity", "DMA", "DMA-FQ")
 def state(files: Files, addresses: frozenset[str], system: System) -> tuple[State | None, str | None]:
     """The state for the devices at `addresses`, for all devices when none of these is in a group; or None and why.
 
-    The groups say it since Linux 4.11 (`type`); before, the kernel's command line where it speaks. No groups: the IOMMU is off.
+    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. No groups: the IOMMU is off.
     """
     groups = files.names(_GROUPS)
     if not groups and (files.real(_GROUPS) or files.real(_CLASS)) and not files.names(_CLASS):
@@ -36,7 +36,7 @@ def state(files: Files, addresses: frozenset[str], system: System) -> tuple[Stat
     if types:
         return ("passthrough" if types == {"identity"} else "translating"), None
     told = _told(_words(system.command_line or "", system.cpu_vendor), bool(groups))
-    return told, None if told else f"{_GROUPS} and the kernel's command line do not tell"
+    return told, None if told else f"{_GROUPS} and the kernel's command line do not show it"
 
 
 def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> set[str]:
@@ -46,7 +46,7 @@ def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> 
 
 
 def _told(words: Mapping[str, str], groups: bool) -> State | None:
-    """What the command line tells; passthrough asked for is no proof that there is an IOMMU: groups are, or its own "on"."""
+    """What the command line shows; requested passthrough does not prove that there is an IOMMU: groups are, or its own "on"."""
     if not groups and "off" in words.values():
         return "off"
     on = "on" in words.values()
@@ -109,7 +109,7 @@ def read_processors(files: Files) -> Found:
 
 
 def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
-    """The one NUMA node whose CPUs are exactly those local to a device; None when it is as near to several, or there is just one."""
+    """The one NUMA node with exactly the CPUs local to a device; None when it is as near to several, or there is just one."""
     several = [node for node in nodes if node.cpus]
     local = (cpu_list(files.text(f"{folder}/local_cpulist")) or cpu_mask(files.text(f"{folder}/local_cpus"))) if len(several) > 1 else None
     found = [node.id for node in several if cpu_list(node.cpus) == local]
@@ -144,7 +144,7 @@ def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | Non
 
 
 def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
-    """Sockets and cores where there is no sysfs: core ids count anew on each socket."""
+    """Sockets and cores without sysfs: core ids count anew on each socket."""
     blocks = [] if len(text) > _CUT else [_fields(block) for block in text.split("\n\n")]
     found = {(block["physical id"], block["core id"]) for block in blocks if "physical id" in block and "core id" in block}
     return (len({socket for socket, _ in found}), len(found)) if found else (None, None)
@@ -211,10 +211,10 @@ _SECRET = re.compile(r"passw|secret|token|key|credential", re.IGNORECASE)
 
 
 def shown(line: str) -> str:
-    """The line without what nobody else may know; a line that was shown stays as it is.
+    """The line without secrets; a line that was shown stays as it is.
 
     Known parameters stay whole. Others keep their names, as what they are set to may be anything; so may a bare word, and
-    what stands behind "--", which is for the first program.
+    The text after "--", which is for the first program.
     """
     of_kernel, dashes, of_program = f" {' '.join(line.split())} ".partition(" -- ")
     words = [_shown(word) for word in of_kernel.split()]
@@ -235,7 +235,7 @@ _NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "ppc64", "riscv64", "s390x", "i686")
 _HWLOC_NOTE = "/proc/hwloc-nofile-info"  # what hwloc-gather-topology notes down of uname
 
-# NCCL looks for NVIDIA's (net_ib/gdr.cc), RCCL for AMD's, whose place differs between kernels.
+# NCCL looks for NVIDIA's (net_ib/gdr.cc), RCCL for AMD's; its place differs between kernels.
 _PEER_MEMORY = (
     ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
     ("nv_mem_nc", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"),
@@ -270,10 +270,10 @@ def read_system(files: Files, processors: Found) -> tuple[System, dict[str, str]
         virtualization=virtualization, container=container,
     )  # fmt: skip
     reasons = {
-        "system/driver": None if driver else "no NVIDIA or AMD GPU driver tells its version",
+        "system/driver": None if driver else "no NVIDIA or AMD GPU driver reports its version",
         "system/virtualization": why_virtualization,
         "system/container": why_container,
-        "system/dma_buf": "files do not tell whether the GPU driver exports its memory: ask the driver",
+        "system/dma_buf": "files do not show whether the GPU driver exports its memory: run `probe` on the machine",
         "system/peer_memory": None if system.peer_memory is not None else "/sys/module is not there",
         "system/kernel": None if kernel else "/proc/sys/kernel/osrelease and /proc/version are not there",
     }
@@ -287,7 +287,7 @@ def hostname(files: Files) -> str | None:
 
 
 def command_line(files: Files) -> str | None:
-    """What the kernel was started with, without what nobody else may know: this ends up in reports and tickets."""
+    """What the kernel was started with, without secrets: this ends up in reports and tickets."""
     text = files.text("/proc/cmdline")
     return printable(shown(text), _MOST_COMMAND_LINE) if text else None
 
@@ -305,7 +305,7 @@ def _noted(files: Files, name: str) -> str | None:
 
 
 def _architecture(files: Files, kernel: str | None, processors: Found) -> str | None:
-    """As uname -m says; only newer kernels have it in a file, distributions in the release's name, x86 in its flags."""
+    """As uname -m reports; only newer kernels have it in a file, distributions in the release's name, x86 in its flags."""
     named = [files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2]]
     of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
     return next((each for each in named if each in _ARCHITECTURES), of_flags)
@@ -328,7 +328,7 @@ def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str)
 
 
 def _virtualization(files: Files, processors: Found) -> tuple[str | None, str | None]:
-    """The hypervisor, "" on bare metal; None and why. "hypervisor": there is one, and nothing tells which."""
+    """The hypervisor, "" on bare metal; None and why. "hypervisor": there is one, and nothing shows which."""
     vendor, product = (files.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name"))
     known = _matches(_MADE_BY, vendor, product) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
     if known:
@@ -372,7 +372,7 @@ KIND = "Linux sysfs and procfs"
 
 
 def read(files: Files) -> Machine:
-    """What the files tell; never raises. What they do not tell is None, with the reason in `unknown`."""
+    """What the files show; never raises. What they do not show is None, with the reason in `unknown`."""
     compute = read_processors(files)
     bus = pci_sysfs.read(files)
     gpus = linux_gpus.read_linux_gpus(files, bus.devices)
@@ -390,7 +390,7 @@ def read(files: Files) -> Machine:
 
 
 def _near(files: Files, devices: Sequence[PciDevice], nodes: Sequence[NumaNode]) -> tuple[PciDevice, ...]:
-    """GPUs and NICs without a node get that of their local CPUs, where these are one node's: older kernels say no more."""
+    """GPUs and NICs without a node get that of their local CPUs, where these are one node's: older kernels report no more."""
     return tuple(
         replace(device, numa=node_of(files, f"{pci_sysfs.DEVICES}/{device.address}", nodes))
         if device.numa is None and device.kind in ("gpu", "nic")
@@ -400,7 +400,7 @@ def _near(files: Files, devices: Sequence[PciDevice], nodes: Sequence[NumaNode])
 
 
 def _placeless(devices: Sequence[PciDevice], gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Why the node of a GPU or NIC is unknown; that of virtual functions is nobody's question."""
+    """Why the node of a GPU or NIC is unknown; that of virtual functions is not needed."""
     paths = [f"pci/{device.address}/numa" for device in devices if device.numa is None and not device.virtual]
     paths += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
-    return dict.fromkeys(paths, "the firmware does not say (numa_node is -1 or absent)")
+    return dict.fromkeys(paths, "the firmware does not report it (numa_node is -1 or absent)")

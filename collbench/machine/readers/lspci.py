@@ -12,7 +12,7 @@ from collbench.machine.model import Machine, PciDevice, PcieLink, System
 from collbench.machine.readers import pci
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, few, gigatransfers, lanes, numa_of, pci_address, printable
 
-# `lspci -vvv | grep ACSCtl`: how many ports have access control on, without the addresses that would say which.
+# `lspci -vvv | grep ACSCtl`: how many ports have access control on, without the addresses.
 
 ACS_LINES_KIND = "lspci | grep ACSCtl"
 REDIRECTS = ("ReqRedir", "CmpltRedir", "UpstreamFwd")
@@ -143,7 +143,7 @@ def _function(match: re.Match[str]) -> Function:
 
 
 def _class(text: str) -> int | None:
-    """0x030200 of "3D controller [0302]", "0302" and "3D controller"; None for names that say nothing here."""
+    """0x030200 of "3D controller [0302]", "0302" and "3D controller"; None for names that mean nothing here."""
     match = _CLASS.search(text)
     number = int(match[1], 16) if match else _CLASSES.get(text.lower())
     return number << 8 if number is not None else None
@@ -220,7 +220,7 @@ def read(text: str, name: str) -> Machine:
 
 
 def _device(function: Function, parent: str | None) -> PciDevice:
-    """One function; a port of a switch says itself that it is one, where capabilities are printed."""
+    """One function; a port of a switch is recognised where capabilities are printed."""
     kind = pci.kind_of(function.address, function.vendor_id, function.class_id)
     virtual = pci.is_virtual(function.address, function.vendor_id, function.device_id, function.class_id, function.name)
     return PciDevice(
@@ -242,7 +242,7 @@ def _device(function: Function, parent: str | None) -> PciDevice:
 def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
     """The bridge above each function, by the bridges' secondary buses.
 
-    Buses are numbered downwards, so a bridge whose secondary bus does not come after its own is not believed: no circles are left.
+    Buses are numbered downwards, so a bridge with a secondary bus that does not come after its own is not believed: no circles are left.
     """
     bridges: dict[tuple[str, int], list[str]] = defaultdict(list)
     for function in found:
@@ -253,7 +253,7 @@ def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
             doubts.append(f"{function.address}: its secondary bus {function.buses[1]:02x} does not come after its own: not believed")
     for (_, bus), several in bridges.items():
         if len(several) > 1:
-            doubts.append(f"{' and '.join(several[:4])} both say that bus {bus:02x} is below them: neither is believed")
+            doubts.append(f"{' and '.join(several[:4])} both claim bus {bus:02x}: neither is used")
     return {function.address: above[0] for function in found if len(above := bridges.get(_place(function.address), [])) == 1}
 
 

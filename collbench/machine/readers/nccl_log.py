@@ -1,7 +1,7 @@
-"""What a log of NCCL or RCCL (NCCL_DEBUG=INFO) tells of the paths that the bytes took.
+"""The paths that the bytes took, from a log of NCCL or RCCL (NCCL_DEBUG=INFO).
 
 Only the connection lines, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/3/GDRDMA", prove a path. Lines such as "Using network IB",
-"GPU Direct RDMA Enabled for HCA 0" or "NET/Socket : Using" tell what could be used. Spellings from 2.4 to 2.30 are known.
+"GPU Direct RDMA Enabled for HCA 0" or "NET/Socket : Using" show what could be used. Spellings from 2.4 to 2.30 are known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, b
 
 
 def is_packed(path: Path) -> bool:
-    """Whether the file is compressed. Raises Unreadable for what is no file or cannot be read."""
+    """Whether the file is compressed. Raises Unreadable for what is not a file or cannot be read."""
     with _Opened(path) as read:
         return read(8).startswith(_PACKED)
 
@@ -100,9 +100,9 @@ class _Opened:
         return Unreadable(f"{printable(str(self.path))} cannot be read ({reason}): name the file that holds NCCL's log")
 
 
-# What one message of NCCL or RCCL says. Spellings from 2.4 to 2.32, read in NCCL's sources of 2.18 to 2.30 and in the library 2.32.3.
+# What one message of NCCL or RCCL reports. Spellings from 2.4 to 2.32, read in NCCL's sources of 2.18 to 2.30 and in the library 2.32.3.
 #
-# A message is what stands behind "NCCL INFO ". Nothing here remembers anything but answers to equal messages.
+# A message is the text after "NCCL INFO ". Nothing here remembers anything but answers to equal messages.
 
 GDR = "/GDRDMA"
 SHARED_MEMORY = "SHM"
@@ -161,7 +161,7 @@ class Connection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for a call: "RING", "SIMPLE", and how many channels; None where it does not tell."""
+    """What NCCL chose for a call: "RING", "SIMPLE", and how many channels; None where it has none."""
 
     algorithm: str | None
     protocol: str | None
@@ -170,7 +170,7 @@ class Choice:
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take longer than reading the message; no eq: equal messages give one object
 class Words:
-    """What a message says beside connections; None and () where it says nothing of that.
+    """What a message reports beside connections; None and () where it has none.
 
     devices   ("IB", {0: "mlx5_0:1/IB"}, whether relaxed ordering is on)
     nic       (NCCL's number of a network device, its name)
@@ -178,7 +178,7 @@ class Words:
     choice    ("AllReduce" or None, bytes, Choice)
     stated    channels by kind: {"coll": 16}
     listing   (ranks that a ring listing has, whether it ends early)
-    startup   what the library says of its start
+    startup   what the library reports of its start
     of_host   whether it holds for the host alone that wrote it
     """
 
@@ -203,7 +203,7 @@ class Words:
 
 @lru_cache(maxsize=_MOST_ANSWERS)
 def words(message: bytes) -> Words | None:
-    """What a message says, None for nothing that is wanted. The cheap tests come first: most messages pass none."""
+    """What a message reports, None for nothing that is wanted. The cheap tests come first: most messages pass none."""
     if b" Bytes -> " in message and (choice := _choice(message)):
         return Words(choice=choice)
     if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
@@ -217,7 +217,7 @@ def words(message: bytes) -> Words | None:
 
 @lru_cache(maxsize=_MOST_ANSWERS)
 def transport(text: bytes) -> str | None:
-    """What stands behind "via": "NET/IB/3/GDRDMA", "P2P/CUMEM/read", "SHM"; None for other text.
+    """The text after "via": "NET/IB/3/GDRDMA", "P2P/CUMEM/read", "SHM"; None for other text.
 
     Without ranks of proxies, kinds of memory in brackets and what follows GDRDMA; old and new words for shared memory are one.
     """
@@ -344,9 +344,9 @@ def text(part: bytes) -> str:
     return printable(part.decode("utf-8", "replace"))
 
 
-# What the lines of a log add up to, in bounded memory: whatever a log repeats or invents, each fact has its most.
+# What the lines of a log add up to, in bounded memory: regardless of what a log repeats or invents, each fact has its most.
 #
-# Lines that say the same are only counted while they pass; what they say is added up for all of them at once.
+# Lines that report the same are only counted while they pass; what they report is added up for all of them at once.
 
 MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
 _MOST = 4096  # of what is counted by name: transports, sizes, widths
@@ -393,17 +393,17 @@ class Facts:
         self.speeds: dict[str, None] = {}
         self.provider: tuple[str | None, int | None] = (None, None)
         self.groups = 0
-        self._hosts_of: dict[bytes, str] = {}  # by what stands before a message: always the same for a thread of a rank
+        self._hosts_of: dict[bytes, str] = {}  # by the text before a message: always the same for a thread of a rank
         self._told: dict[tuple[Words, str], bool] = {}
         self._said: dict[bytes, Words] = {}
         self._times: dict[bytes, int] = {}  # since the last `add_up`, by message
-        self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by what stands before it and its end: "[send] via NET/IB/0"
+        self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before it and its end: "[send] via NET/IB/0"
         self._kept = 0  # of these
 
     def take(self, lines: Iterable[bytes]) -> None:
         """Lines of the log; others on the way (the program's own output) are passed over.
 
-        Most lines begin as the one before and say what was said before: those must not take a microsecond.
+        Most lines begin as the one before and report what was reported before: those must not take a microsecond.
         """
         head, here, times, found = b"\n", self._paths.setdefault(b"", {}), self._times, 0
         for line in lines:
@@ -443,7 +443,7 @@ class Facts:
             remembered.clear()
 
     def _other(self, line: bytes) -> None:
-        """A line that is too long, or is no INFO: a warning, the version, or no line of NCCL at all."""
+        """A line that is too long, or is not an INFO: a warning, the version, or no line of NCCL at all."""
         if len(line) > LONGEST:
             line = line[: LONGEST - 64].rpartition(b" ")[0] + b" ..."
         if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:
@@ -539,7 +539,7 @@ class Facts:
     def _network(self, said: Words, host: str) -> None:
         self._start(said.startup, host)
         if said.network:
-            self.networks.pop(said.network, None)  # the last one named stands last
+            self.networks.pop(said.network, None)  # the last one named is last
             _keep(self.networks, said.network, None, _MOST)
         if said.devices:
             self._devices(*said.devices, host)
@@ -588,7 +588,7 @@ def staged(transport: str) -> bool:
 
 
 def bool_of(answers: Iterable[bool]) -> bool | None:
-    """True where all say so, None where nobody answers."""
+    """True where all report it, None where no answer comes."""
     listed = list(answers)
     return all(listed) if listed else None
 
@@ -607,7 +607,7 @@ def _keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Va
 
 
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
-    """Keeps what can be found again; when there is too much of it, what was kept before goes: lines of one rank stand together."""
+    """Keeps what can be found again; when there is too much of it, what was kept before goes: lines of one rank are adjacent."""
     if len(known) >= _MOST_REMEMBERED:
         known.clear()
     known[key] = value
@@ -627,14 +627,14 @@ _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 
 @dataclass(frozen=True, slots=True)
 class NcclLog:
-    """A log's facts; () and None where it does not tell.
+    """A log's facts; () and None where it has none.
 
     version         "2.22.3"
     net             what carried the bytes between hosts: "IB", "Socket", "Libfabric", "IBext_v8", the plugin's own name
     transports      "NET/IB/3/GDRDMA", "P2P/CUMEM", "SHM" -> lines; the number is NCCL's index, not that of mlx5_<number>
     hosts           that wrote lines, in order of appearance
     hcas            "mlx5_0:1/RoCE" as NCCL uses them; interfaces those of its sockets
-    gdr_enabled     HCAs that NCCL says GPUs may reach (capability, no proof); gdr_disabled: may not; one may stand in both
+    gdr_enabled     HCAs that NCCL reports GPUs may reach (capability, no proof); gdr_disabled: may not; one may be in both
     gdr_gpus        of which both directions are shown: (host, "3") by the driver's number, (host, "0000:1b:00.0") in older logs; the
                     host is "" where the lines name none; staged_gpus: those with lines of RDMA without GDRDMA
     gdr_send        a [send] line with GDRDMA is there; gdr_receive a [receive] line; staged: NET lines of RDMA without it
@@ -642,13 +642,13 @@ class NcclLog:
     dma_buf         NCCL's plugin registers memory through dma-buf; False does not exclude a peer-memory module
     ranks           stated; ranks_at_least from cut listings
     graph           width in GB/s of the links that NCCL assumes, by kind ("PCI", "SYS"); paths: kinds between parts -> how many
-    default_speed   interfaces whose speed NCCL could not read and took for 10 Gb/s ("?" where the line names none)
+    default_speed   interfaces with a speed that NCCL could not read and took for 10 Gb/s ("?" where the line names none)
     nics, nic_groups    what a libfabric plugin found
     channels        (host, connection) of every line that proves a path, the first 16,384 of them; channels_left_out: how many more lines
     names           of network devices by host and NCCL's number: ("node1", 0): "mlx5_0:1/IB", "mlx5_0+mlx5_1"
     choices         (collective, bytes) -> what NCCL chose -> how many calls, the most frequent first. Bytes as NCCL counts them: one
                     rank's part for all-gather and broadcast from 2.24 on; 2.20 to 2.22 name no collective (None)
-    stated          how many channels NCCL says it has: {"coll": 16, "nvls": 16, "p2p": 32}
+    stated          how many channels NCCL reports it has: {"coll": 16, "nvls": 16, "p2p": 32}
     library         NCCL, unless the log shows RCCL
     startup         (host, fact): what the library prints while it starts, see `nccl_startup`; the host is "" where a line names none
     """
@@ -690,7 +690,7 @@ class NcclLog:
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
-        """HCAs that NCCL says it cannot use so. A distance ("HCA 3") that is too far from one GPU and not from all refuses nothing."""
+        """HCAs that NCCL reports it cannot use so. A distance ("HCA 3") that is too far from one GPU and not from all refuses nothing."""
         near = any(_is_distance(name) for name in self.gdr_enabled)
         return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))
 
@@ -789,7 +789,7 @@ def _told(facts: Facts, name: str) -> NcclLog:
 
 
 def _net(facts: Facts) -> str | None:
-    """Connections first, then what NCCL says it uses, then which network it found."""
+    """Connections first, then what NCCL reports it uses, then which network it found."""
     used: Counter[str] = Counter()
     for key, count in facts.transports.items():
         if match := _NET.match(key):

@@ -13,7 +13,7 @@ from enum import Enum
 
 from collbench.machine.readers.text import printable
 
-OF_A_CALL = b"opCount"  # in a message for every call, by far the most of a log: it says nothing of the start
+OF_A_CALL = b"opCount"  # in a message for every call, by far the most of a log: not part of the start
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _SLOWEST_SENSIBLE_GB_PER_S = 1.0  # a GPU or switch behind less than this is described wrongly: PCIe 1.0 x4 has 1 GB/s
 _EMULATED_BRIDGES = ("104c8232", "104c8233", "1b36")  # QEMU's switch ports (modelled on TI's XIO3130), and Red Hat's vendor id
@@ -44,7 +44,7 @@ class PluginState(Enum):
 
 
 class Cause(Enum):
-    """What a library reports as missing or wrongly set on the host; the value says it in words."""
+    """What a library reports as missing or wrongly set on the host; the value is its text."""
 
     NO_RDMA_DEVICE = "NET/IB found no device"
     NO_VERBS_LIBRARY = "libibverbs cannot be loaded"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from collbench.machine.model import SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.model import NCCL_TOPOLOGY, SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci
 from collbench.machine.readers import pci as pci_parts
 from collbench.machine.readers.pci import INTEL, MELLANOX, has_built_in_links, part_name
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-# What one element of NCCL's topology XML says: a PCI function, a GPU, its links, a port.
+# What one element of NCCL's topology XML reports: a PCI function, a GPU, its links, a port.
 #
 # NCCL writes the attributes in src/graph/xml.cc and reads them in src/graph/topo.cc (https://github.com/NVIDIA/nccl).
 
@@ -59,7 +59,7 @@ class Notes:
     _doubts: dict[str, list[str]] = field(default_factory=dict)
 
     def doubt(self, part: str, why: str) -> None:
-        """Say why what the file says of a part should not be relied on."""
+        """Add a doubt about a value of the file."""
         self._doubts.setdefault(why, []).append(part)
 
     def doubts(self) -> list[str]:
@@ -74,7 +74,7 @@ def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDev
     """
     address = pci_address(element.get("busid", ""))
     if not address:
-        raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is no PCI address")
+        raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is not a valid PCI address")
     vendor, device = (whole(element.get(name), 0, 0xFFFE) for name in ("vendor", "device"))
     class_id = whole(element.get("class"), 0, 0xFFFFFF)
     virtual = pci.is_virtual(address, vendor, device, class_id)
@@ -125,7 +125,7 @@ def _gfx(gcn: str) -> str | None:
 
 
 def gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
-    """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are no links between GPUs."""
+    """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are not links between GPUs."""
     counts: dict[tuple[str | None, LinkKind], int] = {}
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
@@ -211,14 +211,14 @@ def _rate(speed: str, infiniband: bool) -> tuple[float | None, str]:
         return (None if infiniband else 10e9), "10000 Mb/s is also what NCCL writes for a speed that it could not read"
     if infiniband and megabits == 40000:
         return 32e9, "40000 Mb/s was taken as QDR, 32 Gb/s of data; FDR10 would carry 40"
-    unusual = f"{megabits} Mb/s is no speed that ports have: set by hand, or several ports in one"
+    unusual = f"{megabits} Mb/s is not a speed of one port: set by hand, or the sum of several ports"
     return (_INFINIBAND_DATA.get(megabits, megabits * 1e6) if infiniband else megabits * 1e6), "" if megabits in _RATES else unusual
 
 
 def _guid(text: str, device: PciDevice | None) -> str | None:
     """ "58a2:e103:00b1:7ca8" of 0xa87cb10003e1a258.
 
-    NCCL prints the number with its bytes in memory order; other releases turn it first. Mellanox's fourth byte is 03, which tells.
+    NCCL prints the number with its bytes in memory order; other releases turn it first. Mellanox's fourth byte is 03, which decides.
     """
     value = whole(text, 1, (1 << 64) - 1)
     if value is None or value < 1 << 32:
@@ -230,7 +230,7 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
     return guid_of(data.hex())
 
 
-# The walk over NCCL's topology XML: from the elements to a machine's parts, and what only the whole tree tells.
+# The walk over NCCL's topology XML: from the elements to a machine's parts, and what only the whole tree shows.
 
 
 @dataclass
@@ -350,7 +350,7 @@ def _add_switches(gpu: Element, found: Found) -> None:
 
 
 def _name_kinds(found: Found, nics_alone: bool) -> None:
-    """NICs are told by their <net>, switches by their children: several under one; a bridge with one child is a port of something."""
+    """NICs are recognised by their <net>, switches by their children: several under one; a bridge with one child is a port of something."""
     ported = {nic.address for nic in found.nics.values()}
     for address, device in found.pci.items():
         children = len(found.children.get(address, ()))
@@ -399,13 +399,13 @@ def _add_bare_nics(found: Found) -> None:
 
 
 def _mark_unions(found: Found) -> None:
-    """Newer NCCL joins ports into "mlx5_0+mlx5_1"; where the ports are there as well, the union is no port of its own."""
+    """Newer NCCL joins ports into "mlx5_0+mlx5_1"; where the ports are there as well, the union is not a port of its own."""
     for name, nic in found.nics.items():
         if "+" in name and set(name.split("+")) <= set(found.nics):
             found.nics[name] = replace(nic, virtual=f"NCCL's union of {name}")
 
 
-KIND = "NCCL topology XML"
+KIND = NCCL_TOPOLOGY
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
 _LIMITS = Limits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
@@ -413,7 +413,7 @@ _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's temp
 
 
 def looks_like(text: str, name: str) -> bool:
-    """It has NCCL's <system> with <cpu> in it, or NCCL's <graphs>, of which `read` says what to give instead."""
+    """It has NCCL's <system> with <cpu> in it, or NCCL's <graphs>, of which the error of `read` names what to give instead."""
     head = text[:HEAD]
     return bool(re.search(r"<system\b", head) and re.search(r"<cpu\b", head)) or bool(re.search(r"<graphs\b", head))
 

@@ -1,6 +1,6 @@
 """One port of an RDMA device: rate, state, MTU and counters out of its folder in sysfs.
 
-What a file holds: Linux Documentation/ABI/stable/sysfs-class-infiniband. None tells InfiniBand's active MTU; RoCE's follows from the
+What a file holds: Linux Documentation/ABI/stable/sysfs-class-infiniband. None shows InfiniBand's active MTU; RoCE's follows from the
 interface's.
 """
 
@@ -146,11 +146,11 @@ def _rate_or_why(place: Place, port: Port) -> tuple[float | None, str | None]:
         return None, "the files hold no rate of this port"
     if falls_back(text) and port.link_layer == "ethernet":
         speed = _speed(place, port.number)
-        return speed, None if speed else f"the kernel prints '{text}' for speeds it cannot name, and the interface tells none"
+        return speed, None if speed else f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
     if falls_back(text) and _NEVER_AT_SDR.match(place.type or ""):
         return None, f"the kernel prints '{text}' for speeds it does not know, and {place.type} does not run at SDR: ask the switch"
     rate = port_rate(text, port.link_layer or "infiniband")
-    return rate, None if rate else f"'{text}' is no rate that a port has"
+    return rate, None if rate else f"'{text}' is not a valid port rate"
 
 
 def _is_down(port: Port) -> bool:
@@ -223,7 +223,7 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
     folder, key, virtual = f"{CLASS}/{name}", printable(name), _why_virtual(files, name)
     function = "" if virtual else _function(files, name)
     if not virtual and not function:
-        notes.unknown[f"nics/{key}/address"] = "the files do not say which PCI device it is on"
+        notes.unknown[f"nics/{key}/address"] = "the files do not show its PCI device"
     kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
     ports = (
         read_port(Place(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
@@ -249,7 +249,7 @@ def _function(files: Files, name: str) -> str:
 
 
 def _why_virtual(files: Files, name: str) -> str | None:
-    """Software devices may hang below the PCI device that carries their interface: names and files of their own tell them."""
+    """Software devices may hang below the PCI device that carries their interface: they are recognised by names and files of their own."""
     below = _word(files, f"{CLASS}/{name}/parent")  # rxe alone has it
     software = why_software("rxe" if below else name)
     if software:
@@ -261,7 +261,7 @@ def _word(files: Files, path: str) -> str | None:
     return printable(files.text(path) or "") or None
 
 
-# Network interfaces that are no RDMA device's: the real ones, and the virtual ones with the reason why they are none.
+# Network interfaces that are not RDMA device's: the real ones, and the virtual ones with the reason why they are none.
 #
 # What a file holds: Linux Documentation/ABI/testing/sysfs-class-net.
 
@@ -288,7 +288,7 @@ def read_ethernet(files: Files) -> Machine:
 
 
 def _is_interface(files: Files, name: str) -> bool:
-    """Not a file such as bonding_masters; a link whose target was not captured may be one."""
+    """Not a file such as bonding_masters; a link without its captured target may be one."""
     return bool(files.names(f"{ETHERNET_CLASS}/{name}")) or files.real(f"{ETHERNET_CLASS}/{name}") is None
 
 
@@ -320,20 +320,20 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
 
 
 def _why_none(files: Files, folder: str) -> str | None:
-    """Why it is no port of the machine: a bond has a speed and is made of ports that are counted already."""
+    """Why it is not a port of the machine: a bond has a speed and is made of ports that are counted already."""
     kind = files.text(f"{folder}/type")
     return made_of(files, folder) or why_virtual(files, folder) or (None if kind is None or kind in _HARDWARE else "tunnel or the like")
 
 
 def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> str | None:
     if virtual and virtual not in {"bond", "VLAN"}:
-        return f"virtual ({virtual}): the speed it tells means nothing"
+        return f"virtual ({virtual}): its speed means nothing"
     if state == "down":
         return "the interface is down"
-    return None if rate else "its driver tells no speed"
+    return None if rate else "its driver reports no speed"
 
 
 def _state(files: Files, folder: str) -> str | None:
-    """Drivers without link detection stay at "unknown": then the carrier tells."""
+    """Drivers without link detection stay at "unknown": then the carrier decides."""
     told = files.text(f"{folder}/operstate") or ""
     return _STATES.get(told) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))

@@ -1,6 +1,6 @@
-"""The GPUs of this machine as NVIDIA's driver tells them live, through NVML.
+"""The GPUs of this machine as NVIDIA's driver shows them live, through NVML.
 
-Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The kernel's files tell
+Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The kernel's files show
 which bridge and which NUMA node a GPU is near.
 """
 
@@ -16,10 +16,10 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PciDevice, Pc
 from collbench.machine.readers.pci import NVIDIA
 from collbench.machine.readers.text import lanes, numa_of, pci_address, printable
 
-# What NVML says of the ways between GPUs: NVLinks, up and off, and access to each other's memory.
+# What NVML reports of the ways between GPUs: NVLinks, up and off, and access to each other's memory.
 
 _MOST_LINKS = 36
-_NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # what NVML says past the last link, by release
+_NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # what NVML reports past the last link, by release
 _CPU, _SWITCH = 1, 2  # nvmlIntNvLinkDeviceType_t
 _READ = 0  # nvmlGpuP2PCapsIndex_t; pynvml 13 has a tuple under its name
 _PEER = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}  # nvmlGpuP2PStatus_t in the words of `nvidia-smi topo -p2p`
@@ -30,7 +30,7 @@ _MOST_MEGABYTES = 1_000_000
 
 @dataclass
 class Session:
-    """NVML between its start and its end; why what it did not tell is None, and what should not be relied on."""
+    """NVML between its start and its end; why what it did not report is None, and what should not be relied on."""
 
     nvml: Any
     unknown: dict[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Session:
         """The answer of one of NVML's functions, or None with its error as the reason of the fact path."""
         answer, why = self.try_to(function, *arguments)
         if why:
-            self.unknown[path] = f"NVML does not tell: {why}"
+            self.unknown[path] = f"NVML does not report it: {why}"
         return answer
 
     def try_to(self, function: str, *arguments: Any) -> tuple[Any, str]:
@@ -54,7 +54,7 @@ class Session:
 def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[list[GpuLink], int | None]:
     """The links of a GPU that are up, by far end, and how many are off; None where NVML shows no link.
 
-    `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are no links between GPUs.
+    `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
     """
     speeds: dict[str | None, list[float | None]] = {}
     off = asked = 0
@@ -83,7 +83,7 @@ def _link(session: Session, key: str, end: str | None, speeds: list[float | None
     if len(told) > 1:
         session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {told[0] / 1e9:g} to {told[-1] / 1e9:g} GB/s")
     if len(told) != 1:
-        why = "the links run at different speeds" if told else "NVML does not tell the speed of an NVLink"
+        why = "the links run at different speeds" if told else "NVML does not report the speed of an NVLink"
         session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why
     return GpuLink(key, end, len(speeds), "nvlink", told[0] if len(told) == 1 else None)
 
@@ -121,7 +121,7 @@ def peer_access(session: Session, handles: Mapping[str, Any]) -> dict[tuple[str,
             if status in _PEER:
                 found[a, b] = _PEER[status]
             elif why:
-                session.unknown[f"peer_access/{a}>{b}"] = f"NVML does not tell: {why}"
+                session.unknown[f"peer_access/{a}>{b}"] = f"NVML does not report it: {why}"
     return found
 
 
@@ -143,9 +143,9 @@ class _Card:
 
 
 def read(library: Any = None) -> Machine:
-    """GPUs with their PCI links and NVLinks. Never raises: without a driver an empty machine that says why.
+    """GPUs with their PCI links and NVLinks. Never raises: without a driver an empty machine that reports why.
 
-    `library` is pynvml, or what stands in for it. A GPU that does not answer is listed, with NVML's error as the reason for what is None.
+    `library` is pynvml, or a substitute. A GPU that does not answer is listed, with NVML's error as the reason for what is None.
     """
     nvml = library or _pynvml()
     if nvml is None:
@@ -198,7 +198,7 @@ def _machine(session: Session) -> Machine:
 
 
 def _card(session: Session, index: int) -> _Card:
-    """One GPU. Its key is its PCI address; "gpu3" where NVML does not tell it."""
+    """One GPU. Its key is its PCI address; "gpu3" where NVML does not show it."""
     handle = session.ask(f"gpus/gpu{index}/address", "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return _Card(Gpu(f"gpu{index}", index=index, vendor="nvidia"), None, None)
@@ -235,7 +235,7 @@ def _clique(session: Session, handle: Any) -> str | None:
 
 def _device(session: Session, address: str, info: Any, model: str | None, handle: Any) -> PciDevice:
     ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's above the vendor's, 16 bits each
-    session.unknown[f"pci/{address}/parent"] = "NVML does not tell the bridge above a GPU"
+    session.unknown[f"pci/{address}/parent"] = "NVML does not report the bridge above a GPU"
     return PciDevice(
         address=address,
         kind="gpu",

@@ -106,7 +106,7 @@ _NAMES = {
 # Modules that are soldered or socketed together with their links; cards in slots have links only over a bridge.
 _MODULES = re.compile(r"SXM|\b(?:H20|H200|H800|B[123]00|G[BH][123]00)\b(?! NVL| PCIe)|\bMI(?:250X?|3\d\d(?!P)[AX]?)\b|\bHGX\b")
 _OF_MODULES = frozenset({"sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950"})  # and, some of them, of cards
-_FEWEST = 4  # GPUs of a server whose architecture alone is known
+_FEWEST = 4  # GPUs of a server of which only the architecture is known
 _WITH_CPU = re.compile(r"\bG[BH](?:[123]00|10)\b")
 
 
@@ -139,11 +139,11 @@ def is_with_cpu(model: str | None) -> bool:
 
 
 Vendor = Literal["nvidia", "amd", "intel"]
-VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}  # who makes GPUs that compute
+VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}  # makers of GPUs that compute
 MAKERS: Final[frozenset[int | None]] = frozenset(VENDORS)
 MAKERS_OR_UNNAMED = MAKERS | {None}  # of a source that names no vendor where it means a GPU
 ETHERNET, INFINIBAND, FABRIC = 0x0200, 0x0207, 0x0208  # class and subclass
-VIRTUAL_LINK = "a virtual function's or a hypervisor's bridge's link says nothing"
+VIRTUAL_LINK = "the link of a virtual function, or of a hypervisor's bridge, means nothing"
 
 _DISPLAYS = (0x0300, 0x0302, 0x0380)  # VGA, 3D controller, display controller
 _ACCELERATOR, _PCI_BRIDGE, _BRIDGE_OTHER, _NETWORK = 0x1200, 0x0604, 0x0680, 0x02
@@ -155,9 +155,9 @@ _VIRTUAL_NICS = (0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C,
 
 
 def kind_of(address: str, vendor_id: int | None, class_id: int | None, makers: frozenset[int | None] = MAKERS) -> PciKind:
-    """By class (0x030200) and vendor: a server's own VGA (ASPEED, Matrox) is no GPU, nor are graphics inside an Intel processor.
+    """By class (0x030200) and vendor: a server's own VGA (ASPEED, Matrox) is not a GPU, nor are graphics inside an Intel processor.
 
-    makers    the vendors whose displays are GPUs; with None among them also functions whose vendor is not named
+    makers    the vendors of displays that are GPUs; with None among them also functions without a vendor
     """
     number = (class_id or 0) >> 8
     if number == _PCI_BRIDGE:
@@ -175,7 +175,7 @@ def kind_of(address: str, vendor_id: int | None, class_id: int | None, makers: f
 
 
 def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class_id: int | None, name: str | None = None) -> bool:
-    """A virtual function, or a bridge that a hypervisor or a cloud's file made up: what its link says means nothing."""
+    """A virtual function, or a bridge that a hypervisor or a cloud's file made up: its link means nothing."""
     if address.startswith(NAMED_BY_A_FILE) or (vendor_id == MELLANOX and device_id in _VIRTUAL_NICS):
         return True
     bridge = class_id is None or class_id >> 8 == _PCI_BRIDGE
@@ -185,19 +185,17 @@ def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class
 
 
 def link_doubt(device: PciDevice) -> str | None:
-    """Why its link cannot be as it is told: it runs faster or wider than it can; None where it can be."""
+    """Why its link cannot be as it is reported: it runs faster or wider than it can; None where it can be."""
     link = device.link
     if (link.width or 0) > (link.max_width or 32):
-        return f"{device.address}: its link runs on {link.width} lanes, more than the {link.max_width} it is said to have"
+        return f"{device.address}: its link runs on {link.width} lanes, more than its maximum of {link.max_width}"
     if (link.speed_gt_per_s or 0) > (link.max_speed_gt_per_s or 128):
-        return (
-            f"{device.address}: its link runs at {link.speed_gt_per_s:g} GT/s, more than the {link.max_speed_gt_per_s:g} it is said to do"
-        )
+        return f"{device.address}: its link runs at {link.speed_gt_per_s:g} GT/s, more than its maximum of {link.max_speed_gt_per_s:g}"
     return None
 
 
 def with_switches(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
-    """The devices, their bridges told from ports of switches: below a bridge with bridges below it (upstream), or below such a one.
+    """The devices, with bridges distinguished from switch ports: below a bridge with bridges below it (upstream), or below such a one.
 
     A root port is the bridge at the root; a lone bridge to a board's VGA has no bridges below it.
     """
@@ -215,12 +213,12 @@ def gpu(device: PciDevice, index: int | None = None, model: str | None = None, u
 
 
 def physical_nics(devices: Iterable[PciDevice]) -> frozenset[int | None]:
-    """The vendors that have a NIC here which is no virtual function."""
+    """The vendors that have a NIC here and are not virtual functions."""
     return frozenset(device.vendor_id for device in devices if device.kind == "nic" and not device.virtual)
 
 
 def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
-    """The NIC on a function, named by its address. A virtual function beside physical ones of its vendor is no port of the machine."""
+    """The NIC on a function, named by its address. A virtual function beside physical ones of its vendor is not a port of the machine."""
     return Nic(
         device.address,
         device.address,
@@ -237,7 +235,7 @@ def is_rdma_card(device: PciDevice) -> bool:
 
 
 def model_of(device: PciDevice) -> str | None:
-    """What people call a part: by its ids, else what stands in brackets at the end of its name."""
+    """What people call a part: by its ids, else the text in brackets at the end of its name."""
     return part_name(device.vendor_id, device.device_id) or bracketed(device.name)
 
 
@@ -247,4 +245,4 @@ def bracketed(name: str | None) -> str | None:
     return match[1] if match else None
 
 
-NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name the switches they tell of so: no real bridge, but a true place
+NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name their switches so: no real bridge, but a true place

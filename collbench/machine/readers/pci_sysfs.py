@@ -1,6 +1,6 @@
 """PCI functions out of /sys/bus/pci/devices: what each is, the bridge above it, its link, its NUMA node.
 
-A handful of reads per function whatever the machine's size. Nothing here needs root: the config space is not read, so `acs` stays unknown.
+A handful of reads per function at any size of the machine. Nothing here needs root: the config space is not read, so `acs` stays unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collbench.machine.model import Gpu, GpuLink, PciDevice, PcieLink
 from collbench.machine.readers.pci import VENDORS, VIRTUAL_LINK, Vendor, is_virtual, kind_of, link_doubt, with_switches
 from collbench.machine.readers.text import few, gigatransfers, lanes, numa_of, pci_address, printable, whole
 
-# AMD GPUs as their kernel driver tells them: /sys/class/kfd/kfd/topology, one node per die or partition, CPUs among them.
+# AMD GPUs as their kernel driver shows them: /sys/class/kfd/kfd/topology, one node per die or partition, CPUs among them.
 
 KFD_KIND = "AMD KFD topology"
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -157,7 +157,7 @@ def _order(address: str) -> tuple[int, ...]:
 
 
 def _device(files: Files, address: str, folder: str, doubts: list[str]) -> PciDevice:
-    """One function, `parent` as its path says, not yet looked at."""
+    """One function, `parent` as its path reports, not yet looked at."""
     names = frozenset(files.names(folder))
     event = _pairs(files.text(f"{folder}/uevent")) if "uevent" in names else {}
     vendor, device_id, class_id = _ids(files, folder, event)
@@ -201,7 +201,7 @@ def _driver(files: Files, folder: str, names: frozenset[str]) -> str | None:
 
 
 def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> str | None:
-    """The address before the last one in /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0; "" where the path tells that it is a root's."""
+    """The address before the last one in /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0; "" where the path shows that it is a root's."""
     parts = (files.real(folder) or folder).split("/")
     if "devices" not in parts[:3]:
         return None
@@ -227,15 +227,15 @@ def _impossible(device: PciDevice, address: str, parent: PciDevice | None) -> st
     if parent is None:
         return "which is not listed"
     if parent.class_id is not None and parent.class_id >> 16 != _BRIDGES:
-        return "which is no bridge"
+        return "which is not a bridge"
     below, above = _order(device.address), _order(address)
-    return None if below[0] == above[0] and below[1] > above[1] else "whose bus does not come before its own"
+    return None if below[0] == above[0] and below[1] > above[1] else "which is not on a bus before its own"
 
 
 # GPUs of a Linux machine: PCI functions that a GPU driver lists, or, without such a list, all that are GPUs by class and vendor.
 
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
-_DISPLAY = 0x03  # base class; a capture may tell the class alone
+_DISPLAY = 0x03  # base class; a capture may show the class alone
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -251,7 +251,7 @@ class LinuxGpusFound:
 
 
 def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFound:
-    """GPUs of `devices`; never raises. Virtual functions that the host hands to guests are no GPUs of the host."""
+    """GPUs of `devices`; never raises. Virtual functions that the host hands to guests are not GPUs of the host."""
     listed = _nvidia_listed(files)
     amd = read_kfd(files)
     kinds = tuple(_told_by_driver(device, listed) for device in devices)
@@ -278,7 +278,7 @@ def _nvidia_listed(files: Files) -> dict[str, str]:
 
 
 def _told_by_driver(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
-    """A display function whose vendor was not copied, which the driver lists, is a GPU."""
+    """A display function without its vendor, which the driver lists, is a GPU."""
     known = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
     return replace(device, kind="gpu") if known else device
 
@@ -338,5 +338,5 @@ def _reasons(gpus: Sequence[Gpu], devices: Sequence[PciDevice]) -> dict[str, str
         return {} if devices else {"gpus": "the files show no PCI bus and no GPU driver"}
     nameless = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
     return nameless | {
-        f"gpus/{gpu.key}/memory_bytes": "sysfs does not tell it: nvidia-smi or NVML do" for gpu in gpus if not gpu.memory_bytes
+        f"gpus/{gpu.key}/memory_bytes": "sysfs does not have it; nvidia-smi and NVML do" for gpu in gpus if not gpu.memory_bytes
     }

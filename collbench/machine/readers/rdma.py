@@ -105,7 +105,7 @@ def lines_of(text: str, name: str) -> Iterator[str]:
 
 
 def link_layer(text: str | None) -> LinkLayer | None:
-    """ "InfiniBand" or "Ethernet" in the model's words; None for "Unspecified", which Amazon's EFA says, and other text."""
+    """ "InfiniBand" or "Ethernet" in the model's words; None for "Unspecified", which Amazon's EFA reports, and other text."""
     return _LAYERS.get((text or "").strip().lower())
 
 
@@ -129,5 +129,5 @@ def parse_lid(text: str | None) -> int | None:
 
 
 def why_software(name: str) -> str | None:
-    """Why a device is no adapter, by the names that the kernel gives such devices ("rxe0"); None for adapters."""
+    """Why a device is not an adapter, by the names that the kernel gives such devices ("rxe0"); None for adapters."""
     return next((why for start, why in _SOFTWARE.items() if name.startswith(start)), None)

@@ -1,7 +1,7 @@
 """The text of `ibnetdiscover`: every switch, adapter and cable of a fabric; its plain form (also with -f or -g), and the ports of -p.
 
 Format: ibnetdiscover(8), "TOPOLOGY FILE FORMAT", and what `ibnetdiscover.c` of infiniband-diags prints. In the form of -p an adapter
-goes by its port's GUID. A cable stands in the text once for each end; one mention is enough, so that a text that was cut off can be read.
+goes by its port's GUID. A cable is in the text once for each end; one mention is enough, so that a text that was cut off can be read.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from collbench.machine.readers.rdma import (
     why_software,
 )
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, printable, several, whole
+from collbench.units import plural
 from collbench.untrusted import read_file
 
 # The text of `iblinkinfo`: which host hangs at which switch, how wide and how fast. Its sections list the ports of one node each.
@@ -46,12 +47,12 @@ _FAR = re.compile(r'^\s*(?:0x[0-9a-f]+\s+)?(?:(\d{1,5})\s+(\d{1,3}))?\s*\[\s*\]\
 _SPEED = re.compile(r"^\s*(\d{1,3})X\s+(\d{1,4}(?:\.\d{1,5})?)\s+Gbps\s")
 _LONGEST_LINE = 1000
 _NO_HOST = "aggregation node"  # of SHARP: a part of a switch that answers as an adapter
-_NAMELESS = "mellanox technologies"  # an adapter that nobody gave its host's name
+_NAMELESS = "mellanox technologies"  # an adapter without its host's name
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One port: the section it stands in, and both ends."""
+    """One port: the section it is in, and both ends."""
 
     kind: Literal["CA", "Switch", "RT"]
     node: str
@@ -252,13 +253,13 @@ _IBSTAT_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
 _HEADS = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _MOST_DEVICES = 1024
 
-# Gb/s that name one rate alone, whatever the width: from EDR on the printed rate is the data rate, see infiniband_rate.
+# Gb/s that name one rate alone, at any width: from EDR on the printed rate is the data rate, see infiniband_rate.
 _PLAIN = {"25", "50", "100", "200", "400", "800", "1600"}
 _NAMED = {"14": "1X FDR", "20": "4X DDR", "56": "4X FDR"}
 _ETHERNET = _PLAIN | {"1", "10", "40", "56"}
 _TWO_MEANINGS = {
     "10": "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know",
-    "40": "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband tells which",
+    "40": "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which",
 }
 
 
@@ -285,7 +286,7 @@ def starts_ibstat(line: str) -> bool:
 
 
 def read_ibstat(text: str, name: str) -> Machine:
-    """The RDMA devices that are listed, and their ports. A port that is down has no rate, whatever is printed; MTUs are not printed.
+    """The RDMA devices that are listed, and their ports. A port that is down has no rate, even if one is printed; MTUs are not printed.
 
     Raises Unreadable for text without a device.
     """
@@ -364,12 +365,12 @@ def _rate(text: str, layer: LinkLayer | None) -> tuple[float | None, str]:
     """Data bits/s, and why it is None or doubtful ("" for neither)."""
     if "Gb/sec" in text:
         rate = port_rate(text, layer or "infiniband")
-        return rate, "" if rate else f"'{text}' is no rate that a port has"
+        return rate, "" if rate else f"'{text}' is not a valid port rate"
     if text in _PLAIN or (layer == "ethernet" and text in _ETHERNET):
         return int(text) * 1e9, "10 is also printed for a speed that the kernel does not know" if text == "10" else ""
     if layer != "ethernet" and text in _NAMED:
         return port_rate(f"{text} Gb/sec ({_NAMED[text]})"), ""
-    return None, _TWO_MEANINGS.get(text) or f"'{text}' is no rate that a port has"
+    return None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
 
 
 IBSTAT = Reader(IBSTAT_KIND, looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=starts_ibstat)
@@ -397,7 +398,7 @@ class _IbvDevinfoDevice:
 
 
 def looks_like_ibv_devinfo(text: str, name: str) -> bool:
-    """It has an hca_id line, or says that there is no device."""
+    """It has an hca_id line, or reports no device."""
     head = text[:HEAD]
     return bool(_IBV_DEVINFO_DEVICE.search(head)) or head.strip().startswith(_NONE)
 
@@ -408,7 +409,7 @@ def starts_ibv_devinfo(line: str) -> bool:
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
-    """The RDMA devices that are listed, and their ports. A port that is down has no rate and no MTU, whatever is printed.
+    """The RDMA devices that are listed, and their ports. A port that is down has no rate and no MTU, even if one is printed.
 
     Raises Unreadable for text without a device.
     """
@@ -509,7 +510,7 @@ def _rate_text(lines: Mapping[str, str]) -> str | None:
 def _why_no_rate(lines: Mapping[str, str]) -> str:
     if "active_speed" not in lines:
         return "ibv_devinfo prints the speed only with -v"
-    return f"'{printable(lines.get('active_width', ''), 30)}' at '{printable(lines['active_speed'], 40)}' is no rate that a port has"
+    return f"'{printable(lines.get('active_width', ''), 30)}' at '{printable(lines['active_speed'], 40)}' is not a valid port rate"
 
 
 IBV_DEVINFO = Reader(IBV_DEVINFO_KIND, looks_like_ibv_devinfo, read_ibv_devinfo, lists=frozenset({"nics"}), starts=starts_ibv_devinfo)
@@ -550,7 +551,7 @@ def read_fabric(path: Path) -> Fabric:
 
 
 def read(text: str, name: str) -> Fabric:
-    """The fabric that a text tells of. Raises Unreadable when it holds no cable."""
+    """The fabric that a text lists. Raises Unreadable when it holds no cable."""
     found = _Found()
     for line in text.splitlines():
         found.take(line[:_LONGEST_LINE])
@@ -565,7 +566,7 @@ def read(text: str, name: str) -> Fabric:
 
 @dataclass
 class _Found:
-    """What the lines so far told; node: that whose ports are listed."""
+    """What the lines so far had; node: the one that the listed ports belong to."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     cables: dict[End, Cable] = field(default_factory=dict)
@@ -575,7 +576,7 @@ class _Found:
     against: list[End] = field(default_factory=list)
 
     def take(self, line: str) -> None:
-        """One line; others than those of nodes and ports say nothing of the cables."""
+        """One line; others than those of nodes and ports mean nothing of the cables."""
         if header := _NODE.match(line):
             self.node = self._known(header[2], header[1], header[3])
         elif row := _ROW.fullmatch(line):
@@ -588,11 +589,11 @@ class _Found:
     def doubts(self) -> Iterator[str]:
         """Of what was left out."""
         if self.odd:
-            yield f"{KIND}: what {'a line says of its port' if self.odd == 1 else f'{self.odd} lines say of their ports'} could not be read"
+            yield f"{KIND}: {plural(self.odd, 'line')} could not be read"
         if self.against:
             guid, port = self.against[0]
             more = f" and {len(self.against) - 1} more" if len(self.against) > 1 else ""
-            yield f"{KIND}: two cables are told of {guid} port {port}{more}: the first was taken"
+            yield f"{KIND}: {guid} port {port}{more} is listed with two cables: the first is used"
 
     def _known(self, guid: str, kind: str, description: str) -> str:
         full = guid.lower().zfill(16)

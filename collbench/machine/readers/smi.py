@@ -159,7 +159,7 @@ def starts_nvlink_status(line: str) -> bool:
 
 
 def read_nvlink_status(text: str, name: str) -> Machine:
-    """GPUs "gpu0"… with their links counted, `bytes_per_s` as printed; the far ends are not told here.
+    """GPUs "gpu0"… with their links counted, `bytes_per_s` as printed; the far ends are unknown here.
 
     Raises Unreadable when no GPU is listed, one is listed twice, or a link's line cannot be read.
     """
@@ -218,7 +218,7 @@ def _add_link(status: _Status | None, line: str, name: str) -> None:
     speed = float(match[3]) if match and match[3] else None
     if not match or not status or int(match[1]) in status.links or (speed is not None and not 0 < speed <= _MOST_GB_PER_S):
         raise Unreadable(
-            f"{printable(name)}: the line {printable(line.strip(), 60)!r} is no NVLink's status: save `nvidia-smi nvlink -s` again"
+            f"{printable(name)}: the line {printable(line.strip(), 60)!r} is not an NVLink status: save `nvidia-smi nvlink -s` again"
         )
     status.links[int(match[1])] = speed
 
@@ -233,7 +233,7 @@ def _gpu(index: int, status: _Status) -> Gpu:
 
 
 def _link(index: int, status: _Status) -> GpuLink | None:
-    """The links that are up, as one: 0 when all are told to be off, None when nothing is told."""
+    """The links that are up, as one: 0 when all are reported off, None when nothing is known."""
     speeds = _speeds(status)
     if not status.links and not status.all_inactive:
         return None
@@ -270,7 +270,7 @@ ROCM_KIND = "rocm-smi --showtopo"
 _SECTION = re.compile(r"^=+\s*(.*?)\s*=+\s*$")
 _ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
 _NUMA = re.compile(r"^GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)\s*$")
-_ROCM_UNCOUNTED = "rocm-smi tells which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too"
+_ROCM_UNCOUNTED = "rocm-smi shows which GPUs xGMI joins, but not the number of links: read the machine's /sys/class/kfd too"
 
 
 def looks_like_rocm(text: str, name: str) -> bool:
@@ -337,7 +337,7 @@ def _row_rocm(gpu: int, cells: list[str], columns: list[int], name: str) -> dict
 
 
 def _numa_nodes(lines: list[str]) -> dict[int, int]:
-    """The NUMA node by GPU; the affinity, where it says a node, is the CPUs' one and goes before the node."""
+    """The NUMA node by GPU; the affinity, where it reports a node, is the CPUs' one and goes before the node."""
     found: dict[tuple[int, str], int | None] = {}
     for line in lines:
         if match := _NUMA.match(line):
@@ -365,7 +365,7 @@ _LEGEND = re.compile(r"^\s*(NIC\d{1,3})\s*:\s*([\w.-]{1,64})\s*$")
 
 @dataclass(frozen=True)
 class Table:
-    """One matrix: `rows` by name, a cell per column; `rest` is what stands after a row's cells; `affinities` the last headings."""
+    """One matrix: `rows` by name, a cell per column; `rest` is the text after a row's cells; `affinities` the last headings."""
 
     places: Mapping[str, int]
     affinities: tuple[str, ...]
@@ -384,7 +384,7 @@ class Table:
         return tuple(column for column in self.columns if _TABLE_GPU.fullmatch(column))
 
     def cell(self, a: str, b: str) -> str | None:
-        """What stands between two columns; the other half of the table when the row is missing."""
+        """The entry between two columns; the other half of the table when the row is missing."""
         row, other = self.rows.get(a), self.rows.get(b)
         if row:
             return row[self.places[b]]
@@ -427,7 +427,7 @@ def legend(text: str) -> dict[str, str]:
 
 
 def header(line: str) -> tuple[str, ...]:
-    """The columns that a heading names; () when the line is no heading."""
+    """The columns that a heading names; () when the line is not a heading."""
     if not _TABLE_GPU.match(line.strip()):
         return ()
     names = _AFFINITIES.split(line)[0]
@@ -469,7 +469,7 @@ def _table(found: _Header, name: str) -> Table:
 
 
 def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, int], name: str) -> tuple[tuple[str, ...], str]:
-    """The row's cells and what stands after them. Raises Unreadable when there are too few, too many, or they are shifted."""
+    """The row's cells and the text after them. Raises Unreadable when there are too few, too many, or they are shifted."""
     cells: list[str] = []
     at = 0
     while match := alphabet.match(text, at):
@@ -504,7 +504,7 @@ def starts(line: str) -> bool:
 
 
 def read(text: str, name: str) -> Machine:
-    """The machine as its matrices tell it. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
+    """The machine from its matrices. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
 
     Raises Unreadable when no table is there, when two machines are, or when a row's cells do not fit its heading.
     """
@@ -561,7 +561,7 @@ def _machine(table: Table, text: str, source: str, access: Mapping[tuple[str, st
 
 
 def _not_shown(text: str) -> list[str]:
-    """A doubt where nvidia-smi says that it found more NICs than it has columns for."""
+    """A doubt where nvidia-smi reports that it found more NICs than it has columns for."""
     cut = _CUT.search(text)
     return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
 
@@ -572,7 +572,7 @@ def _gpu_keys(table: Table) -> dict[str, tuple[str, int]]:
 
 
 def _paths(table: Table, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """What stands between two parts, both directions; doubts where the two halves differ."""
+    """The entry between two parts, both directions; doubts where the two halves differ."""
     paths: dict[tuple[str, str], str] = {}
     doubts: list[str] = []
     for a in table.columns:
@@ -582,7 +582,7 @@ def _paths(table: Table, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str],
             if word:
                 paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
             if word != back and a in table.rows and b in table.rows and a < b:
-                doubts.append(f"the matrix says {word} from {keys[a]} to {keys[b]} and {back} back")
+                doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
     return paths, doubts
 
 
@@ -629,7 +629,7 @@ def _numa(table: Table) -> tuple[dict[str, int], dict[str, str]]:
 def _node(affinity: Mapping[str, str]) -> int | None:
     """The NUMA node of the CPUs near a GPU.
 
-    Beside a GPU whose memory is a NUMA node (GH200, GB200) the list names further nodes, of GPUs' memory and its partitions: Linux counts
+    Beside a GPU with a NUMA node of memory (GH200, GB200) the list names further nodes, of GPUs' memory and its partitions: Linux counts
     those with CPUs first.
     """
     told = affinity.get("NUMA Affinity", "")
@@ -651,13 +651,13 @@ def _why(table: Table, gpu: str, affinity: Mapping[str, str]) -> str:
         return "its row is missing"
     if "NUMA Affinity" not in table.affinities:
         cpus = affinity.get("CPU Affinity", "")
-        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'not told'}"
+        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'unknown'}"
     told = affinity.get("NUMA Affinity", "")
     return f"its NUMA Affinity is {printable(told, 40)}" if told else "its NUMA Affinity is empty, as in a container"
 
 
 def _peer_access(found: Sequence[Table]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
-    """Peer access of the first matrix that tells it for a pair; a doubt where later ones (other kinds of access) differ."""
+    """Peer access of the first matrix that shows it for a pair; a doubt where later ones (other kinds of access) differ."""
     access: dict[tuple[str, str], str] = {}
     differ: dict[str, None] = {}
     for table in found:

@@ -1,4 +1,4 @@
-"""Small readers that every source shares: numbers, PCI addresses and names out of text nobody vouches for."""
+"""Small readers that every source shares: numbers, PCI addresses and names out of text from untrusted sources."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _KNOWN_GT = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Unreadable(UsageError):
-    """A source that cannot be read: the sentence says which, where and what to do."""
+    """A source that cannot be read: the sentence has the file, the place and what to do."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Reader:
     looks_like  (text, file name) -> whether the text is of this kind, by its beginning
     read        (text, file name) -> the machine. Raises Unreadable
     lists       the lists of a machine that the text describes completely, so that an empty one means none
-    starts      (line) -> whether the line begins the output of this tool; None for files that nobody pastes below others
+    starts      (line) -> whether the line begins the output of this tool; None for files that are not pasted below others
     """
 
     kind: str
@@ -124,7 +124,7 @@ def gigatransfers(text: str) -> float | None:
 
 
 def lanes(text: str) -> int | None:
-    """Lanes of "16", "x16"; None for "", "0", "63", "255" and other numbers that are no width."""
+    """Lanes of "16", "x16"; None for "", "0", "63", "255" and other numbers that are not width."""
     digits = text.strip().lower().removeprefix("x")
     return int(digits) if digits in {"1", "2", "4", "8", "12", "16", "32"} else None
 
@@ -142,7 +142,7 @@ def whole(text: str | None, low: int = 0, high: int = 1 << 62) -> int | None:
 
 
 def numa_of(text: str | None) -> int | None:
-    """A NUMA node's number; None for "-1", "" and "N/A", which mean that nobody knows."""
+    """A NUMA node's number; None for "-1", "" and "N/A", which mean unknown."""
     return whole(text, 0, 4095)
 
 
@@ -169,7 +169,7 @@ def decoded(data: bytes, name: str) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-# XML that nobody vouches for: entities, depth, number of elements and length of a tag are bounded.
+# XML from untrusted sources: entities, depth, number of elements and length of a tag are bounded.
 
 LONGEST_TAG = 1 << 20  # characters of names and values
 
@@ -178,7 +178,7 @@ LONGEST_TAG = 1 << 20  # characters of names and values
 class Limits:
     """What a file of one kind can have.
 
-    what        whose file it is, for the sentence: "a machine's topology"
+    what        the owner of the file, for the error: "a machine's topology"
     again       the remedy in every sentence
     doctype     the kind begins with a DOCTYPE; entities are refused in any case
     """

@@ -518,7 +518,7 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[Device]:
         up = [port for port in nic.ports if port.state in (None, "active")]
         if nic.rdma and up:
             link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
-            found.append(Device(nic.name, up[0].number, link, _software(nic), near.get(nic.key)))
+            found.append(Device(nic.name, up[0].number, replace(link, part=None), _software(nic), near.get(nic.key)))
     return found
 
 

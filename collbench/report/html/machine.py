@@ -11,6 +11,7 @@ from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import known
 from collbench.machine.cluster import folded
 from collbench.machine.model import Machine
+from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
@@ -24,7 +25,7 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_rate
 
-# The network interfaces that carried the traffic, as a table: of hosts whose machine nobody probed all that is known of their links.
+# The network interfaces that carried the traffic, as a table: of hosts without a probe, all that is known of their links.
 
 _MOST = 40
 
@@ -60,7 +61,7 @@ def _rate(interface: Mapping[str, Any]) -> str:
         return f"{gigabits(shaped)} (traffic shaper)"
     if speed is not None and known(speed):
         return gigabits(speed)
-    return f"unknown ({safe(virtual)} has no speed of its own)" if isinstance(virtual, str) else "unknown (the kernel does not tell it)"
+    return f"unknown ({safe(virtual)} has no speed of its own)" if isinstance(virtual, str) else "unknown (the kernel does not report it)"
 
 
 # The machines that runs were made on, equal ones once.
@@ -70,7 +71,7 @@ _KINDS_MOST = 64  # different machines that are looked at
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines that only their names tell apart: the first of them, and the hosts."""
+    """Machines that differ only in their names: the first of them, and the hosts."""
 
     machine: Machine
     hosts: tuple[str, ...]
@@ -101,7 +102,7 @@ def kinds_of(runs: Sequence[Run]) -> tuple[list[Kind], list[str]]:
 def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
     """A machine of topology.json with all its hosts, and only the first one made of it. Raises Unreadable."""
     if not isinstance(entry, dict):
-        raise Unreadable(f"{name} lists a machine that is none: `collbench probe --format json` writes one that can be read")
+        raise Unreadable(f"{name} lists something that is not a machine: write it again with `collbench probe --format json`")
     hosts = entry.get("hostnames") or [entry.get("hostname")]
     names = [host for host in hosts if isinstance(host, str)] if isinstance(hosts, list) else []
     one = {**entry, "hostnames": names[:1]} if names else {key: value for key, value in entry.items() if key != "hostnames"}
@@ -136,17 +137,18 @@ _MADE = (
 
 @dataclass(frozen=True)
 class _Limit:
-    """What limits an operation of a backend, in the ceiling's words."""
+    """What limits an operation of a backend: the ceiling's text, its parts, its model, and its lowest and highest rate."""
 
     operation: str
     backend: str
-    words: str
+    text: str
     model: str
+    parts: tuple[Limit, ...]
     rates: tuple[float, ...]
 
 
 def section(material: Material) -> Section | None:
-    """Drawings, what limits which operation, and the interfaces; None where the runs tell nothing of their machines."""
+    """Drawings, what limits which operation, and the interfaces; None where the runs show nothing of their machines."""
     kinds, doubts = kinds_of(material.runs)
     interfaces = interfaces_table(material.runs)
     if not kinds and interfaces is None:
@@ -161,7 +163,7 @@ def section(material: Material) -> Section | None:
 
 def _texts(kinds: Sequence[Kind]) -> Iterator[str]:
     if not kinds:
-        yield "The runs hold no probe of their machines: there is no drawing, and no link can be marked."
+        yield "The runs have no probe of their machines, so nothing is drawn."
     if len(kinds) > _MOST_DRAWN:
         rest = kinds[_MOST_DRAWN:]
         hosts = sum(len(kind.hosts) for kind in rest)
@@ -170,23 +172,20 @@ def _texts(kinds: Sequence[Kind]) -> Iterator[str]:
 
 
 def _limits(rows: Iterable[Row]) -> list[_Limit]:
-    found: defaultdict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    found: defaultdict[tuple[str, str, str, str, tuple[Limit, ...]], list[float]] = defaultdict(list)
     for row in rows:
         ceiling = row.ceiling
         if ceiling is not None and ceiling.kind in _OF_LINKS and known(ceiling.bytes_per_s) and row.percent_of_ceiling is not None:
-            found[row.operation, row.backend, ceiling.limited_by, ceiling.model].append(float(ceiling.bytes_per_s or 0))
+            of = row.operation, row.backend, ceiling.limited_by, ceiling.model, ceiling.limited_by_parts
+            found[of].append(float(ceiling.bytes_per_s or 0))
     return [_Limit(*names, (min(rates), max(rates))) for names, rates in found.items()]
 
 
 def _marked(kind: Kind, kinds: Sequence[Kind], limits: Sequence[_Limit]) -> dict[str, frozenset[str]]:
-    """By a ceiling's words the parts of this machine that they name; none where they name another host."""
-    elsewhere = [host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts]
-    named = dict.fromkeys(limit.words for limit in limits[:_MOST_LIMITS])
-    return {
-        words: parts
-        for words in named
-        if not any(words.endswith(f" of {host}") for host in elsewhere) and (parts := limiting_parts(kind.machine, words))
-    }
+    """By the text of a ceiling, the parts of this machine that limit; none where the limiting links are on another host."""
+    elsewhere = {host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts}
+    limiting = {limit.text: limit.parts for limit in limits[:_MOST_LIMITS] if elsewhere.isdisjoint(part.host for part in limit.parts)}
+    return {text: marks for text, parts in limiting.items() if (marks := limiting_parts(kind.machine, parts))}
 
 
 def _limits_table(limits: Sequence[_Limit], marked: Sequence[dict[str, frozenset[str]]]) -> Table:
@@ -194,10 +193,10 @@ def _limits_table(limits: Sequence[_Limit], marked: Sequence[dict[str, frozenset
         (
             printable(limit.operation),
             printable(limit.backend),
-            safe(limit.words),
+            safe(limit.text),
             limit.model,
             "–".join(dict.fromkeys(map(format_rate, limit.rates))),
-            "marked" if any(limit.words in marks for marks in marked[:_MOST_DRAWN]) else "not in a drawing",
+            "marked" if any(limit.text in marks for marks in marked[:_MOST_DRAWN]) else "not in a drawing",
         )
         for limit in limits[:_MOST_LIMITS]
     ]
@@ -229,6 +228,5 @@ def _parts_table(kind: Kind, limiting: frozenset[str]) -> Table:
     system = [("processors", ", ".join(system_text(machine.system)), "")] if system_text(machine.system) else []
     rows = []
     for key, text in part_texts(machine).items():
-        name, _, about = text.partition("  ")
-        rows.append((name, about.replace("  ", ", "), "limits" if limiting & own.get(key, set()) else ""))
+        rows.append((text.title, text.about, "limits" if limiting & own.get(key, set()) else ""))
     return Table(("part", "what is known", "limits"), [*system, *rows])

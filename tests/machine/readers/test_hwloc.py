@@ -187,8 +187,8 @@ def test_nvlinks_between_gpus_are_counted_and_those_to_processors_left_out() -> 
 @pytest.mark.parametrize(
     ("bent", "doubt"),
     [
-        (NVLINKS.replace("225000", "225001"), "no whole number of its links: not counted"),
-        (NVLINKS.replace("225000", "999975000"), "no whole number of its links: not counted"),
+        (NVLINKS.replace("225000", "225001"), "not a multiple of one link"),
+        (NVLINKS.replace("225000", "999975000"), "not a multiple of one link"),
         (NVLINKS.replace("225000", "-25000"), "is damaged: not read"),
         (NVLINKS.replace("225000 225000", "225000"), "has 12 values for 4 objects"),
         (NVLINKS.replace("OSDev:201", "OSDev:200"), "is damaged: not read"),
@@ -208,7 +208,7 @@ def test_amd_pairs_are_named_but_their_links_not_counted() -> None:
     xgmi = matrix("OSDev:200 OSDev:201", "1000000 100000 100000 1000000", "XGMIBandwidth")
     machine = hwloc.read(WHOLE.replace(NVLINKS, xgmi), "m")
     assert machine.paths["0000:03:00.0", "0000:04:00.0"] == "XGMI" and machine.gpu_links == ()
-    assert "not by how many links" in machine.unknown["gpu_links"]
+    assert "not the number of links" in machine.unknown["gpu_links"]
 
 
 def test_a_part_of_a_machine_is_doubted() -> None:

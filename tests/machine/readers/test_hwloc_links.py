@@ -27,15 +27,15 @@ def test_a_links_speed_and_width_where_one_answer_fits(told: str, part: str | No
 @pytest.mark.parametrize(
     ("told", "part", "why"),
     [
-        ("15.753846", None, "hwloc tells 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
-        ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc tells 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
-        ("12.345000", None, "hwloc tells 12.345 GB/s, which is no PCIe link"),
-        ("0.000000", None, "hwloc tells no speed"),
-        (None, None, "hwloc tells no speed"),
-        ("-4", None, "hwloc tells no speed"),
-        ("1e18", None, "hwloc tells no speed"),
-        ("nan", None, "hwloc tells no speed"),
-        ("fast", None, "hwloc's figure is no number"),
+        ("15.753846", None, "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
+        ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
+        ("12.345000", None, "hwloc has 12.345 GB/s, which is no PCIe link"),
+        ("0.000000", None, "hwloc has no speed"),
+        (None, None, "hwloc has no speed"),
+        ("-4", None, "hwloc has no speed"),
+        ("1e18", None, "hwloc has no speed"),
+        ("nan", None, "hwloc has no speed"),
+        ("fast", None, "hwloc's figure is not a number"),
     ],
 )
 def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(told: str | None, part: str | None, why: str) -> None:

@@ -79,12 +79,12 @@ def test_a_rate_that_one_end_lacks_is_taken_from_the_other() -> None:
 def test_a_port_with_two_cables_keeps_the_first() -> None:
     text = star().plain().replace('"H-00000000c0000002"[1]', '"H-00000000c0000001"[1]')
     (doubt,) = read(text, "x").doubts
-    assert doubt == "ibnetdiscover: two cables are told of 00000000b0000000 port 2: the first was taken"
+    assert doubt == "ibnetdiscover: 00000000b0000000 port 2 is listed with two cables: the first is used"
 
 
 def test_lines_of_ports_that_cannot_be_read_are_counted() -> None:
     text = star().plain().replace("[2]\t", "[2222]\t")
-    assert read(text, "x").doubts == ("ibnetdiscover: what 2 lines say of their ports could not be read",)  # both ends
+    assert read(text, "x").doubts == ("ibnetdiscover: 2 lines could not be read",)  # both ends
 
 
 def test_switches_with_one_description_are_told_apart_by_guid() -> None:

@@ -74,9 +74,9 @@ def test_infinibands_rate_is_what_line_coding_leaves(printed, data):
     ("printed", "why"),
     [
         ("10", "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
-        ("40", "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband tells which"),
-        ("-1", "'-1' is no rate that a port has"),
-        ("1000000000000000000", "'1000000000000000000' is no rate that a port has"),
+        ("40", "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
+        ("-1", "'-1' is not a valid port rate"),
+        ("1000000000000000000", "'1000000000000000000' is not a valid port rate"),
     ],
 )
 def test_a_rate_with_two_meanings_or_none_is_unknown(printed, why):

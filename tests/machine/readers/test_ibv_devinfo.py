@@ -100,7 +100,7 @@ def test_ethernet_borrows_the_names_and_not_the_coding():
 def test_a_speed_that_no_port_has_is_unknown(width, speed):
     machine = read_ibv_devinfo(WHOLE.replace("4X (2)", width).replace("100.0 Gbps (128)", speed), "ibv.txt")
     assert machine.nics[0].ports[0].rate_bits_per_s is None
-    assert machine.unknown == {"nics/mlx5_0/ports/1/rate_bits_per_s": f"'{width}' at '{speed}' is no rate that a port has"}
+    assert machine.unknown == {"nics/mlx5_0/ports/1/rate_bits_per_s": f"'{width}' at '{speed}' is not a valid port rate"}
 
 
 def test_a_port_that_is_down_has_no_rate_and_no_mtu():

@@ -144,7 +144,7 @@ def test_without_root_capabilities_are_unknown() -> None:
 def test_links_of_virtual_parts_mean_nothing(head: str, kind: str) -> None:
     machine = lspci.read(function(head, *express("Endpoint", "2.5GT/s, Width x1", "2.5GT/s, Width x1")), "m")
     assert machine.pci[0].kind == kind and machine.pci[0].virtual and machine.pci[0].link == PcieLink()
-    assert "says nothing" in machine.unknown[f"pci/{machine.pci[0].address}/link"]
+    assert "means nothing" in machine.unknown[f"pci/{machine.pci[0].address}/link"]
 
 
 def test_a_link_of_unknown_speed_and_no_width_is_unknown() -> None:
@@ -169,12 +169,12 @@ def test_circles_of_bridges_are_not_believed() -> None:
 def test_a_bus_below_two_bridges_is_below_neither() -> None:
     machine = lspci.read(SERVER.replace("secondary=19", "secondary=18"), "m")
     assert at(machine, "0000:18:00.0").parent is None
-    assert machine.doubts == ("0000:17:00.0 and 0000:17:01.0 both say that bus 18 is below them: neither is believed",)
+    assert machine.doubts == ("0000:17:00.0 and 0000:17:01.0 both claim bus 18: neither is used",)
 
 
 def test_a_link_that_runs_at_more_than_it_can_is_doubted() -> None:
     text = function("02:00.0 3D controller: NVIDIA Corporation Device 2330", *express("Endpoint", "8GT/s, Width x4", "8GT/s, Width x16"))
-    assert lspci.read(text, "m").doubts == ("0000:02:00.0: its link runs on 16 lanes, more than the 4 it is said to have",)
+    assert lspci.read(text, "m").doubts == ("0000:02:00.0: its link runs on 16 lanes, more than its maximum of 4",)
 
 
 def test_two_machines_in_one_file_are_refused() -> None:

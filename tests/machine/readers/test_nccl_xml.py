@@ -115,7 +115,7 @@ class TestPorts:
     def test_a_speed_that_was_lowered_by_hand_is_taken_with_a_doubt(self):
         machine = topology(nic(ADDRESS, net("mlx5_0", 180000)))
         assert machine.nics[0].ports[0].rate_bits_per_s == 180e9
-        assert machine.doubts == ("mlx5_0 port 1: 180000 Mb/s is no speed that ports have: set by hand, or several ports in one",)
+        assert machine.doubts == ("mlx5_0 port 1: 180000 Mb/s is not a speed of one port: set by hand, or the sum of several ports",)
 
     @pytest.mark.parametrize("speed", ["200000000", "-1", "0", "", "fast", "1000000000000000000"])
     def test_a_speed_that_no_port_has_is_unknown(self, speed):

@@ -183,7 +183,7 @@ class TestTrapsOfCapturedMachines:
     def test_two_ports_a_card_lowered_speeds_and_slow_upstream_ports(self):
         machine, _ = captured("oci-bm-gpu-h100-8")
         assert {len({nic.guid for nic in machine.nics if nic.address == address}) for address in nic_addresses(machine)} == {1}
-        assert machine.doubts[0].endswith("and 12 more: 180000 Mb/s is no speed that ports have: set by hand, or several ports in one")
+        assert machine.doubts[0].endswith("and 12 more: 180000 Mb/s is not a speed of one port: set by hand, or the sum of several ports")
         upstream = [device for device in machine.pci if device.parent is None and device.kind == "switch"]
         assert {device.link for device in upstream} == {PcieLink(max_width=16)}
         assert len(upstream) == 8

@@ -58,7 +58,7 @@ class TestPci:
     def test_bridges_that_somebody_made_up_are_virtual(self, address, ids):
         machine = topology(pci(address, gpu(ADDRESS), more=f"{ids} {GEN5}"))
         assert (by_address(machine)[address].virtual, by_address(machine)[address].link) == (True, PcieLink())
-        assert machine.unknown[f"pci/{address}/link"] == "a virtual function's or a hypervisor's bridge's link says nothing"
+        assert machine.unknown[f"pci/{address}/link"] == "the link of a virtual function, or of a hypervisor's bridge, means nothing"
 
     def test_a_virtual_function_is_virtual_and_its_nic_real(self):
         machine = topology(nic("0101:00:02.0", net("mlx5_0"), more='vendor="0x15b3" device="0x101e"'))
@@ -151,7 +151,7 @@ class TestWhatIsNone:
         assert "more elements than a machine does" in self.refused("<system>" + "<cpu/>" * 200_001 + "</system>")
 
     def test_addresses_that_are_none_or_there_twice(self):
-        assert "busid 'rm -rf', which is no PCI address" in self.refused(system(pci("rm -rf")))
+        assert "busid 'rm -rf', which is not a valid PCI address" in self.refused(system(pci("rm -rf")))
         assert f"it names {ADDRESS} twice" in self.refused(system(pci(ADDRESS, pci(ADDRESS))))
 
     @settings(max_examples=100, deadline=None)

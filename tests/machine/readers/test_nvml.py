@@ -234,7 +234,7 @@ def test_an_older_driver_knows_one_speed_for_all_links():
 def test_a_speed_that_is_not_told_or_cannot_be_is_unknown(speeds):
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 2, speeds=speeds)]))
     assert machine.gpu_links[0].bytes_per_s is None
-    assert machine.unknown["gpu_links/0000:19:00.0>switch/bytes_per_s"] == "NVML does not tell the speed of an NVLink"
+    assert machine.unknown["gpu_links/0000:19:00.0>switch/bytes_per_s"] == "NVML does not report the speed of an NVLink"
 
 
 def test_links_at_different_speeds_have_no_common_one_and_raise_a_doubt():
@@ -267,7 +267,7 @@ def test_one_error_costs_one_fact_and_is_its_reason(function):
     less = nvml.read(FakePynvml([card("19", ["switch"] * 2), card("3b", ["switch"] * 2)], {function: "Insufficient Permissions"}))
     assert fact(whole) is not None
     assert fact(less) is None
-    assert less.unknown[path] == "NVML does not tell: Insufficient Permissions"
+    assert less.unknown[path] == "NVML does not report it: Insufficient Permissions"
     assert [gpu.key for gpu in less.gpus] == ["0000:19:00.0", "0000:3b:00.0"]
     assert less.gpu_links == whole.gpu_links
 
@@ -275,7 +275,7 @@ def test_one_error_costs_one_fact_and_is_its_reason(function):
 def test_a_lost_gpu_is_listed_with_the_reason():
     machine = nvml.read(FakePynvml([card("19"), None]))
     assert [gpu.key for gpu in machine.gpus] == ["0000:19:00.0", "gpu1"]
-    assert machine.unknown["gpus/gpu1/address"] == "NVML does not tell: GPU is lost"
+    assert machine.unknown["gpus/gpu1/address"] == "NVML does not report it: GPU is lost"
 
 
 @pytest.mark.parametrize(

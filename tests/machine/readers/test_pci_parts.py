@@ -120,8 +120,8 @@ def test_every_reader_says_the_same(read: Callable[..., Machine], ids: tuple[int
     ("link", "doubt"),
     [
         (PcieLink(32.0, 16, 32.0, 16), None), (PcieLink(2.5, 8, 32.0, 16), None), (PcieLink(), None), (PcieLink(32.0, 16), None),
-        (PcieLink(32.0, 16, 32.0, 8), f"{A}: its link runs on 16 lanes, more than the 8 it is said to have"),
-        (PcieLink(32.0, 16, 16.0, 16), f"{A}: its link runs at 32 GT/s, more than the 16 it is said to do"),
+        (PcieLink(32.0, 16, 32.0, 8), f"{A}: its link runs on 16 lanes, more than its maximum of 8"),
+        (PcieLink(32.0, 16, 16.0, 16), f"{A}: its link runs at 32 GT/s, more than its maximum of 16"),
     ],
 )  # fmt: skip
 def test_a_link_that_does_more_than_it_can_is_doubted(link: PcieLink, doubt: str | None) -> None:

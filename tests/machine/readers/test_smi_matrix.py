@@ -152,7 +152,7 @@ def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str)
 
 def test_halves_that_contradict_each_other_are_doubted() -> None:
     machine = smi.read(BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"), "m")
-    assert machine.doubts == ("the matrix says SYS from gpu0 to gpu3 and NODE back",)
+    assert machine.doubts == ("the matrix has SYS from gpu0 to gpu3, but NODE from gpu3 to gpu0",)
 
 
 def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
@@ -206,7 +206,7 @@ def test_amd_gpus_have_their_nodes_and_xgmi_is_named_but_not_counted() -> None:
     assert [(gpu.key, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [("gpu0", "amd", 0), ("gpu1", "amd", 0), ("gpu2", "amd", 1)]
     paths = {pair: word for pair, word in machine.paths.items() if pair[0] < pair[1]}
     assert paths == {("gpu0", "gpu1"): "XGMI", ("gpu0", "gpu2"): "PCIE", ("gpu1", "gpu2"): "PCIE"}
-    assert machine.gpu_links == () and "not by how many links" in machine.unknown["gpu_links"]
+    assert machine.gpu_links == () and "not the number of links" in machine.unknown["gpu_links"]
 
 
 def test_a_shifted_row_of_amd_is_refused() -> None:

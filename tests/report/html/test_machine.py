@@ -11,6 +11,7 @@ import pytest
 
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.limits import GpuLinkLimit, Limit, LimitedBy, NicLimit, PcieLimit
 from collbench.machine.snapshot import topology_json
 from collbench.report.html.chart import Section
 from collbench.report.html.machine import section
@@ -22,8 +23,16 @@ from collbench.results.row import Row
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.results.rows import make_row, store
 
-NVLINK = Ceiling("topology", 450e9, "NVLink 18×25 GB/s", "ring", "counted")
-NICS = Ceiling("topology", 400e9, "NIC 8×400 Gb/s", "ring", "sysfs")
+
+def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
+    """A ceiling that these links set."""
+    return Ceiling("topology", rate, LimitedBy(parts).render(), "ring", "counted", limited_by_parts=parts)
+
+
+EIGHT = NicLimit(ports=((8, 400e9),))
+SLOT = PcieLimit(generation=4, lanes=16)
+NVLINK = ceiling_of(450e9, GpuLinkLimit(link="NVLink", count=18, bytes_per_s=25e9))
+NICS = ceiling_of(400e9, EIGHT)
 
 
 def shown(
@@ -69,26 +78,26 @@ def test_what_limits_is_in_both_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "words", "marks"),
+    ("machine", "ceiling", "marks"),
     [
-        (dgx(), "NIC 8×400 Gb/s", 8),
-        (mesh(), "NVLink 12×25 GB/s", 3),
-        (pcie_box(), "PCIe Gen4 x8", 1),
-        (laptop(), "NIC enp2s0 1 Gb/s, TCP", 1),
-        (dgx(), "NIC 8×400 Gb/s of dgx01", 8),
-        (dgx(), "NIC eth0 1 Gb/s, TCP", 0),
-        (dgx(), "memory copy and sum", 0),
+        (dgx(), ceiling_of(1e9, EIGHT), 8),
+        (mesh(), ceiling_of(1e9, GpuLinkLimit(link="NVLink", count=12, bytes_per_s=25e9)), 3),
+        (pcie_box(), ceiling_of(1e9, PcieLimit(generation=4, lanes=8)), 1),
+        (laptop(), ceiling_of(1e9, NicLimit(ports=((1, 1e9),), interface="enp2s0")), 1),
+        (dgx(), ceiling_of(1e9, EIGHT.of(host="dgx01")), 8),
+        (dgx(), ceiling_of(1e9, NicLimit(ports=((1, 1e9),), interface="eth0")), 0),
+        (dgx(), Ceiling("topology", 1e9, "NIC 8×400 Gb/s"), 0),  # of an earlier version: text alone
     ],
 )
-def test_marks_are_what_the_ceiling_names(machine: Machine, words: str, marks: int, tmp_path: Path) -> None:
-    made = shown(tmp_path, [machine], Ceiling("topology", 1e9, words))
+def test_marks_are_what_the_ceiling_names(machine: Machine, ceiling: Ceiling, marks: int, tmp_path: Path) -> None:
+    made = shown(tmp_path, [machine], ceiling)
     assert made.charts[0].drawing.count(">limits<") == marks
     assert made.tables[0][1].rows[0][-1] == ("marked" if marks else "not in a drawing")
 
 
 def test_a_link_of_another_host_is_not_marked_here(tmp_path: Path) -> None:
     slow = replace(pcie_box(), hostname="slow")
-    made = shown(tmp_path, [replace(mesh(), hostname="fast"), slow], Ceiling("topology", 1e9, "PCIe Gen4 x16 of slow"))
+    made = shown(tmp_path, [replace(mesh(), hostname="fast"), slow], ceiling_of(1e9, SLOT.of(host="slow")))
     assert [chart.drawing.count(">limits<") for chart in made.charts] == [0, 3]
 
 
@@ -126,14 +135,14 @@ def test_runs_that_tell_nothing_have_no_section(tmp_path: Path) -> None:
 
 def test_a_foreign_machine_is_a_sentence(tmp_path: Path) -> None:
     made = shown(tmp_path, [], also={"machines": [{"hostname": "x"}, 7], "interfaces": [{"name": "<script>", "mtu": None, "virtual": 5}]})
-    assert any("this is no machine of collbench" in text for text in made.texts)
-    assert any("lists a machine that is none" in text for text in made.texts)
-    assert made.tables[-1][1].rows[0] == ("<script>", "unknown (the kernel does not tell it)", "–", "host unknown")
+    assert any("not a machine of `collbench probe`" in text for text in made.texts)
+    assert any("lists something that is not a machine" in text for text in made.texts)
+    assert made.tables[-1][1].rows[0] == ("<script>", "unknown (the kernel does not report it)", "–", "host unknown")
 
 
 def test_names_that_would_be_markup(tmp_path: Path) -> None:
     evil = '"><script>alert(1)</script>\u202e'
-    made = shown(tmp_path, [replace(dgx(), hostname=evil)], Ceiling("topology", 1e9, f"NIC {evil} 1 Gb/s"))
+    made = shown(tmp_path, [replace(dgx(), hostname=evil)], ceiling_of(1e9, EIGHT.of(host=evil)))
     assert "<script" not in made.charts[0].drawing
     assert all("\u202e" not in text for text in (made.charts[0].title, made.charts[0].says, *made.tables[0][1].rows[0]))
 

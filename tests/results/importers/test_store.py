@@ -8,6 +8,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import given as given_ceiling
+from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
 from collbench.results.importers.importer import PeerRun
@@ -115,7 +116,7 @@ def of_pairs(total: float, pairs: int, operation: str = "p2p_bandwidth") -> Row:
 
 def two_hosts(ranks: int, nodes: int | None, device: str) -> Job:
     """Two nodes with one NIC of 100 Gb/s each."""
-    nic = Link(12.5e9, "NIC 1×100 Gb/s")
+    nic = Link.of(12.5e9, NicLimit(ports=((1, 100e9),)))
     return Job((Node(ranks // 2, unknown("memory"), nic, neighbours=unknown("memory")),) * (nodes or 1))
 
 
