@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ def gpu_page(folder: Path) -> Path:
 
 def hostile_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A page whose every text tries to become markup or code."""
-    monkeypatch.setattr(page_of, "SECTIONS", [SimpleNamespace(section=lambda _: _hostile_section())])
+    monkeypatch.setattr(page_of, "SECTIONS", [lambda _: _hostile_section()])
     page_of.write_html(Material([], path))
     return path
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page
@@ -25,7 +24,7 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     charts = drawn(slowed(even(PLACES, names), 37, 52))
     path = tmp_path_factory.mktemp("page") / "matrix.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_of, "SECTIONS", [SimpleNamespace(section=lambda _: Section("pairs", "Pairs", charts=charts))])
+        patch.setattr(page_of, "SECTIONS", [lambda _: Section("pairs", "Pairs", charts=charts)])
         page_of.write_html(Material([], path))
     seen = Seen.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
     yield seen.page

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from collbench.errors import UsageError
 from collbench.report.headlines import short
 from collbench.report.html import against, gate, machine, overview, pairs, provenance, samples, slowest, sweep, timeline
-from collbench.report.html import against as ratios
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
 from collbench.untrusted import uncollected
@@ -22,7 +21,11 @@ if TYPE_CHECKING:
     from collbench.report.html.material import Material
 
 _HERE = Path(__file__).parent
-SECTIONS = (gate, overview, against, pairs, sweep, sweep, ratios, samples, slowest, timeline, machine, provenance)
+# In the order of the page; a section that has nothing to show is None.
+SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
+    gate.section, overview.section, against.section, pairs.section, sweep.section_rates, sweep.section_latencies, against.section_ratios,
+    samples.section, slowest.section, timeline.section, machine.section, provenance.section,
+)  # fmt: skip
 _NEEDED = ("matplotlib", "jinja2")
 
 
@@ -33,7 +36,7 @@ def write_html(material: Material) -> None:
 
 def html(material: Material) -> str:
     """The page as text. Raises UsageError where the extra `report` is missing."""
-    return page(_title(material), lambda: [made for module in SECTIONS if (made := module.section(material)) is not None])
+    return page(_title(material), lambda: [made for section in SECTIONS if (made := section(material)) is not None])
 
 
 def page(title: str, make: Callable[[], Sequence[Section]]) -> str:

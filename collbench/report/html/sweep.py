@@ -472,7 +472,7 @@ _SMALL = 64 << 10  # bytes: up to here a message's time is mostly that of starti
 _TEXT = "Small messages are a matter of time, not of bandwidth. The fit t = α + size / rate tells both, in up to three regimes."
 
 
-def section(material: Material) -> Section | None:
+def section_latencies(material: Material) -> Section | None:
     """The section, or None where no run has a time."""
     charts = [chart for sheet in sheets(material) for chart in (_small(sheet), _fitted(sheet)) if chart is not None]
     tables = _without_size(material)

@@ -22,7 +22,7 @@ def series(backend: str, latency_s: float, switch: int = 0, **changes: Any) -> l
 
 
 def charts(*rows: Row) -> list[Any]:
-    section = sweep.section(material(run_of([(row, {}) for row in rows])))
+    section = sweep.section_latencies(material(run_of([(row, {}) for row in rows])))
     return list(section.charts) if section else []
 
 
@@ -69,10 +69,10 @@ def test_what_is_na_is_said() -> None:
 
 def test_a_barrier_is_a_table() -> None:
     rows = [make_row(0, operation="barrier", backend="mpi", busbw_bytes_per_s=None, time_s=make_times(3e-6), flags=("drift",))]
-    section = sweep.section(material(run_of([(row, {}) for row in rows])))
+    section = sweep.section_latencies(material(run_of([(row, {}) for row in rows])))
     assert section
     ((caption, table),) = section.tables
     assert caption == "What moves no bytes"
     assert [list(row) for row in table.rows] == [["barrier", "mpi", "3.000 (? 2.970–3.030)", "drift"]]
     assert table.marks == {0: "doubtful"}
-    assert sweep.section(material()) is None
+    assert sweep.section_latencies(material()) is None

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +27,7 @@ SECTION = Section("part", f"part {EVIL}", [f"text {EVIL}"], [(f"caption {EVIL}",
 @pytest.fixture
 def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Material:
     """A run, and a page of one made-up section and one that has nothing to say."""
-    says, silent = (SimpleNamespace(section=of) for of in (lambda material: SECTION, lambda material: None))
-    monkeypatch.setattr(page, "SECTIONS", (says, silent))
+    monkeypatch.setattr(page, "SECTIONS", (lambda material: SECTION, lambda material: None))
     return Material([read_run(store(tmp_path / "run<b>", [make_row()]))], tmp_path / "page.html")
 
 
@@ -58,6 +56,12 @@ def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> N
 
 def test_the_same_runs_give_the_same_page(material: Material) -> None:
     assert page.html(material) == page.html(material)
+
+
+def test_every_section_occurs_once(tmp_path: Path) -> None:
+    runs = [read_run(store(tmp_path / name, [make_row(size_bytes=size) for size in (1 << 10, 1 << 20)])) for name in ("a", "b")]
+    text = page.html(Material(runs, tmp_path / "page.html"))
+    assert re.findall(r'<section id="([^"]*)"', text) == ["overview", "against", "rates", "latencies", "spread", "provenance"]
 
 
 @pytest.mark.parametrize(
