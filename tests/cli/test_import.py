@@ -26,7 +26,7 @@ NDV4 = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests"
 
 def call(*argv: str) -> int:
     parser = Parser(prog="collbench")
-    results.add(parser.add_subparsers(parser_class=Parser))
+    results.add_import(parser.add_subparsers(parser_class=Parser))
     arguments = parser.parse_args(["import", *argv])
     code: int = arguments.call(arguments, ["import", *argv])
     return code
@@ -108,7 +108,7 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     printed = io.StringIO()
     report_run([tmp_path / "a"], None, "table", printed)
     assert "134 of 150 GB/s (90 %)" in printed.getvalue()
-    assert "imported: read from what another tool printed" in printed.getvalue()
+    assert "imported: read from the output of another tool" in printed.getvalue()
     cell = compare(tmp_path / "a", tmp_path / "b").cells[0]
     assert cell.time is not None
     assert (cell.outcome, cell.doubt, round(cell.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
