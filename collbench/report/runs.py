@@ -39,7 +39,7 @@ from collbench.report.writers import (
 )
 from collbench.results.flags import FLAGS
 from collbench.results.folder import CELLS, PAIRS
-from collbench.results.importers.store import sentences as of_import
+from collbench.results.importers.store import import_notes as of_import
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
 from collbench.units import plural

@@ -77,6 +77,6 @@ def test_an_imported_run_says_so_before_its_rows(tmp_path: Path) -> None:
     report_run([folder], None, "table", out, err=err)
     assert err.getvalue().splitlines() == [
         "imported from osu 7.4: 1 row of osu_allreduce (a.log); a time is the mean",
-        "not in it: no interval",
+        "missing in the output: no interval",
     ]
     assert "imported: " in out.getvalue()

@@ -20,7 +20,7 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import Link, Section, Table
 from collbench.report.html.material import Material
 from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOOLS, TOPOLOGY
-from collbench.results.importers.store import sentences
+from collbench.results.importers.store import import_notes
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_duration, plural
@@ -32,7 +32,7 @@ _MOST = 40
 
 def imported_texts(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the notes of imported runs, each once: tables, what they lack, what is doubtful."""
-    notes = dict.fromkeys(short(f"{sentence}.", 600) for run in runs for sentence in sentences(run.info))
+    notes = dict.fromkeys(short(f"{sentence}.", 600) for run in runs for sentence in import_notes(run.info))
     yield from list(notes)[:_MOST]
     if len(notes) > _MOST:
         yield f"And {plural(len(notes) - _MOST, 'more note')} on imported runs: see each run.json."

@@ -52,7 +52,7 @@ def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
     for words in (
         ">state probe in ns, before and after<",
         ">CPU time stolen in %<",
-        ">cores lost, times<",
+        ">preemptions<",
         ">▼ state_flip<",
         ">s since the run's start<",
     ):
