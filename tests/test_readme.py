@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from collbench.machine.sources import read_paths
-from collbench.report.cells import FLAGS
 from collbench.report.machine_picture import picture
+from collbench.results.flags import FLAGS
 from tests.beds import Hosts, SlurmBed
 from tests.beds.sweep import links_table, table
 from tests.conftest import enter

@@ -13,9 +13,9 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collbench.results.importers.importer import Given
+    from collbench.results.importers.importer import UserInput
     from collbench.results.importers.rows import JobOf
-    from collbench.results.importers.store import Source, Table, Together
+    from collbench.results.importers.store import ImportedRun, Source, Table
 
 
 # collbench compare A B: compare two runs, or two folders of launches.
@@ -205,14 +205,14 @@ def _instead(path: Path) -> str:
     return "; a pipe is read as -" if path.is_fifo() else ""
 
 
-def _given(arguments: argparse.Namespace, name: str) -> Given:
+def _given(arguments: argparse.Namespace, name: str) -> UserInput:
     from collbench.operations.dtypes import dtype_named
-    from collbench.results.importers.importer import Given
-    from collbench.results.importers.rows import known_operation
+    from collbench.results.importers.importer import UserInput
+    from collbench.results.importers.rows import operation_named
 
-    operation = known_operation(arguments.operation).name if arguments.operation is not None else None
+    operation = operation_named(arguments.operation).name if arguments.operation is not None else None
     dtype = dtype_named(arguments.dtype).name if arguments.dtype is not None else None
-    return Given(arguments.ranks, arguments.nodes, operation, dtype, name)
+    return UserInput(arguments.ranks, arguments.nodes, operation, dtype, name)
 
 
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
@@ -249,16 +249,16 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
         first[source.sha256] = source.name
 
 
-def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
+def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
     """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
-    from collbench.results.importers.store import sentences
+    from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:
         shown = [(f"{paths[0]} … {paths[-1].name}", sum(number for _, number in shown))]
     for name, number in shown:
         print(f"{name}: {number} row{'' if number == 1 else 's'}")
-    for sentence in dict.fromkeys(sentence for run in runs for sentence in sentences(run.info)):
+    for sentence in dict.fromkeys(sentence for run in runs for sentence in import_notes(run.info)):
         _say(sentence)
 
 

@@ -1,4 +1,4 @@
-"""What a row shows to people: one definition of every column, used by all tables and headlines."""
+"""Texts of a row: one definition of every column, used by all tables, headlines and pages."""
 
 from __future__ import annotations
 
@@ -10,101 +10,36 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.launches import WHERE_NONE, forced
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
+from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.row import SERIES, Row
-from collbench.units import format_percent, format_rate, format_size, format_time
+from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.best import Judged, Loss
 
 
-# What the words in a row's `flags` mean, once, for every output.
-
-FLAGS = {
-    "slowed": "made slower on purpose by --slowed, as evidence.slowed says, to prove what a gate finds: no measurement of the machine",
-    "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
-    "cpu_shared": "others took the CPUs: a hypervisor more than 2 %, or work that kept two ranks from running at once (silent canary)",
-    "python_messages": "Python moved the bytes: on zmq always, as in programs that use it; on socket where the native code is not built, "
-    "small sizes read 10 to 15 µs per message and stream too slow",
-    "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
-    "straggler": "a rank was not allowed to run at all for a second or more meanwhile (stopped, swapped out, its machine asleep): "
-    "evidence.paused_s says which and for how long; measure again",
-    "retransmits": "TCP of a host sent 0.1 % or more of its segments again meanwhile, so packets were lost: evidence.network has the "
-    "counts by host; check cables, optics, switch ports and full queues",
-    "link_flapped": "a host's link went down or up meanwhile: evidence.network says which interface and how often; measure again",
-    "reference_disturbed": "the measured reference (memory copy, sum or loopback TCP) changed by more than 15 % between its repetitions: "
-    "no percentage; measure on an idle machine",
-    "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
-    "two_modes": "the samples gather around two values, both are shown; busbw and percentage belong to the median: look for what "
-    "changes between them (clocks, neighbours, a switch of algorithm)",
-    "drift": "the median moved from the first to the last third of the samples: no interval holds; raise -w, look for heat and neighbours",
-    "state_flip": "the machine's state changed during the cell (canary), and again when it was measured again: quieten the machine",
-    "remeasured": "the machine's state changed during the cell (canary): the row is from the repeated measurement",
-    "skew_limited": "the ranks left the synchronisation further apart than 10 % of the time shown: it may read too long by as much; "
-    "use --mode batched or larger sizes",
-    "constant": "all samples are equal: the clock is too coarse to see their spread; use --mode batched",
-    "clock_stepped": "samples that no clock can give (NaN, negative) were left out, evidence has their number: look at the clock source",
-    "budget_exceeded": "one iteration takes longer than --max-time: raise it",
-    "few_samples": "fewer than 60 samples within the time given: the interval is wide; raise --max-time",
-    "target_missed": "the interval is wider than asked for: raise --max-time or -n, or accept a larger --precision",
-    "warmup_unsettled": "warm-up ended at its limit, not because the times had settled: raise -w",
-    "missing_launches": "the cell is missing in some of the launches: the interval rests on the others; repeat those that broke off",
-    "size_rounded": "the size asked for is no multiple of the element size times the parts, and was rounded down; or some part of uneven "
-    "traffic is more than 1 % off its share",
-    "imported": "read from what another tool printed: its own statistic, mostly without interval and samples; evidence names it",
-    "ranks_doubtful": "the bandwidths that another tool printed contradict the number of ranks: check --ranks and the log",
-    "their_tool": "said by another tool that ran here beside ours (iperf3, fi_pingpong, ucx_perftest, perftest): its own statistic; "
-    "the JSON of its row says which, and has its version and commands",
-    "simulated": "computed by a seeded model, not measured on this machine",
-    "other_path": "bytes that had to cross between hosts are on none of their NICs: no percentage, evidence has the counts; "
-    "an MPI may share memory between hosts that are namespaces or containers of one machine",
-    "launch_bound": "the host needs 80 % or more of the device's time to enqueue the calls: it is them that are timed; --mode graph",
-    "shared_gpu": "several ranks drive one GPU: results are right, rates say nothing of the machine",
-    "no_interval": "fewer than 6 samples within the time given: the median has no interval; raise --max-time",
-    "unverified": "the tool that moved the bytes does not compare what arrived",
-    "path_unproven": "no counter shows which link carried the bytes, so there is no percentage",
-    "wrong_data": "what arrived is not what was sent",
-    "asynchronous": "no worker waits for another: times are those of a worker's round, the slowest worker's",
-    "too_many_updates": "more updates than the type of the sums adds up exactly, so they were not verified: --dtype float64",
-    "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
-}
-
 _CELL_LETTERS = 32_767  # the most that a spreadsheet's cell holds
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
-# With one of these the time shown is not what an interval of 95 % promises.
-DOUBTFUL = frozenset(
-    {"two_modes", "drift", "state_flip", "skew_limited", "constant", "clock_stepped", "cpu_shared", "target_missed", "warmup_unsettled"}
-)
-
-
-# What one launch leaves open, the spread over several launches tells.
-WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})
-
 
 def printable(text: str) -> str:
-    """`text` without anything that could move a cursor or reverse a line: such characters become "?"."""
+    """Return `text` with "?" for each character that could move a cursor or reverse a line."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def defused(text: str) -> str:
-    """`printable` text for a cell of a spreadsheet, which runs one that begins like a formula; in some countries with full-width signs.
+    """Return printable text that a spreadsheet does not run as a formula (in some countries those begin with full-width signs).
 
-    Cut where a spreadsheet's cell ends: readers of CSV refuse much longer ones.
+    It is cut at the length of a spreadsheet's cell, since some CSV readers reject longer ones.
     """
     text = printable(text if len(text) < _CELL_LETTERS else f"{text[: _CELL_LETTERS - 2]}…")
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def explain(flags: Iterable[str]) -> list[str]:
-    """One line for each flag that occurs and has a meaning here, in the order of FLAGS."""
-    present = set(flags)
-    return [f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in present]
-
-
 NOTHING = "–"
 ONE_RANK = "one rank: no bus"
 _SAME_RATE = 0.001
-_MODELS = {"bound": "hard limit"}  # the glossary's word
+_MODELS = {"bound": "hard limit"}
 _NAMES_ITS_KIND = ("given", "simulated")  # kinds of ceiling whose text has the kind
 
 
@@ -112,10 +47,10 @@ _NAMES_ITS_KIND = ("given", "simulated")  # kinds of ceiling whose text has the 
 class Column:
     """One column of the table.
 
-    width   what figures need (wider text pushes the rest of its line, it is never cut)
+    width   of figures, in characters (wider text is not cut: it moves the rest of its line)
     shown   whether a plan needs the column
-    rank    which columns a narrow terminal drops first (the highest); 0, and what tells rows apart, is never dropped
-    figure  whether an n/a row has nothing to say here
+    rank    a narrow terminal drops the columns with the highest rank first; never those of rank 0, nor those whose values vary
+    figure  whether it is empty in an n/a row
     """
 
     title: str
@@ -127,42 +62,42 @@ class Column:
     figure: bool = False
 
     def pad(self, text: str, width: int) -> str:
-        """`text` aligned within `width`."""
+        """Return `text` aligned within `width` characters."""
         return text.rjust(width) if self.right else text.ljust(width)
 
 
 def placing(row: Row) -> str:
-    """Where the result goes, in words, or a dash where nothing is moved."""
+    """Return "in place" or "out of place", or a dash if the operation moves no bytes."""
     return ("in place" if row.in_place else "out of place") if row.size_bytes else NOTHING
 
 
 def size_of(row: Row) -> str:
-    """The message size, or a dash where nothing is moved."""
+    """Return the message size, or a dash if the operation moves no bytes."""
     return format_size(row.size_bytes) if row.size_bytes else NOTHING
 
 
 def name_of(row: Row) -> str:
-    """A row in few words: "allreduce 64 MiB", "barrier"."""
+    """Return a short name of the row: "allreduce 64 MiB", "barrier"."""
     return f"{row.operation} {format_size(row.size_bytes)}" if row.size_bytes else row.operation
 
 
 def value_of(row: Row, name: str) -> str:
-    """One of the fields that tell series apart, in words."""
+    """Return one of the fields that distinguish series, as text."""
     value = getattr(row, name)
     if name == "dtype" and not row.size_bytes:
-        return NOTHING  # bytes stand for what moves nothing
+        return NOTHING  # such rows have uint8 as a placeholder
     if name == "in_place":
         return placing(row)
     return WHERE_NONE.get(name, NOTHING) if value is None else printable(str(value))
 
 
 def rate(bytes_per_s: float | None) -> str:
-    """A rate in GB/s without its unit, or a dash."""
+    """Return a rate in GB/s without its unit, or a dash."""
     return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
 
 
 def times(row: Row, unit: str = "") -> str:
-    """The median in µs, or both values where the samples gather around two: "2.345", "2.345 82 % / 10.70 18 %"."""
+    """Return the median in µs, or both values of bimodal samples: "2.345", "2.345 82 % / 10.70 18 %"."""
     if row.time_s is None or row.time_s.p50 is None:
         return NOTHING
     modes = two_modes(row)
@@ -172,20 +107,20 @@ def times(row: Row, unit: str = "") -> str:
 
 
 def two_modes(row: Row) -> list[tuple[float, float]]:
-    """The values around which the samples gather, if more than one: (seconds, share) each; nothing where the row's are no numbers."""
+    """Return (seconds, share) of each mode of bimodal samples; nothing for one mode, or if the stored values are not numbers."""
     pairs = [(mode.get("time_s"), mode.get("share")) for mode in row.modes if isinstance(mode, dict)]
     known = [(time, share) for time, share in pairs if isinstance(time, int | float) and isinstance(share, int | float)]
     return known if len(known) > 1 else []
 
 
 def doubtful(row: Row) -> list[str]:
-    """The flags of a row whose time or interval is not what it seems; an interval over launches has its own evidence."""
+    """Return the flags that make the row's time or interval doubtful; several launches show some of these effects in their spread."""
     doubts = DOUBTFUL - WITHIN_A_LAUNCH if row.launches > 1 else DOUBTFUL
     return [flag for flag in row.flags if flag in doubts]
 
 
 def interval(row: Row) -> str:
-    """The interval of the median in µs: "2390–2410"; "? 2390–2410" where a flag says that it cannot be taken at its word."""
+    """Return the confidence interval of the median in µs: "2390–2410"; "? 2390–2410" if a flag makes it doubtful."""
     known = row.time_s
     if known is None or known.ci_low is None or known.ci_high is None:
         return NOTHING
@@ -193,9 +128,9 @@ def interval(row: Row) -> str:
 
 
 def of_ceiling(row: Row) -> str:
-    """Return the rate and its percentages: "42.0 of 50.0 GB/s (84 %, hard limit 65 %)"; a dash where no percentage is known.
+    """Return the rate with its percentages: "42.0 of 50.0 GB/s (84 %, hard limit 65 %)"; a dash if none is known.
 
-    The first percentage is of the rate shown. A hard limit of the same rate has no second one.
+    The first percentage is of the rate shown. A hard limit of the same rate has no percentage of its own.
     """
     if row.ranks == 1 and row.size_bytes:
         return ONE_RANK
@@ -261,27 +196,27 @@ def _between(low: float, high: float) -> str:
 
 
 def wrong(row: Row) -> str:
-    """Wrong elements: a dash when unchecked, and not to be overlooked when there are any."""
+    """Return the number of wrong elements: "0", "WRONG 3", or a dash if nothing was verified."""
     if row.wrong is None:
         return NOTHING
     return f"WRONG {row.wrong}" if row.wrong else "0"
 
 
 def remarks(row: Row) -> str:
-    """The row's flags, and where the first wrong element was."""
-    words = [*row.flags, *([row.wrong_detail] if row.wrong_detail else [])]
+    """Return the names of the row's flags, and where the first wrong element was."""
+    words = [*flag_names(row.flags), *([row.wrong_detail] if row.wrong_detail else [])]
     return printable(", ".join(words))
 
 
 def not_available(row: Row) -> str:
-    """An n/a row's figures: its reason."""
+    """Return the reason of an n/a row, which replaces its figures."""
     return printable(f"n/a ({row.na})")
 
 
 def headline(row: Row) -> str:
-    """The row as one sentence: "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)".
+    """Return the row in one line: "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)".
 
-    Where no single figure is honest it shows the two times, and it names what is doubtful.
+    Bimodal rows show both times. Flags that make the time doubtful are named.
     """
     size = [format_size(row.size_bytes)] if row.size_bytes else []
     name = [row.operation, *size, row.backend, *([forced(row)] if forced(row) else [])]
@@ -292,14 +227,14 @@ def headline(row: Row) -> str:
 
 
 def shown_columns(plan: PlanSummary) -> list[Column]:
-    """The columns that this plan needs, in order."""
+    """Return the columns that this plan needs, in order."""
     return [column for column in COLUMNS if column.shown(plan)]
 
 
 def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
-    """What is the same in every row and so has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes".
+    """Return what is the same in all rows, which has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes".
 
-    `also` are columns that found no room; they are told here where they have one value.
+    `also` are columns without room on the terminal; those with a single value are included.
     """
     known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1 and (plan.moves or name not in _PLACED)}
     facts = [fact for name, text in _FACTS.items() if known.get(name) is not None and (fact := text(known[name]))]
@@ -308,7 +243,7 @@ def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
 
 
 def widths(columns: Iterable[Column], plan: PlanSummary, rows: Iterable[Row] = ()) -> list[int]:
-    """Each column's width, from the plan and the rows that are known already."""
+    """Return the width of each column, from the plan and the rows that are known already."""
     known = [row for row in rows if row.na is None]
     return [max([len(c.title), c.width, *_planned(c, plan), *(len(c.text(row)) for row in known)]) for c in columns]
 
@@ -324,7 +259,7 @@ def _figures(row: Row) -> str:
 
 def _loud(row: Row) -> list[str]:
     doubts = doubtful(row)
-    return [*([f"doubtful: {', '.join(doubts)}"] if doubts else []), *([wrong(row)] if row.wrong else [])]
+    return [*([f"doubtful: {', '.join(flag_names(doubts))}"] if doubts else []), *([wrong(row)] if row.wrong else [])]
 
 
 def _busbw(row: Row) -> str:
@@ -348,17 +283,17 @@ def _if_moves(plan: PlanSummary) -> bool:
 
 
 def _if_groups(plan: PlanSummary) -> bool:
-    """Several groups, or pairs, at the same time."""
+    """Return whether several groups, or pairs, ran at the same time."""
     return any(is_several(group) for group in plan.some("group"))
 
 
 def _if_registered(plan: PlanSummary) -> bool:
-    """Libraries without registration have None, which is no other way than none."""
+    """Return whether buffers were registered. Libraries that cannot register buffers have None, which does not count as another value."""
     return plan.varies("registration") and plan.some("registration") != ["none"]
 
 
 def _if_placings_differ(plan: PlanSummary) -> bool:
-    """Also when it is left to the library, which may know only one."""
+    """Return whether placings differ. None counts, too: there the library chooses, and may support only one."""
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
 
 
@@ -376,7 +311,7 @@ def _group_fact(group: str) -> str:
     return "" if group == "all" else f"{'pairs' if group[0].isdigit() else 'split'} {group}"
 
 
-_PLACED = ("in_place", "buffers", "registration")  # where buffers lie says nothing of what has none
+_PLACED = ("in_place", "buffers", "registration")  # these mean nothing for operations without buffers
 _REGISTRATIONS = {"registered": "buffers registered", "symmetric": "buffers in a symmetric window"}
 _FACTS: dict[str, Callable[[Any], str]] = {
     "device": str,
@@ -386,10 +321,10 @@ _FACTS: dict[str, Callable[[Any], str]] = {
     "registration": lambda value: _REGISTRATIONS.get(value, ""),
     "window": lambda value: f"window {value}",
     "traffic": lambda value: f"{value} traffic" if value == "even" else f"traffic {value}",
-    "streams": lambda value: f"{value} stream" if value == 1 else f"{value} streams",
+    "streams": lambda value: plural(value, "stream"),
     "group": _group_fact,
-    "ranks": lambda value: f"{value} rank" if value == 1 else f"{value} ranks",
-    "nodes": lambda value: f"{value} node" if value == 1 else f"{value} nodes",
+    "ranks": lambda value: plural(value, "rank"),
+    "nodes": lambda value: plural(value, "node"),
 }
 
 COLUMNS = (
@@ -425,54 +360,47 @@ COLUMNS = (
 )
 
 
-# A backend that measures nothing is one line, not a row for each size: for the formats that people read.
+# Below the rows of a sweep over algorithms and protocols: the sizes at which the automatic choice of the library is slower.
 
-
-# What is said below the rows of a sweep over algorithms and protocols: where the library's own choice loses.
-
-TITLE = "the automatic choice of algorithm and protocol"
+CHOICE_TITLE = "the automatic choice of algorithm and protocol"
 _ALWAYS = ("operation", "backend")
 _CHOICE = ("algorithm", "protocol")
-_BARE = ("root", "buffers", "window", "group", "ranks", "nodes", "registration")  # say nothing without their name
+_BARE = ("root", "buffers", "window", "group", "ranks", "nodes", "registration")  # values that need their name
 _MOST_SIZES = 4
 _SOMETHING = 0.0005
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each size at which something forced is faster, and one for the others; nothing where nothing was forced."""
+def choice_sentences(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence for each size at which a forced choice is faster, and one for the others; nothing if none was forced."""
     if not any(forced(row) for row in rows):
         return []
     from collbench.analysis.best import judged
 
     found = judged(rows)
-    telling = [n for n in SERIES if n not in _CHOICE and (n in _ALWAYS or len({getattr(each.row, n) for each in found}) > 1)]
-    return [f"{' '.join(_word(each.row, name) for name in telling)}: {sentence}" for each in found for sentence in _of_one(each)]
+    varying = [n for n in SERIES if n not in _CHOICE and (n in _ALWAYS or len({getattr(each.row, n) for each in found}) > 1)]
+    return [f"{' '.join(_field_text(each.row, name) for name in varying)}: {text}" for each in found for text in _choice_texts(each)]
 
 
-def _word(row: Row, name: str) -> str:
+def _field_text(row: Row, name: str) -> str:
     return f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name)
 
 
-def _of_one(judged: Judged) -> list[str]:
-    losses = [_lost(loss) for loss in judged.losses]
+def _choice_texts(judged: Judged) -> list[str]:
+    losses = [_loss_text(loss) for loss in judged.losses]
     good, unknown = len(judged.as_good), judged.unknown
-    as_good = f", or as good within {format_percent(100 * judged.within)}" if judged.within >= _SOMETHING else ""
-    best = f"the automatic choice is the best{as_good}"
+    within = f", or within {format_percent(100 * judged.within)} of the best" if judged.within >= _SOMETHING else ""
+    best = f"the automatic choice is the best{within}"
     if good and losses:
-        losses.append(f"at {good} other {_sizes(good)} {best}")
+        losses.append(f"at {plural(good, 'other size')} {best}")
     elif good:
-        losses.append(f"{best}{',' if as_good else ''} at {good if unknown or good == 1 else f'all {good}'} {_sizes(good)}")
+        losses.append(f"{best}{',' if within else ''} at {'' if unknown or good == 1 else 'all '}{plural(good, 'size')}")
     if unknown:
         shown = ", ".join(map(format_size, unknown[:_MOST_SIZES])) + (" …" if len(unknown) > _MOST_SIZES else "")
-        losses.append(f"{len(unknown)} {_sizes(len(unknown))} cannot be judged ({shown}): no sound times with intervals to compare")
+        losses.append(f"inconclusive at {plural(len(unknown), 'size')} ({shown}): no reliable times with intervals to compare")
     return losses
 
 
-def _lost(loss: Loss) -> str:
+def _loss_text(loss: Loss) -> str:
     part, low, high = (format_percent(100 * each).removesuffix(" %") for each in (loss.part, loss.low, loss.high))
     where = format_size(loss.better.size_bytes)
-    return f"automatic choice loses {part} % ({low} to {high}) at {where}: {forced(loss.better)} is faster"
-
-
-def _sizes(number: int) -> str:
-    return "size" if number == 1 else "sizes"
+    return f"the automatic choice loses {part} % ({low} to {high}) at {where}: {forced(loss.better)} is faster"

@@ -11,9 +11,10 @@ import numpy as np
 from collbench.device.bandwidth import Figure
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.report.cells import DOUBTFUL, NOTHING, explain, printable
+from collbench.report.cells import NOTHING, printable
 from collbench.report.screen import PlainScreen, Screen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
+from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median
 from collbench.units import format_percent, format_rate, format_size, format_time
@@ -213,7 +214,7 @@ def _cells(channel: Channel, only: bool) -> list[str]:
     if channel.bytes_per_s is None:
         why = channel.na or "not measured"
         return [name(channel), *where, why if WRONG in channel.flags else f"n/a ({printable(why)})"]
-    flags = f" · {', '.join(channel.flags)}" if channel.flags else ""
+    flags = f" · {', '.join(flag_names(channel.flags))}" if channel.flags else ""
     return [name(channel), *where, rate(channel), interval(channel), printable(f"{channel.limited_by or NOTHING}{flags}")]
 
 

@@ -1,4 +1,4 @@
-"""A comparison for people: as text and as Markdown."""
+"""`collbench compare`: a comparison of two runs as a table, Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -14,40 +14,39 @@ from collbench.analysis.compare import CellRatio, Comparison, Summary, compare, 
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE, UsageError
-from collbench.report.cells import defused, doubtful, explain, printable, same_for_all, shown_columns, times
+from collbench.report.cells import defused, doubtful, printable, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, write_line
 from collbench.report.writers import Line, escaped_line, items, markdown_table
+from collbench.results.flags import explain, flag_name
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page
 from collbench.stats.launches import Ratio
-from collbench.units import format_size
-
-# A comparison for programs: as CSV and as JSON.
+from collbench.units import format_size, plural
 
 STATE = "machine_state_differs"
 _NOT_AVAILABLE = "n/a"
 
 
 def csv_lines(found: Comparison) -> Iterator[Line]:
-    """One record per cell, also those that only one side has; units stand in the names."""
+    """Yield a record per case, including those of one side only; units are in the names."""
     records = [_flat(record) for record in _records(found)]
     for values in (list(records[0]), *(list(record.values()) for record in records)):
         text = io.StringIO()
         csv.writer(text).writerow([_defused(value) for value in values])
-        yield Line(text.getvalue().removesuffix("\n"))  # RFC 4180 ends records with both
+        yield Line(text.getvalue().removesuffix("\n"))  # records of RFC 4180 end with both
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
-    """Return one object: {"schema", "a", "b": {name, launches}, "margin", "summary", "fallen", "cells": […], "differences": […]}.
+    """Yield one object: {"schema", "a", "b": {name, launches}, "margin", "summary", "fallen", "cells": […], "differences": […]}.
 
-    "margin" is the largest difference that counts as no change (0.05 is ±5 %). "summary" counts the cells: "slower", "faster",
+    "margin" is the largest difference that counts as no change (0.05 is ±5 %). "summary" counts the cases: "slower", "faster",
     "no_change", "inconclusive", and "one_run_each" (of the inconclusive ones), "not_available", "wrong_data", "only_a", "only_b".
     "fallen" has the "links" {host, name, before_bits_per_s, after_bits_per_s} and "ceilings" {operation, backend, model,
     before_bytes_per_s, after_bytes_per_s, limited_before, limited_after} that are lower in b. A difference: {kind, what, a, b}.
-    A cell: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
-    "doubt" (why it is inconclusive, null where it is not), "within" (0.017: the interval allows a difference of 1.7 %),
+    A case: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
+    "doubt" (why it is inconclusive, else null), "within" (0.017: the interval allows a difference of 1.7 %),
     "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio" {value, low, high, n}, and per side "a" and "b"
     {p50_s, ci_low_s, ci_high_s, busbw_bytes_per_s, launches, canary_s, wrong, na, flags}.
     """
@@ -59,7 +58,7 @@ def json_lines(found: Comparison) -> Iterator[Line]:
 
 
 def in_order(found: Comparison) -> list[CellRatio]:
-    """Return the cells series by series, ascending in size; where no ratio has an interval, the largest change first."""
+    """Return the cases series by series, ascending in size; if no ratio has an interval, the largest change first."""
     if found.without_intervals:
         return largest_first(found.cells)
     by_row = {id(cell.a): cell for cell in found.cells}
@@ -135,15 +134,16 @@ def _defused(value: Any) -> str:
 
 
 FORMATS = ("table", "csv", "json", "markdown")
-_STATE_MEANS = "the state probes of A and B differ by more than 20 %: the ratio may be the machine's state alone; repeat both, interleaved"
-_READING = "outcome: how much longer B takes than A, with the 95 % interval; busbw is the change of the bandwidth"
-_BY_CHANCE = "a comparison, not a gate: of 100 unchanged cells about 5 read slower or faster by chance"
+_STATE_NAME = "machine state differs"
+_STATE_MEANS = "the state probes of A and B differ by more than 20 %, which alone may explain the ratio; repeat both, interleaved"
+_READING = "outcome: how much longer B takes than A, with the 95 % confidence interval; busbw is the change of the bandwidth"
+_BY_CHANCE = "a comparison, not a gate: of 100 unchanged cases, about 5 are slower or faster by chance"
 _WITHIN_ONE = (
     "intervals: within one launch each, so another launch may differ by more; a difference inside {margin} is no change. "
     "Measure both with --launches 5"
 )
 _NO_INTERVAL = "one run each, no interval: changes as measured, the largest first; chance may explain them. Compare several runs each"
-NO_DIFFERENCE = "what else differs: nothing that the runs recorded"
+NO_DIFFERENCE = "other differences: none in what the runs recorded"
 
 
 def compare_runs(
@@ -154,7 +154,7 @@ def compare_runs(
     Raises UsageError for an unknown format, and for what `analysis.compare.compare` refuses.
     """
     if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
+        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
     found = compare(a, b, margin)
     for warning in found.warnings:
         write_line(err or sys.stderr, printable(warning))
@@ -165,7 +165,7 @@ def compare_runs(
 
 
 def table_lines(found: Comparison) -> Iterator[Line]:
-    """Return the table for people: the summary, a line per cell, what only one side has, what else differs."""
+    """Yield the table: the summary, a line per case, cases of one side only, other differences."""
     cells = in_order(found)
     plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
     yield Line(printable(f"A: {side_title(found.a)}   B: {side_title(found.b)}"), "head")
@@ -181,7 +181,7 @@ def table_lines(found: Comparison) -> Iterator[Line]:
 
 
 def markdown_lines(found: Comparison) -> Iterator[Line]:
-    """The same as Markdown: a title, a table, the foot and the differences as lists."""
+    """Yield the comparison as Markdown: a title, a table, the foot and the differences as lists."""
     cells = in_order(found)
     plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
     head = [
@@ -202,7 +202,7 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
 def side_title(side: Launches) -> str:
     """ "after (5 launches)", "after (1 launch, resumed)"."""
     resumed = ", resumed" if any(map(sentence, side.runs)) else ""
-    return f"{side.name} ({len(side.runs)} launch{'es' if len(side.runs) > 1 else ''}{resumed})"
+    return f"{side.name} ({plural(len(side.runs), 'launch')}{resumed})"
 
 
 def _titles(plan: PlanSummary) -> list[str]:
@@ -218,21 +218,21 @@ def _columns(plan: PlanSummary) -> list[Any]:
 
 
 def _cells(cell: CellRatio, plan: PlanSummary) -> list[str]:
-    what = [column.text(cell.a) for column in _columns(plan)]
+    identity = [column.text(cell.a) for column in _columns(plan)]
     mark = "? " if ratio_doubtful(cell) else ""
-    return [*what, times(cell.a), times(cell.b), format_change(cell.bandwidth), f"{mark}{describe(cell)}", printable(remarks(cell))]
+    return [*identity, times(cell.a), times(cell.b), format_change(cell.bandwidth), f"{mark}{describe(cell)}", printable(remarks(cell))]
 
 
 def remarks(cell: CellRatio) -> str:
-    """Wrong data first; then the machine's state, and the flags of both sides."""
-    words = [f"WRONG {row.wrong} in {name}" for name, row in (("A", cell.a), ("B", cell.b)) if row.wrong]
+    """Return wrong data first, then the state of the machine, then the flags of both sides."""
+    texts = [f"WRONG {row.wrong} in {name}" for name, row in (("A", cell.a), ("B", cell.b)) if row.wrong]
     if cell.state_differs:
         a, b = (f"{1e9 * (value or 0):.0f}" for value in cell.canary_s)
-        words.append(f"{STATE} (state probe {a} → {b} ns)")
+        texts.append(f"{_STATE_NAME} (state probe {a} → {b} ns)")
     for flag in dict.fromkeys((*cell.a.flags, *cell.b.flags)):
         sides = [name for name, row in (("A", cell.a), ("B", cell.b)) if flag in row.flags]
-        words.append(flag if len(sides) == 2 else f"{flag} in {sides[0]}")
-    return ", ".join(words)
+        texts.append(flag_name(flag) if len(sides) == 2 else f"{flag_name(flag)} in {sides[0]}")
+    return ", ".join(texts)
 
 
 def _style(cell: CellRatio) -> str:
@@ -242,12 +242,12 @@ def _style(cell: CellRatio) -> str:
 
 
 def ratio_doubtful(cell: CellRatio) -> bool:
-    """Whether the ratio cannot be taken at its word; it is marked with a "?" then."""
+    """Return whether a flag of either side, or the state of the machine, makes the ratio doubtful; it is marked with a "?" then."""
     return cell.time is not None and (cell.state_differs or bool(doubtful(cell.a)) or bool(doubtful(cell.b)))
 
 
 def foot(found: Comparison) -> list[str]:
-    """How the intervals were made, how to read them, what the flags mean, and what only one side has."""
+    """Return how intervals were made, how to read them, what the flags mean, and the cases of one side only."""
     compared = [cell for cell in found.cells if cell.time]
     texts = []
     if any(cell.launches for cell in compared):
@@ -263,7 +263,7 @@ def foot(found: Comparison) -> list[str]:
     if any(ratio_doubtful(cell) for cell in compared):
         texts.append("?: unreliable; the flags on the line give the reason")
     if any(cell.state_differs for cell in found.cells):
-        texts.append(f"{STATE}: {_STATE_MEANS}")
+        texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
     texts += explain(flag for cell in found.cells for flag in (*cell.a.flags, *cell.b.flags))
     return [*texts, *_only("A", found.only_a), *_only("B", found.only_b)]
 
@@ -275,15 +275,15 @@ def _only(side: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, row.mode, row.buffers, forced(row)]
-    return " ".join([*(word for word in words if word), f"{row.ranks} ranks"])
+    parts = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, row.mode, row.buffers, forced(row)]
+    return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])
 
 
 def _differing(found: Comparison) -> list[str]:
     if not found.differences:
         return [NO_DIFFERENCE]
     table = [[each.kind, each.what, f"{each.a} → {each.b}"] for each in found.differences]
-    return ["what else differs (A → B):", *(f"  {text}" for text in _aligned(table, [False] * 3))]
+    return ["other differences (A → B):", *(f"  {text}" for text in _aligned(table, [False] * 3))]
 
 
 def _aligned(table: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

@@ -1,17 +1,19 @@
-"""What a report begins with, in words: what was measured on what, and the best of each operation over each backend."""
+"""Texts of a report beside its rows: what was measured, the peaks, α–β fits, and the ranks that end last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import Peak, told_as_time
 from collbench.analysis.launches import Launches, forced
-from collbench.report import cells as tuning
 from collbench.report.cells import (
+    CHOICE_TITLE,
     NOTHING,
     ONE_RANK,
+    choice_sentences,
     doubtful,
     limited_by,
     name_of,
@@ -27,32 +29,34 @@ from collbench.report.cells import (
 from collbench.report.cells import wrong as wrong_elements
 from collbench.report.frame import plan_of
 from collbench.report.writers import Line
+from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
-from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time
+from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
+    from collbench.analysis.concerns import Concern
     from collbench.analysis.latency import LineFit
     from collbench.analysis.stragglers import Compared
     from collbench.stats.fit import Bounds
 
 
-# What `collbench report` says below the rows: latency and bandwidth of each series, and which ranks end last.
+# Below the rows of `collbench report`: latency and bandwidth of each series, and the ranks that end last.
 
 _MOST_RANKS = 8
-_BAR = 20
-_TIMES = 9.0  # what takes more than ten times as long is told in multiples
+_BAR = 20  # characters of the longest bar
+_TIMES = 9.0  # a larger residual is shown as a multiple, not in percent
 _ALWAYS = ("operation", "backend")
 FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of ceiling", "n½", "switches at", "more than 10 % off")
 
 
 def lines(runs: Sequence[Run], rows: Sequence[Row]) -> list[Line]:
-    """The sections that have something to say, each after an empty line.
+    """Return the sections that are not empty, each after an empty line.
 
-    `rows` are the ones shown (of several launches the combined ones): they are fitted. The ranks are those of the runs.
+    `rows` are those shown (the combined ones of several launches), which are fitted. The ranks are those of the runs.
     """
     return [
-        *_section(tuning.TITLE, tuning.sentences(rows)),
+        *_section(CHOICE_TITLE, choice_sentences(rows)),
         *_section("latency and bandwidth (α–β fit)", _fits(rows)),
         *_section("ranks that end last", _slowest(runs)),
     ]
@@ -68,15 +72,15 @@ def _fits(rows: Sequence[Row]) -> list[str]:
     fits = line_fits(rows)
     if not fits:
         return []
-    telling = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
-    titles = [*("placing" if name == "in_place" else name for name in telling), *FIT_TITLES]
-    off = ["more than 10 % off: perhaps a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
-    cells = ([*(value_of(fit.row, name) for name in telling), *fit_cells(fit)] for fit in fits)
+    varying = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
+    titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
+    off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
+    cells = ([*(value_of(fit.row, name) for name in varying), *fit_cells(fit)] for fit in fits)
     return [*_aligned([titles, *cells]), *off, *left_out(fits)]
 
 
 def fit_cells(fit: LineFit) -> list[str]:
-    """What FIT_TITLES name, of one fit."""
+    """Return the texts of a fit, in the order of FIT_TITLES."""
     row = fit.row
     percent = NOTHING if fit.percent is None or row.ceiling is None else share(fit.percent, row.ceiling)
     return [
@@ -96,7 +100,7 @@ def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
 
 
 def _latency(alpha_s: Bounds) -> str:
-    """α, or only its upper end where the sizes are too large to tell it from nothing."""
+    """Return α, or only its upper end if its interval includes 0 (the sizes are too large)."""
     if alpha_s.low > 0:
         return _bounds(alpha_s, format_time)
     return f"at most {format_time(alpha_s.high)}" if isfinite(alpha_s.high) and alpha_s.high > 0 else NOTHING
@@ -107,13 +111,13 @@ def _off(residual: float) -> str:
 
 
 def left_out(fits: Iterable[LineFit]) -> list[str]:
-    """The sizes that were not fitted, one line per reason, since a size that is missing may be the one that mattered."""
+    """Return the sizes that were not fitted, a line per reason: a missing size may be the one that matters."""
     names: dict[str, list[str]] = {}
     for fit in fits:
         for size, reason in fit.left_out:
-            words = (fit.row.operation, format_size(size), fit.row.backend, forced(fit.row))
-            names.setdefault(reason, []).append(" ".join(word for word in words if word))
-    return [f"not fitted, {reason}: {', '.join(cells)}" for reason, cells in names.items()]
+            parts = (fit.row.operation, format_size(size), fit.row.backend, forced(fit.row))
+            names.setdefault(reason, []).append(" ".join(part for part in parts if part))
+    return [f"not fitted, {flag_name(reason)}: {', '.join(cells)}" for reason, cells in names.items()]
 
 
 def _slowest(runs: Sequence[Run]) -> list[str]:
@@ -123,15 +127,15 @@ def _slowest(runs: Sequence[Run]) -> list[str]:
 
 
 def _same_ranks(runs: Sequence[Run]) -> list[list[Run]]:
-    """The launches of one allocation on the same hosts are looked at together: a rank is the same rank there."""
+    """Return the runs in groups: launches of one allocation on the same hosts form one, since each rank runs on the same host there."""
     from collbench.analysis.launches import allocation_of
     from collbench.analysis.stragglers import hosts_of
 
     groups: list[list[Run]] = []
     for run in runs:
         own = allocation_of(run)
-        alike = (group for group in groups if own and allocation_of(group[0]) == own and hosts_of(group[0]) == hosts_of(run))
-        group = next(alike, None)
+        equal = (group for group in groups if own and allocation_of(group[0]) == own and hosts_of(group[0]) == hosts_of(run))
+        group = next(equal, None)
         if group is None:
             groups.append([run])
         else:
@@ -157,7 +161,7 @@ def _ranks(runs: Sequence[Run]) -> list[str]:
 
 
 def _histogram(hosts: Mapping[int, str], cells: list[Compared]) -> list[str]:
-    """Return bars of how often each rank ended last: the most frequent ones, with the share that all would have if they were alike."""
+    """Return bars of how often each rank ended last: the most frequent ranks, and the share of each rank if all were equal."""
     from collbench.analysis.stragglers import histogram
 
     if not cells:
@@ -166,9 +170,9 @@ def _histogram(hosts: Mapping[int, str], cells: list[Compared]) -> list[str]:
     shown = [["rank", "host", "ends last in"]]
     shown += [[str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {_bar(part)}"] for rank, part in ranks[:_MOST_RANKS]]
     rest = len(ranks) - _MOST_RANKS
-    alike = format_percent(100 * sum(cell.expected for cell in cells) / len(cells))
-    more = f"and {rest} more ranks; " if rest > 0 else ""
-    return [*_aligned(shown), f"{more}{len(cells)} cells, each counts alike; {alike} each if the ranks were alike"]
+    equal = format_percent(100 * sum(cell.expected for cell in cells) / len(cells))
+    more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
+    return [*_aligned(shown), f"{more}{plural(len(cells), 'case')} with equal weight; an equal share is {equal}"]
 
 
 def _bar(part: float) -> str:
@@ -176,7 +180,7 @@ def _bar(part: float) -> str:
 
 
 def _spread(backend: str, cells: list[Compared]) -> str:
-    """By how much the ranks' medians differ, and where most."""
+    """Return by how much the medians of the ranks differ, and where they differ most."""
     here = [cell for cell in cells if cell.row.backend == backend]
     if not here:
         return ""
@@ -186,11 +190,11 @@ def _spread(backend: str, cells: list[Compared]) -> str:
     least, middle, most = map(format_time, (ordered[0], _middle(ordered), ordered[-1]))
     usual, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
     where = f"{name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
-    return f"{backend}: the ranks' medians differ by {usual}, at most by {most_differ} ({where})"
+    return f"{backend}: the medians of the ranks differ by {usual}, at most by {most_differ} ({where})"
 
 
 def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
-    """How far apart the ranks left the synchronisation, and where that weighs most."""
+    """Return the start skew, and where it is the largest part of the time."""
     from collbench.analysis.stragglers import exit_skew_s
 
     known = [(skew, row) for row in rows if row.backend == backend and row.time_s and row.time_s.p50 and (skew := exit_skew_s(row))]
@@ -199,10 +203,7 @@ def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
     shares = [(skew[0] / row.time_s.p50, place) for place, (skew, row) in enumerate(known) if row.time_s]
     worst, place = max(shares)
     p50, p95 = (format_time(_middle(sorted(skew[part] for skew, _ in known))) for part in (0, 1))
-    return (
-        f"{backend}: the ranks left the synchronisation {p50} µs apart (95th percentile {p95} µs), "
-        f"at most {_percent(worst)} of the time shown ({name_of(known[place][1])})"
-    )
+    return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {_percent(worst)} of the time ({name_of(known[place][1])})"
 
 
 def _percent(part: float) -> str:
@@ -221,52 +222,52 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
 
 _MOST_NAMES, _LONGEST = 4, 300
 _AT = ("dtype", "redop", "root", "in_place", "buffers", "window", "registration", "algorithm", "protocol", "traffic", "streams")
-_BARE = ("root", "window", "streams")  # numbers, which say nothing without their name
+_BARE = ("root", "window", "streams")  # numbers, which need their name
 
 
 def short(text: str, most: int = _LONGEST) -> str:
-    """`text` from a file, made printable, and cut where it goes on and on."""
+    """Return text from a file printable, and cut to `most` characters."""
     shown = printable(text[: most + 1])
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def subject(table: Launches) -> dict[str, str]:
-    """What was measured, how, on what, with what, when: from "measured": "allreduce over nccl, 8 B to 1 GiB (28 cells)" on."""
+    """Return what was measured, how, where, with what and when: {"measured": "allreduce over nccl, 8 B to 1 GiB (28 cases)", …}."""
     run, plan = table.runs[0], plan_of(table.runs[0], table.rows, table.name)
     operations, backends = (_several(sorted({getattr(row, name) for row in table.rows})) for name in ("operation", "backend"))
     sizes = sorted(size for size in plan.sizes if size > 0)
     span = f", {_span(sizes)}" if sizes else ""
-    what = f"{operations} over {backends}{span} ({_count(len(table.rows), 'cell')})" if table.rows else "no cells"
+    what = f"{operations} over {backends}{span} ({plural(len(table.rows), 'case')})" if table.rows else "no cases"
     return {"measured": short(what), "how": short(same_for_all(plan)), **circumstances(run), "launches": _launches(table)}
 
 
 def circumstances(run: Run) -> dict[str, str]:
-    """Where, with which software and when a run was made; "" where it does not say."""
-    told = {
+    """Return where, with which software and when a run was made; "" for what is unknown."""
+    facts = {
         "imported from": _imported(run),
-        "on": _hosts(run),
-        "of which the first": _machine(run),
-        "with": _software(run.info),
-        "when": _when(run.info),
+        "hosts": _hosts(run),
+        "first host": _machine(run),
+        "software": _software(run.info),
+        "date": _when(run.info),
     }
-    return {name: short(text) for name, text in told.items()}
+    return {name: short(text) for name, text in facts.items()}
 
 
 def figure(row: Row) -> str:
-    """The figure of a peak: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)"; "? " before it where a flag casts doubt on it."""
+    """Return the figure of a peak: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)", with "? " before a doubtful one."""
     if not has_share(row):
         return speed(row)
-    given = row.ceiling is not None and row.ceiling.kind == "given"  # a figure that somebody named limits nothing
+    given = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line limits nothing
     return f"{speed(row)}{', ' if given else ' limited by '}{limited_by(row)}"
 
 
 def has_share(row: Row) -> bool:
-    """Whether its figure is a part of what it could be: right data, a percentage that is honest, and no ping-pong."""
+    """Return whether the row has a percentage: verified data, a known ceiling, and not a ping-pong."""
     return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not told_as_time(row)
 
 
 def speed(row: Row) -> str:
-    """The same without what limits it: "42.0 of 50.0 GB/s (84 %)"."""
+    """Return the figure of a peak without its limit: "42.0 of 50.0 GB/s (84 %)"."""
     if row.na is not None:
         return not_available(row)
     if row.wrong:
@@ -279,16 +280,16 @@ def _alone(row: Row) -> str:
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:
-    """At which size, and at which of what differs among those of `rows` that it competes with: "64 MiB, in place, tree"."""
+    """Return the size of a peak, and what distinguishes it from rows of the same operation and backend: "64 MiB, in place, tree"."""
     size = [format_size(row.size_bytes)] if row.size_bytes else []
     others = [each for each in rows if (each.operation, each.backend) == (row.operation, row.backend)]
     differing = [name for name in _AT if len({getattr(each, name) for each in others}) > 1 and getattr(row, name) is not None]
-    words = [f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name) for name in differing]
-    return short(", ".join([*size, *(word for word in words if word != NOTHING)]) or NOTHING)
+    values = [f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name) for name in differing]
+    return short(", ".join([*size, *(value for value in values if value != NOTHING)]) or NOTHING)
 
 
 def latency(peak: Peak) -> str:
-    """The time of the smallest message: "2.345 µs at 8 B"."""
+    """Return the time of the smallest message: "2.345 µs at 8 B"."""
     row = peak.smallest
     if row is None:
         return NOTHING
@@ -297,22 +298,25 @@ def latency(peak: Peak) -> str:
     )
 
 
+NO_CONCERNS = "No findings, no flags, nothing missing."
+
+
+def concern_sentence(concern: Concern) -> str:
+    """Return what a concern is and where it occurs; a flag by its name."""
+    return concern.sentence() if concern.flag is None else replace(concern, what=flag_name(concern.flag)).sentence()
+
+
 def _launches(table: Launches) -> str:
-    """What the intervals rest on, as far as there are any."""
+    """Return the number of launches, and what the intervals cover."""
+    launches = plural(len(table.runs), "launch")
     if any(row.launches > 1 for row in table.rows):
-        return f"{len(table.runs)} launches: intervals are over their medians"
-    if len(table.runs) > 1:
-        return f"{len(table.runs)} launches"
+        return f"{launches}: intervals are over their medians"
     bounded = any(row.time_s is not None and row.time_s.ci_low is not None for row in table.rows)
-    return "1 launch: intervals are within it, another may differ by more" if bounded else "1 launch"
+    return f"{launches}: intervals are within it, another may differ by more" if bounded and len(table.runs) == 1 else launches
 
 
 def _span(sizes: Sequence[int]) -> str:
     return format_size(sizes[0]) if len(sizes) == 1 else f"{format_size(sizes[0])} to {format_size(sizes[-1])}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _several(names: Sequence[str]) -> str:
@@ -325,7 +329,7 @@ def _hosts(run: Run) -> str:
     listed = run.info.get("hosts")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{_count(len(names), 'host')}: {', '.join(short(name, 60) for name in names[:_MOST_NAMES])}{more}" if names else ""
+    return f"{plural(len(names), 'host')}: {', '.join(short(name, 60) for name in names[:_MOST_NAMES])}{more}" if names else ""
 
 
 def _machine(run: Run) -> str:
@@ -337,7 +341,7 @@ def _machine(run: Run) -> str:
 
 
 def _software(info: Mapping[str, Any]) -> str:
-    """ "MPICH 5.0.2 (mpi)", of each backend what it says first of itself."""
+    """ "mpi: MPICH 5.0.2": of each backend the first fact that it reports."""
     backends = info.get("backends")
     first = {
         name: next(iter(facts.items()))
@@ -365,9 +369,9 @@ def _text(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _when(info: Mapping[str, Any]) -> str:
-    """When it began, or was imported: when another tool measured is not known."""
+    """Return when the run began, or was imported (when the other tool measured is unknown)."""
     started, version = info.get("started_utc"), info.get("collbench")
     how = "imported " if "imported" in info else ""
     when = f"{how}{started[:10]} {started[11:16]} UTC" if isinstance(started, str) and len(started) >= 16 else ""
     by = f"collbench {version}" if isinstance(version, str) else ""
-    return ", ".join(word for word in (when, by) if word)
+    return ", ".join(text for text in (when, by) if text)

@@ -1,9 +1,9 @@
-"""The text that users of nccl-tests parse: its columns, its comments, its rules for figures (2.19, src/util.cu).
+"""The output format of nccl-tests: its columns, its comments, its rules for figures (2.19, src/util.cu).
 
-Differences, all in comments or as N/A: the time is the median over iterations of the slowest rank (of several groups the slowest
-one's); a placing that was not measured is N/A in its four columns; with one rank busbw is N/A, and of a barrier, which nccl-tests
-does not have, algbw as well. Its sendrecv prints a redop that it does not use; its hypercube prints an empty one, which would shift
-what follows for those who count columns, so that here it is "none".
+Differences, all in comments or as N/A: the time is the median over iterations of the slowest rank (of the slowest of several groups).
+The four columns of a placing that was not measured are N/A; so is the busbw of one rank, and the algbw of a barrier, which nccl-tests
+does not have. sendrecv of nccl-tests prints a redop that it does not use. Its hypercube prints an empty one, which would shift the
+columns of parsers; here it is "none".
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from collbench import __version__
 from collbench.analysis.launches import forced
 from collbench.errors import UsageError
 from collbench.operations.cell import parse_split
-from collbench.report.cells import ONE_RANK, explain, name_of, printable, times, two_modes
-from collbench.report.frame import PlanSummary, groups_in_words, is_several
+from collbench.report.cells import ONE_RANK, name_of, printable, times, two_modes
+from collbench.report.frame import PlanSummary, format_groups, is_several
 from collbench.report.writers import Line, stopped_by
+from collbench.results.flags import explain
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 
 _TYPES = {"float64": "double", "float32": "float", "float16": "half"}
-_REDOPS = {"sendrecv": "sum"}  # src/sendrecv.cu goes through the redops, and sum is the default
+_REDOPS = {"sendrecv": "sum"}  # src/sendrecv.cu iterates over the redops, and sum is the default
 _MISSING = "  {:>7}  {:>6}  {:>6}  {:>6}".format(*["N/A"] * 4)
 _HEADER = [
     "#",
@@ -38,9 +39,9 @@ _HEADER = [
 
 
 class NcclTestsWriter:
-    """One block, with its own head and foot, per series of rows that one nccl-tests program would have measured.
+    """One block, with its own head and foot, per series of rows that one nccl-tests program measures.
 
-    A row that has a partner in the other placing waits for it: both stand on one line.
+    Rows that differ in the placing only are one line: the first is held until the second is there.
     """
 
     def __init__(self) -> None:
@@ -48,13 +49,13 @@ class NcclTestsWriter:
         self._waiting: Row | None = None
 
     def start(self, plan: PlanSummary) -> list[Line]:
-        """Nothing: each block has its head."""
+        """Return nothing: each block has its own head."""
         self._plan = plan
         self._pairs = plan.varies("in_place")
         return []
 
     def row(self, row: Row) -> list[Line]:
-        """The row's line, with the head of a new block and the foot of the last one where one begins."""
+        """Return the line of the row; where a block begins, also the foot of the last one and the new head."""
         lines: list[str] = []
         if self._block and _series(row) != _series(self._block[-1]):
             lines += self._close()
@@ -64,7 +65,7 @@ class NcclTestsWriter:
         return [Line(text, "wrong" if row.wrong else "") for text in [*lines, *self._paired(row)]]
 
     def end(self) -> list[Line]:
-        """The last block's foot."""
+        """Return the foot of the last block."""
         return [Line(text) for text in self._close()]
 
     def _paired(self, row: Row) -> Iterator[str]:
@@ -81,7 +82,7 @@ class NcclTestsWriter:
     def _head(self, row: Row) -> list[str]:
         sizes = self._plan.sizes or {row.size_bytes}
         return [
-            f"# collbench version {__version__}, text as nccl-tests 2.19 writes it; time is the median over iterations of the slowest rank",
+            f"# collbench version {__version__}, format of nccl-tests 2.19; time is the median over iterations of the slowest rank",
             f"# Collective test starting: {_program(row)}",
             f"# nThread 1 nGpus {self._gpus()} minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive "
             f"agg iters: 1 validation: {row.checked} graph: {int(row.mode == 'graph')}",
@@ -92,7 +93,7 @@ class NcclTestsWriter:
         ]
 
     def _gpus(self) -> int:
-        """How many ranks the busiest process drives."""
+        """Return the largest number of ranks per process."""
         processes = Counter((str(place.get("host")), str(place.get("pid"))) for place in self._plan.rank_map)
         return max(processes.values(), default=1)
 
@@ -117,7 +118,7 @@ class NcclTestsWriter:
 
 
 def figure(value: float, width: int) -> str:
-    """nccl-tests' rule: two decimals while they fit `width`, then one, then none, then powers of ten."""
+    """Return a figure by the rule of nccl-tests: two decimals if they fit `width`, else one, none, or an exponent."""
     for form in (f"{width}.2f", f"{width}.1f", f"{width}.0f"):
         text = format(value, form)
         if len(text) <= width:
@@ -141,8 +142,8 @@ def _line(row: Row | None, other: Row | None = None) -> Iterator[str]:
 
 
 def _name(row: Row) -> str:
-    words = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_told(row)]
-    return " ".join(word for word in words if word)
+    parts = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_extras(row)]
+    return " ".join(part for part in parts if part)
 
 
 def _preamble(row: Row) -> str:
@@ -165,16 +166,16 @@ def _figure(value: float | None, scale: float, width: int) -> str:
 
 
 def _program(row: Row) -> str:
-    return printable(", ".join([f"{row.operation} on {row.backend}", row.mode, f"{row.buffers} buffers", *_told(row)]))
+    return printable(", ".join([f"{row.operation} on {row.backend}", row.mode, f"{row.buffers} buffers", *_extras(row)]))
 
 
-def _told(row: Row) -> list[str]:
-    """What the line has no column for: the buffers' registration, algorithm and protocol, groups, traffic and streams."""
+def _extras(row: Row) -> list[str]:
+    """Return what the line has no column for: registration of buffers, algorithm and protocol, groups, traffic and streams."""
     registration = f"registration {row.registration}" if row.registration not in (None, "none") else ""
     groups = f"groups {row.group}" if is_several(row.group) else ""
     traffic = f"traffic {row.traffic}" if row.traffic else ""
     streams = f"{row.streams} streams" if row.streams else ""
-    return [words for words in (registration, forced(row), groups, traffic, streams) if words]
+    return [text for text in (registration, forced(row), groups, traffic, streams) if text]
 
 
 def _device(place: Mapping[str, Any], row: Row) -> str:
@@ -186,7 +187,7 @@ def _device(place: Mapping[str, Any], row: Row) -> str:
 
 
 def _colour(group: str, rank: int) -> int:
-    """What nccl-tests calls a rank's group: the colour that its split gives; 0 where there is none."""
+    """Return the group of a rank as nccl-tests numbers it: the colour that its split gives, or 0."""
     try:
         return parse_split(group).colour(rank)
     except UsageError:
@@ -202,11 +203,11 @@ def _remarks(rows: list[Row]) -> Iterator[str]:
         yield f"# {ONE_RANK}"
     for flag in sorted({flag for row in rows for flag in row.flags}):
         sizes = ", ".join(format_size(row.size_bytes) for row in rows if flag in row.flags)
-        meaning = "".join(explain([flag])) or flag
+        meaning = "".join(explain([flag])) or printable(flag)
         yield printable(f"# flag at {sizes}: {meaning}")
     for row in rows:
         if two_modes(row):
-            yield printable(f"# two values at {format_size(row.size_bytes)}: {times(row, ' us')}")
+            yield printable(f"# bimodal at {format_size(row.size_bytes)}: {times(row, ' us')}")
         if row.groups:
-            yield printable(f"# groups at {format_size(row.size_bytes)}: {groups_in_words(row)}")
+            yield printable(f"# groups at {format_size(row.size_bytes)}: {format_groups(row)}")
     yield from (f"# {line}" for line in stopped_by(rows))

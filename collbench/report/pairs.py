@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from collbench.analysis.pair_statistics import quantile
 from collbench.analysis.pairs import PairFinding, hosts_of
 from collbench.errors import UsageError
-from collbench.report.cells import NOTHING, defused, explain, printable
+from collbench.report.cells import NOTHING, defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
+from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
 from collbench.results.store import to_line
@@ -300,7 +301,7 @@ def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     what = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
     theirs = f"n/a ({row.na})" if row.na or row.time_s is None else _told(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
     inside = ["loopback"] if str(row.evidence.get("path", "")).startswith("loopback") else []
-    doubt = ", ".join([*inside, *(flag for flag in row.flags if flag not in _OF_ALL)])
+    doubt = ", ".join([*inside, *(flag_name(flag) for flag in row.flags if flag not in _OF_ALL)])
     return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, theirs, _ours(row, matrix, ends, latency), doubt))
 
 

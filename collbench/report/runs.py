@@ -1,4 +1,4 @@
-"""`collbench report`: stored runs once more, in any format, ascending in size whatever the order they were measured in."""
+"""`collbench report`: stored runs as a table, Markdown, OpenMetrics, CSV, JSON or a page; rows ascend in size."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
-from collbench.analysis.launches import sentence as resumed
+from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
-from collbench.report.cells import FLAGS, Column, doubtful, not_available, placing, printable, shown_columns, value_of
+from collbench.report.cells import Column, doubtful, not_available, placing, printable, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
-from collbench.report.headlines import figure, latency, short, subject, where
+from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
@@ -37,31 +37,33 @@ from collbench.report.writers import (
     markdown_table,
     write_whole,
 )
+from collbench.results.flags import FLAGS
 from collbench.results.folder import CELLS, PAIRS
-from collbench.results.importers.store import sentences as of_import
+from collbench.results.importers.store import import_notes as of_import
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.analysis.compare import Comparison
+    from collbench.analysis.concerns import Concern
     from collbench.analysis.pairs import PairEffects
     from collbench.gate.verdict import Verdict
     from collbench.results.rounds import StoredPairs
 
 
-# Runs as Markdown, for wikis and pull requests: the peaks, what is wrong, every row, the comparison, what differs.
+# Runs as Markdown, for wikis and pull requests: peaks, concerns, comparisons, rows.
 
-_MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub holds 65,536 letters
-_CLEAN = "Nothing stands out: no finding, no flag on any row, nothing missing."
+_MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
 
 
 def markdown(material: Material) -> str:
-    """The whole text. Nothing of it is markup, a link or a mention but what stands here; a long table is cut, and that is said."""
+    """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
     return "\n".join([*_overview(material), *_compared(material), *_tables(material), *_pairs_markdown(material)]) + "\n"
 
 
 def _most_rows(material: Material) -> int:
-    """How many rows each table may have: several tables and comparisons share the room."""
+    """Return how many rows each table may have: all tables and comparisons share the limit."""
     return max(_FEWEST_ROWS, _MOST_ROWS // max(1, 2 * len(material.tables) - 1))
 
 
@@ -73,31 +75,33 @@ def _overview(material: Material) -> Iterator[str]:
         yield from ("", "## Peaks", "", *_peaks(best[:_MOST_PEAKS], named=len(material.tables) > 1))
     if len(best) > _MOST_PEAKS:
         yield from ("", f"The first {_MOST_PEAKS} of {len(best)} peaks.")
-    yield from ("", "## Findings and flags, worst first", "", *items(_concerns(material) or [_CLEAN]))
+    yield from ("", "## Findings and flags, worst first", "", *items(_concerns(material) or [NO_CONCERNS]))
 
 
 def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
-    telling = ["operation", "backend", *differing(peak for _, peak in best)]
+    varying = ["operation", "backend", *differing(peak for _, peak in best)]
     rows = [
-        [short(each.name, 80), *(short(value_of(peak.row, name), 80) for name in telling), short(figure(peak.row)),
+        [short(each.name, 80), *(short(value_of(peak.row, name), 80) for name in varying), short(figure(peak.row)),
          where(peak.row, each.rows), latency(peak)]
         for each, peak in best
     ]  # fmt: skip
-    titles = ("run", *telling, "peak", "at", "smallest message")
+    titles = ("run", *varying, "peak", "at", "smallest message")
     first = 0 if named else 1
     return markdown_table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
 
 
 def _concerns(material: Material) -> list[str]:
-    return [f"{each.severity}: {short(each.sentence(), 600)}{_meaning(each.flag)}" for each in material.concerns]
+    return [f"{each.severity}: {_concern(each)}" for each in material.concerns]
 
 
-def _meaning(flag: str | None) -> str:
-    return f": {FLAGS[flag]}" if flag in FLAGS else ""
+def _concern(concern: Concern) -> str:
+    if concern.flag not in FLAGS:
+        return short(concern.sentence(), 600)
+    return f"{short(concern_sentence(concern), 600)}: {FLAGS[concern.flag].render()}"
 
 
 def _compared(material: Material) -> Iterator[str]:
-    """Every other run against the first one, as `collbench compare` says it."""
+    """Yield the comparison of every other run with the first one, as `collbench compare` prints it."""
     if not material.comparisons:
         return
     for found in material.comparisons:
@@ -113,12 +117,12 @@ def _comparison(found: Comparison, most: int) -> Iterator[str]:
     from collbench.report.compare import markdown_lines
 
     if not found.cells:
-        yield from items([f"no cell in common: {short(why_nothing_in_common(found))}"])
+        yield from items([f"no case in common: {short(why_nothing_in_common(found))}"])
         yield from items(f"A → B: {short(each.sentence(), 600)}" for each in found.differences)
         return
     ordered, first = (largest_first, "largest changes:") if found.without_intervals else (worst_first, "worst")
     if len(found.cells) > most:
-        yield from (f"The {first} {most} of {len(found.cells)} cells; `collbench compare … --format csv` has all.", "")
+        yield from (f"The {first} {most} of {len(found.cells)} cases; `collbench compare … --format csv` has all.", "")
     yield from (line.text for line in markdown_lines(replace(found, cells=ordered(found.cells)[:most])))
 
 
@@ -137,11 +141,11 @@ def _table(each: Launches, rows: Sequence[Row], most: int) -> Iterator[str]:
 
 
 def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
-    """A row's columns; of one that is n/a its reason in place of the first figure."""
+    """Return the columns of a row; an n/a row has its reason in place of the first figure."""
     if row.na is None:
         return [column.text(row) for column in columns]
-    what = [column.text(row) for column in columns if not column.figure]
-    return [*what, not_available(row), *[""] * (len(columns) - len(what) - 1)]
+    identity = [column.text(row) for column in columns if not column.figure]
+    return [*identity, not_available(row), *[""] * (len(columns) - len(identity) - 1)]
 
 
 def _pairs_markdown(material: Material) -> Iterator[str]:
@@ -151,34 +155,34 @@ def _pairs_markdown(material: Material) -> Iterator[str]:
         yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(measured(effect.matrix, stored.about)))
 
 
-# Runs as OpenMetrics, for Prometheus: every row, how many launches there were, and what stands out.
+# Runs as OpenMetrics, for Prometheus: every row, the number of launches, and the number of concerns.
 
 _LONGEST = 200
 _HELP = {
-    "time": ("seconds", "median time per message of the slowest rank; of imported rows the other tool's own statistic"),
+    "time": ("seconds", "median time per message of the slowest rank; for imported rows the statistic of the other tool"),
     "time_interval_low": ("seconds", "lower end of the 95 % interval of the median"),
     "time_interval_high": ("seconds", "upper end of the 95 % interval of the median"),
     "time_p99": ("seconds", "99th percentile of the time per message"),
-    "algbw": ("bytes_per_second", "message size by time"),
+    "algbw": ("bytes_per_second", "message size / time"),
     "busbw": ("bytes_per_second", "algbw times the bus factor of the operation"),
-    "ceiling": ("bytes_per_second", "what the busbw is set against; limited_by names the link, model and kind what figure it is"),
-    "hard_bound": ("bytes_per_second", "the busbw that no algorithm passes"),
-    "of_ceiling": ("ratio", "busbw by ceiling; no sample where no percentage is honest, or elements are wrong"),
-    "of_hard_bound": ("ratio", "busbw by hard_bound, where of_ceiling has a sample and the operation has a hard bound"),
-    "wrong_elements": ("", "elements that differ from what had to arrive; no sample where nothing was checked"),
+    "ceiling": ("bytes_per_second", "expected busbw; the labels limited_by, model and kind have the link and the kind of figure"),
+    "hard_bound": ("bytes_per_second", "hard limit: the busbw that no algorithm can exceed"),
+    "of_ceiling": ("ratio", "busbw / ceiling; no sample if there is no percentage or elements are wrong"),
+    "of_hard_bound": ("ratio", "busbw / hard_bound, if of_ceiling has a sample and the operation has a hard limit"),
+    "wrong_elements": ("", "elements that differ from the expected ones; no sample if nothing was verified"),
     "samples": ("", "iterations, or batches of them, behind the median"),
     "launches": ("", "launches behind the figures"),
-    "measured": ("", "1 for a cell with a time, 0 for one that is not available"),
-    "doubtful": ("", "1 where a flag says that the time or its interval is not to be taken at its word"),
-    "concerns": ("", "findings, flags and what is missing, by severity; of many of a kind at most 21 are counted"),
-    "run_launches": ("", "launches of the run, one for each time that it was resumed"),
-    "run_complete": ("", "1 if every launch came to its own end with exit code 0"),
+    "measured": ("", "1 for a case with a time, 0 for one that is not available"),
+    "doubtful": ("", "1 if a flag makes the time or its interval doubtful"),
+    "concerns": ("", "findings, flags and missing parts, by severity; at most 21 of a severity are counted"),
+    "run_launches": ("", "launches of the run: one, and one more each time it was resumed"),
+    "run_complete": ("", "1 if every launch ended by itself with exit code 0"),
     "run_finished_timestamp": ("seconds", "when the last launch ended, in seconds since 1970"),
 }
 
 
 def openmetrics(material: Material) -> str:
-    """The whole file. Runs are told apart by the label `run` where there are several. Raises UsageError without the extra `report`."""
+    """Return the text of the file. Several runs have a label `run` each. Raises UsageError without the extra `report`."""
     return exposed(_HELP, _samples(material))
 
 
@@ -227,31 +231,33 @@ def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
 def _rates(row: Row, where: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("algbw", where, row.algbw_bytes_per_s)
     yield Sample("busbw", where, row.busbw_bytes_per_s if row.ranks > 1 else None)
-    honest = row.percent_of_ceiling is not None and row.ranks > 1 and not row.wrong
+    has_percentage = row.percent_of_ceiling is not None and row.ranks > 1 and not row.wrong
     for name, ceiling in (("ceiling", row.ceiling), ("hard_bound", row.hard_bound)):
         if ceiling is not None:
-            told = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
-            yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in told.items()}}, ceiling.bytes_per_s)
-    yield Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if honest else None)
-    if row.percent_of_hard_bound is not None and honest:
+            facts = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
+            yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in facts.items()}}, ceiling.bytes_per_s)
+    yield Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if has_percentage else None)
+    if row.percent_of_hard_bound is not None and has_percentage:
         yield Sample("of_hard_bound", where, row.percent_of_hard_bound / 100)
 
 
 def _labels(row: Row) -> dict[str, str]:
-    """What tells cells apart; what does not apply has no label, which Prometheus takes for an empty one."""
+    """Return the labels that distinguish cases; a field without a value has no label, which Prometheus treats as an empty one."""
     found = {name: getattr(row, name) for name in SERIES if name != "in_place"}
     named = {name: short(str(value), _LONGEST) for name, value in found.items() if value is not None}
     return {**named, "placing": placing(row), "size_bytes": str(row.size_bytes)} if row.size_bytes else {**named, "size_bytes": "0"}
 
 
-# What a report can show of the folders that were named, and a sentence for each that gives nothing: the others are shown all the same.
+# Reading the given folders. A folder without results gets a warning, and the others are shown.
 
 
 @dataclass(frozen=True)
 class Readable:
-    """runs      the runs that can be shown; one without any row tells at least of itself
+    """The runs in some folders.
+
+    runs      those that can be shown, including runs without rows
     sentences  one for each folder that cannot be read, and for each run without a row
-    whole      whether every folder that was named gives something
+    whole      whether every folder has results
     """
 
     runs: list[Run]
@@ -260,12 +266,12 @@ class Readable:
 
     @property
     def warnings(self) -> list[str]:
-        """What there is to be said of all of them, a sentence each."""
-        return [*self.sentences, *(warning for run in self.runs for warning in (*run.warnings, resumed(run)) if warning)]
+        """Return all warnings, a sentence each."""
+        return [*self.sentences, *(warning for run in self.runs for warning in (*run.warnings, resumed_sentence(run)) if warning)]
 
 
 def readable(paths: Sequence[Path]) -> Readable:
-    """The runs in all of `paths`. Raises UsageError where none of them can be read, and for a launch that is named twice."""
+    """Return the runs in all of `paths`. Raises UsageError if none of them can be read, and for a launch that is given twice."""
     found: list[Run] = []
     sentences: list[str] = []
     whole = True
@@ -277,7 +283,7 @@ def readable(paths: Sequence[Path]) -> Readable:
             whole = False
             continue
         empty = [run for run in runs if _is_empty(run)]
-        sentences += [f"{run.path} holds no results: {_why(run)}" for run in empty]
+        sentences += [f"{run.path} has no results: {_reason_empty(run)}" for run in empty]
         whole = whole and len(empty) < len(runs)
         found += runs
     if not found:
@@ -287,7 +293,7 @@ def readable(paths: Sequence[Path]) -> Readable:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Raises UsageError for a run of pairs, or of another kind, whose run.json does not fit, too."""
+    """Return the runs in a folder. Raises UsageError also for a run of pairs, or of another kind, whose run.json is not valid."""
     runs = read_all([path])
     for run in runs:
         if kind := kind_of(run):
@@ -308,14 +314,14 @@ def _is_empty(run: Run) -> bool:
         return True
 
 
-def _why(run: Run) -> str:
+def _reason_empty(run: Run) -> str:
     if run.finished:
         return f"nothing was measured, or its {_file(run)} was lost"
-    return "it broke off before its first cell was finished, or has only begun"
+    return "it ended before its first case was finished, or it is still running"
 
 
 def _file(run: Run) -> str:
-    """Where a run of its kind has its results."""
+    """Return the file that has the results of such a run."""
     kind = kind_of(run)
     return kind.file if kind else PAIRS if holds_pairs(run) else CELLS
 
@@ -336,17 +342,17 @@ def report_run(
     err: TextIO | None = None,
     color: str = "auto",
 ) -> int:
-    """Prints the runs in `paths` on `stream`, and writes them to the files that are named.
+    """Print the runs in `paths` on `stream`, and write them to the given files.
 
-    `csv` and `markdown` may be "-": to `stream`, and nothing else there. Launches of one allocation become one table, unless software,
-    settings, hosts or links differ. `verdict` is a verdict.json, to stand first on the page. What could not be read, or not be put
-    together, is said on `err`. Returns the exit code: USAGE where one of the paths gives nothing. Raises UsageError where none is a run
-    that can be read, for a launch that is named twice, an unknown format, and a file that cannot be written.
+    `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
+    settings, hosts or links differ. `verdict` is a verdict.json, which becomes the first section of the page. `err` gets what could not
+    be read or combined. Returns the exit code: USAGE if one of the paths has no results. Raises UsageError if no path has a readable run,
+    for a launch that is given twice, an unknown format, and a file that cannot be written.
     """
     if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    asked = Outputs(csv, html, markdown, openmetrics)
-    asked.check()
+        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
+    outputs = Outputs(csv, html, markdown, openmetrics)
+    outputs.check()
     err, found = err or sys.stderr, readable(paths)
     warnings = found.warnings
     warnings = [*warnings, *(not_drawn(found.runs) if html or markdown or openmetrics else ())]
@@ -356,7 +362,7 @@ def report_run(
         write_line(err, printable(sentence))
     if csv is not None:
         _check_one_kind(material)
-    _write_files(material, asked, err)
+    _write_files(material, outputs, err)
     if markdown == STDOUT:
         _print_markdown(material, stream)
     else:
@@ -365,11 +371,11 @@ def report_run(
 
 
 def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
-    """What the gate said, for the page alone."""
+    """Return the verdict for the page. Raises UsageError if there is no page, and for an invalid file."""
     if path is None:
         return None
     if html is None:
-        raise UsageError("--verdict is for the page: name --html FILE, or see the verdict alone with `collbench gate --verdict FILE`")
+        raise UsageError("--verdict needs --html FILE; to show the verdict alone, use `collbench gate --verdict FILE`")
     from collbench.gate.verdict import read_verdict
 
     return read_verdict(path)
@@ -380,9 +386,9 @@ def _check_one_kind(material: Material) -> None:
     of_kinds = [(kind.what, str(run.path)) for run, kind in material.others]
     of_rows = [("rows", table.name) for table in material.tables]
     (what, first), *others = [*of_pairs, *of_kinds, *of_rows]
-    rest = [(one, other) for other, one in others if other != what]
+    rest = [(other, one) for other, one in others if other != what]
     if rest:
-        raise UsageError(f"{first} holds {what} and {' '.join(rest[0])}: write them to two CSV files")
+        raise UsageError(f"{first} has {what}, but {rest[0][1]} has {rest[0][0]}: write them to two CSV files")
 
 
 def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, color: str) -> None:
@@ -397,17 +403,16 @@ def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, co
 
 
 def _with_baseline(material: Material) -> list[Launches]:
-    """Return the tables with the ceilings of the first one where their own fell."""
+    """Return the tables; a ceiling that is lower than in the first table is replaced by the one of that table."""
     return [replace(table, rows=material.rows(table)) for table in material.tables]
 
 
 def _fallen(material: Material) -> list[list[str]]:
-    """Return for each table what became slower since the first one."""
+    """Return for each table the links and ceilings that are lower than in the first one."""
     return [[], *(found.fallen.sentences() for found in material.comparisons)]
 
 
 def _print_markdown(material: Material, stream: TextIO) -> None:
-
     for line in markdown(material).splitlines():
         write_line(stream, line)
 
@@ -416,22 +421,22 @@ def _pairs(material: Material) -> list[tuple[Run, StoredPairs, PairEffects]]:
     return [(run, stored, effects) for (run, stored), effects in zip(material.pairs, material.effects, strict=True)]
 
 
-def _write_files(material: Material, asked: Outputs, err: TextIO) -> None:
-    """Before anything is printed, so that they are there even if nobody reads stdout to its end."""
-    if asked.csv is not None and asked.csv != STDOUT:
-        _write_one_csv(material, asked.csv, err)
-    if asked.markdown is not None and asked.markdown != STDOUT:
-        write_whole(asked.markdown, markdown(material), "--markdown")
-    if asked.openmetrics is not None:
-        write_whole(asked.openmetrics, openmetrics(material), "--openmetrics")
-    if asked.html is not None:
+def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
+    """Write the files. This comes before the table, so that they are written even if the reader of stdout stops early."""
+    if outputs.csv is not None and outputs.csv != STDOUT:
+        _write_one_csv(material, outputs.csv, err)
+    if outputs.markdown is not None and outputs.markdown != STDOUT:
+        write_whole(outputs.markdown, markdown(material), "--markdown")
+    if outputs.openmetrics is not None:
+        write_whole(outputs.openmetrics, openmetrics(material), "--openmetrics")
+    if outputs.html is not None:
         from collbench.report.html.page import write_html
 
         write_html(material)
 
 
 def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
-    """All that is asked for is of one kind."""
+    """Write the runs, which are of one kind, as CSV."""
     if material.tables:
         _write_csv(material.tables, path)
     elif material.others:
@@ -461,18 +466,19 @@ def _print_all(
 
 
 def _heading(table: Launches, first: bool) -> list[Line]:
-    launches, broken = len(table.runs), sum(map(_broke_off, table.runs))
-    of = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
+    launches, unfinished = len(table.runs), sum(map(_is_unfinished, table.runs))
+    resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
+    rows = plural(len(table.rows), "row")
     if launches == 1:
-        words = [f"{len(table.rows)} rows", *(["not finished"] if broken else []), *(f"resumed: of {parts} launches" for parts in of)]
+        facts = [rows, *(["not finished"] if unfinished else []), *(f"resumed: {parts} launches" for parts in resumed)]
     else:
-        told = [f"{count} {what}" for count, what in ((broken, "not finished"), (len(of), "resumed")) if count]
-        words = [f"{launches} launches", f"{len(table.rows)} rows", *told]
-    return [*([] if first else [Line("")]), Line(printable(f"{table.name} ({', '.join(words)})"), "head")]
+        counts = [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
+        facts = [f"{launches} launches", rows, *counts]
+    return [*([] if first else [Line("")]), Line(printable(f"{table.name} ({', '.join(facts)})"), "head")]
 
 
-def _broke_off(run: Run) -> bool:
-    """Whether it was killed, or stopped by a signal, which it could still write down."""
+def _is_unfinished(run: Run) -> bool:
+    """Return whether the run was killed, or stopped by a signal that it could still record."""
     return not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED)
 
 
@@ -485,6 +491,7 @@ def _write_csv(tables: Sequence[Launches], path: Path) -> None:
 
 
 def _room(stream: TextIO) -> int | None:
+    """Return the width of a terminal, None for other streams."""
     if not is_terminal(stream):
         return None
     from shutil import get_terminal_size

@@ -16,9 +16,10 @@ from typing import Any, TextIO, TypeVar
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cells import DOUBTFUL, NOTHING, basis, defused, explain, printable, share, with_basis
+from collbench.report.cells import NOTHING, basis, defused, printable, share, with_basis
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
+from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.results.store import to_line
@@ -157,7 +158,7 @@ def step_cells(row: StepRow) -> list[str]:
     moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
     ceiling = _ceiling_cells(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
     rate = NOTHING if row.busbw_bytes_per_s is None else format_rate(row.busbw_bytes_per_s)
-    return [row.backend, str(row.n), *_times(row.time_s, row.flags), moves, rate, wrong, *ceiling, ", ".join(row.flags)]
+    return [row.backend, str(row.n), *_times(row.time_s, row.flags), moves, rate, wrong, *ceiling, ", ".join(flag_names(row.flags))]
 
 
 def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The plain table: one header, one full-width line per row, a foot that explains what occurred. Lines are never cut."""
+"""Output formats of rows: the table, CSV, JSON lines and OpenMetrics; parts of Markdown; files that are written in one step."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.report.cells import (
     COLUMNS,
     Column,
+    choice_sentences,
     defused,
     doubtful,
-    explain,
     not_available,
     printable,
     same_for_all,
     shown_columns,
     widths,
 )
-from collbench.report.cells import sentences as choices
 from collbench.report.frame import PlanSummary
+from collbench.results.flags import explain
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.results.store import plain, to_line
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
+# Why no more samples were taken, by the code in a row's `stopped`.
 _STOPPED = {
     "precision": "precision",
     "out_of_reach": "out of reach",
@@ -49,33 +50,33 @@ _STOPPED = {
 
 
 class Line(NamedTuple):
-    """A line of data; style is "", "head", "foot", "na", "doubtful" or "wrong"."""
+    """A line of output; style is "", "head", "foot", "na", "doubtful" or "wrong"."""
 
     text: str
     style: str = ""
 
 
 class RowWriter(Protocol):
-    """An output format: turns a run into lines, as it goes."""
+    """An output format: makes lines of the rows of a run, one row after the other."""
 
     def start(self, plan: PlanSummary) -> list[Line]:
-        """What stands before the first row."""
+        """Return the lines before the first row."""
         ...
 
     def row(self, row: Row) -> list[Line]:
-        """What a finished row adds."""
+        """Return the lines of a row."""
         ...
 
     def end(self) -> list[Line]:
-        """What stands after the last row."""
+        """Return the lines after the last row."""
         ...
 
 
 class TableWriter:
-    """The table for people. `room` is a terminal's width, to which columns are dropped; None: all columns, whatever the width.
+    """The table for people: a header, a line per row, a foot that explains what occurred. Lines are never cut.
 
-    `rows`, where they are known beforehand, make the widths exact. Without them the foot names ranks that held the others up, from
-    the folder that the plan names, and where the library's own choice of algorithm loses; of stored runs `findings` says more.
+    `room` is the width of a terminal, for which columns are dropped; None keeps all columns. `rows` that are known beforehand make the
+    widths exact. Without them the foot also names ranks that delay the others, and sizes at which the automatic choice of algorithm loses.
     """
 
     def __init__(self, room: int | None = None, rows: Sequence[Row] = ()) -> None:
@@ -84,18 +85,18 @@ class TableWriter:
         self._printed: list[Row] = []
 
     def start(self, plan: PlanSummary) -> list[Line]:
-        """What is the same in all rows, and the titles."""
+        """Return what is the same in all rows, and the titles."""
         self._plan = plan
         self._columns = shown_columns(plan)
         self._widths = widths(self._columns, plan, self._rows)
         dropped = self._drop(plan)
         facts = same_for_all(plan, dropped)
-        self._unsaid = [column.title for column in dropped if column.figure]
+        self._hidden = [column.title for column in dropped if column.figure]
         titles = [column.pad(column.title, width) for column, width in zip(self._columns, self._widths, strict=True)]
         return [*([Line(facts, "head")] if facts else []), Line(_joined(titles), "head")]
 
     def row(self, row: Row) -> list[Line]:
-        """One line."""
+        """Return the line of the row."""
         self._printed.append(row)
         pairs = list(zip(self._columns, self._widths, strict=True))
         if row.na is not None:
@@ -105,26 +106,26 @@ class TableWriter:
         return [Line(_joined(column.pad(column.text(row), width) for column, width in pairs), style)]
 
     def end(self) -> list[Line]:
-        """What the reader should know about the rows above."""
+        """Return how to read the rows above: intervals, flags, slow ranks, hidden columns."""
         lines = [*self._intervals(), *self._groups(), *stopped_by(self._printed)]
         lines += explain(flag for row in self._printed for flag in row.flags)
         if not self._rows:
-            lines += [*map(printable, choices(self._printed)), *self._stragglers()]
-        if self._unsaid:
-            lines.append(f"not shown on a terminal this narrow: {', '.join(self._unsaid)}")
+            lines += [*map(printable, choice_sentences(self._printed)), *self._stragglers()]
+        if self._hidden:
+            lines.append(f"hidden, because the terminal is too narrow: {', '.join(self._hidden)}")
         return [Line(line, "foot") for line in lines]
 
     def _intervals(self) -> list[str]:
         if not any(row.time_s is not None and row.time_s.ci_low is not None for row in self._printed):
             return []
         if self._plan.launches > 1:
-            return [f"intervals: over the medians of {self._plan.launches} launches"]
-        return ["intervals: of the median within one launch; another launch may differ by more"]
+            return [f"intervals: 95 % confidence intervals over the medians of {self._plan.launches} launches"]
+        return ["intervals: 95 % confidence intervals of the median within one launch; another launch may differ by more"]
 
     def _groups(self) -> list[str]:
         if not any(row.groups for row in self._printed):
             return []
-        return ["groups: all ran at the same time; times, busbw and percentages are the slowest one's"]
+        return ["groups: all ran at the same time; times, busbw and percentages are those of the slowest group"]
 
     def _stragglers(self) -> list[str]:
         if not self._plan.run or not any(row.samples for row in self._printed):
@@ -135,7 +136,7 @@ class TableWriter:
         return [printable(each.sentence()) for each in stragglers(run)]
 
     def _drop(self, plan: PlanSummary) -> list[Column]:
-        """Takes out the least important columns until the line fits, and returns them in order."""
+        """Remove the least important columns until the line fits, and return them in order."""
         if self._room is None:
             return []
         spare = sorted((c for c in self._columns if c.rank and not plan.varies(c.title)), key=lambda c: c.rank)
@@ -148,45 +149,45 @@ class TableWriter:
 
 
 def stopped_by(rows: Iterable[Row]) -> list[str]:
-    """Why no more samples were taken, in one line: "stopped by: precision 28, max-time 6"; no line where no row tells."""
+    """Return why no more samples were taken, in one line: "stopped by: precision 28, max-time 6"; no line if no row has a reason."""
     reasons = Counter(row.stopped for row in rows if row.stopped)
     order = [*_STOPPED, *sorted(reasons.keys() - _STOPPED.keys())]
-    told = [f"{_STOPPED.get(reason, printable(reason))} {reasons[reason]}" for reason in order if reasons[reason]]
-    return [f"stopped by: {', '.join(told)}"] if told else []
+    counts = [f"{_STOPPED.get(reason, printable(reason))} {reasons[reason]}" for reason in order if reasons[reason]]
+    return [f"stopped by: {', '.join(counts)}"] if counts else []
 
 
 def _joined(cells: Iterable[str]) -> str:
     return "  ".join(cells).rstrip()
 
 
-# Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names, lists and objects are JSON.
+# Rows as CSV (RFC 4180): a column for each field of a row. Units are in the names; lists and objects are JSON.
 
 _TIMES = [field.name for field in fields(Times)]
-_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
+_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so there is no interval
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
 # Offsets into samples.bin mean nothing outside the run's folder.
 _LEFT_OUT = {"samples"}
 
 
 class CsvWriter:
-    """A header and one record per row; the first column names the run, so that several can be put together."""
+    """A header and one record per row. The first column is the name of the run, so that files can be joined."""
 
     def start(self, plan: PlanSummary) -> list[Line]:
-        """The header."""
+        """Return the header."""
         self._run = Path(plan.run).name
         return [_record(csv_columns())]
 
     def row(self, row: Row) -> list[Line]:
-        """One record."""
+        """Return the record."""
         return [_record([_cell(self._run), *(_cell(value) for _, value in _flat(row))])]
 
     def end(self) -> list[Line]:
-        """Nothing."""
+        """Return nothing: CSV has no foot."""
         return []
 
 
 def csv_columns() -> list[str]:
-    """The header's names."""
+    """Return the names in the header."""
     return ["run", *(name for name, _ in _flat(None))]
 
 
@@ -225,22 +226,22 @@ def _json(value: Any) -> str:
 def _record(cells: list[str]) -> Line:
     text = io.StringIO()
     csv.writer(text).writerow(cells)
-    return Line(text.getvalue().removesuffix("\n"))  # the carriage return stays: RFC 4180 ends records with both
+    return Line(text.getvalue().removesuffix("\n"))  # keep the carriage return: records of RFC 4180 end with both
 
 
-# Gauges in OpenMetrics' form, for Prometheus: a file that node_exporter's textfile collector takes, too.
+# Gauges in OpenMetrics, for Prometheus and for node_exporter's textfile collector.
 #
-# That collector reads the older text format alone (prometheus/node_exporter#1988) and drops a whole file for one line that it does not
-# know: so there are gauges and nothing else, no timestamps, no series twice. Units stand in the names; what is unknown has no sample.
+# That collector reads only the older text format (prometheus/node_exporter#1988) and rejects a whole file for one unknown line. So there
+# are only gauges, without timestamps, and no series occurs twice. Units are in the names; an unknown value has no sample.
 
 _PREFIX = "collbench"
-# name: (unit, what it is). No quotes and no backslashes in the words: the two formats escape them differently.
+# name: (unit, help text). The text has no quotes and no backslashes, which the two formats escape differently.
 About = Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A value of one of the metrics; None: unknown."""
+    """A value of a metric, None if it is unknown."""
 
     name: str
     labels: Mapping[str, str]
@@ -248,7 +249,7 @@ class Sample:
 
 
 def exposed(about: About, samples: Iterable[Sample]) -> str:
-    """The whole file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
+    """Return the text of the file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
     try:
         from prometheus_client import CollectorRegistry
         from prometheus_client.openmetrics import exposition
@@ -261,26 +262,26 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
 
 
 class _Collected:
-    """What the library asks for its metrics."""
+    """Gives the library its metrics."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric that has a sample."""
+        """Return every metric that has a sample."""
         yield from self._families
 
 
 def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
-    """Metrics with their samples; of a series that occurs twice the last value, and of a value that is unknown none."""
+    """Return the metrics with their samples: the last value of a series that occurs twice, and none for an unknown value."""
     from prometheus_client.core import Metric
 
     by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
     for sample in samples:
         by_name[sample.name][frozenset(sample.labels.items())] = sample
     families = []
-    for name, (unit, words) in about.items():
-        family = Metric(f"{_PREFIX}_{name}", words, "gauge", unit)
+    for name, (unit, text) in about.items():
+        family = Metric(f"{_PREFIX}_{name}", text, "gauge", unit)
         for sample in by_name[name].values():
             if sample.value is not None and isfinite(sample.value):
                 family.add_sample(family.name, dict(sample.labels), sample.value)
@@ -288,28 +289,28 @@ def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
     return [family for family in families if family.samples]
 
 
-# Rows as JSON, one object per line, exactly as they stand in cells.jsonl.
+# Rows as JSON lines, as in cells.jsonl.
 
 
 class JsonWriter:
-    """One object per row, nothing before and nothing after."""
+    """One object per row."""
 
     def start(self, _plan: PlanSummary) -> list[Line]:
-        """Nothing."""
+        """Return nothing: JSON lines have no header."""
         return []
 
     def row(self, row: Row) -> list[Line]:
-        """The row."""
+        """Return the object of the row."""
         return [Line(to_line(row.as_json()))]
 
     def end(self) -> list[Line]:
-        """Nothing."""
+        """Return nothing: JSON lines have no foot."""
         return []
 
 
-# Text as Markdown (GitHub's): what would be markup, a link or a mention is letters. Any text may come from a stranger's file.
+# Markdown of GitHub: text is escaped, so that untrusted text cannot become markup, a link or a mention.
 
-# In the order in which they are replaced: later ones write "&" and "\\".
+# In the order of replacement: later ones insert "&" and "\\".
 _LETTERS = (
     ("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`"), ("*", "\\*"), ("_", "\\_"), ("[", "\\["), ("~", "\\~"),
     ("$", "&#36;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"), ("@", "@<!-- -->"),
@@ -318,7 +319,7 @@ _OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
 
 
 def escaped(text: str) -> str:
-    """`text` within a line or a cell of a table."""
+    """Return `text` escaped for a line or a table cell of Markdown."""
     text = printable(text)
     for letters, instead in _LETTERS:
         text = text.replace(letters, instead)
@@ -326,33 +327,33 @@ def escaped(text: str) -> str:
 
 
 def escaped_line(text: str) -> str:
-    """`text` as a line of its own or an item of a list, where a number or a sign at the beginning would open something."""
+    """Return `text` escaped as a line of its own or a list item, where a number or a sign at the start would open a block."""
     return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
 
 
 def record(cells: Iterable[str]) -> str:
-    """A line of a table."""
+    """Return a line of a Markdown table."""
     return f"| {' | '.join(map(escaped, cells))} |"
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
-    """A table's lines; `right` are the columns whose figures end at the same place."""
+    """Return the lines of a Markdown table; `right` has True for each right-aligned column."""
     return [record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(record, rows)]
 
 
 def items(texts: Iterable[str]) -> list[str]:
-    """A list's lines."""
+    """Return the lines of a Markdown list."""
     return [f"- {escaped_line(text)}" for text in texts]
 
 
-# Where a report goes beside the table: files, and stdout for those that may.
+# Outputs of a report beside the table: files, or stdout.
 
 STDOUT = Path("-")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The FILE of each option that writes one, None: not asked for. `csv` and `markdown` may be STDOUT, and then it is theirs alone."""
+    """The FILE of each option that writes one, None if it is not given. `csv` or `markdown` may be STDOUT."""
 
     csv: Path | None = None
     html: Path | None = None
@@ -360,18 +361,18 @@ class Outputs:
     openmetrics: Path | None = None
 
     def check(self) -> None:
-        """Raises UsageError for what cannot go to stdout, or not together with another."""
+        """Raise UsageError for an output that cannot go to stdout, and for two outputs on stdout."""
         if self.csv == self.markdown == STDOUT:
-            raise UsageError("--csv and --markdown would both go to stdout: name a FILE for one of them")
+            raise UsageError("--csv and --markdown cannot both write to stdout: give one of them a FILE")
         for option, path in (("--html", self.html), ("--openmetrics", self.openmetrics)):
             if path == STDOUT:
-                raise UsageError(f"{option} does not go to stdout: name a FILE")
+                raise UsageError(f"{option} cannot write to stdout: give it a FILE")
 
 
 def write_whole(path: Path, text: str, option: str) -> None:
-    """Writes a file in one step: whoever reads it meanwhile (a collector, a browser) sees the old one or the new one, whole.
+    """Write a file in one step: a program that reads it meanwhile (a collector, a browser) gets the whole old or the whole new text.
 
-    What is no regular file (a pipe, /dev/stdout) is written to as it is. Raises UsageError, naming `option`, when it cannot be written.
+    A path that is not a regular file (a pipe, /dev/stdout) is written directly. Raises UsageError with `option` if that fails.
     """
     try:
         target = path.resolve()
@@ -379,7 +380,7 @@ def write_whole(path: Path, text: str, option: str) -> None:
             target.write_text(text, encoding="utf-8", newline="")
         else:
             _by_rename(target, text)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+    except (OSError, RuntimeError) as error:  # RuntimeError: a symbolic link to itself
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
 
@@ -389,7 +390,7 @@ def _by_rename(target: Path, text: str) -> None:
     try:
         with suppress(FileNotFoundError):
             draft.unlink()
-        with draft.open("x", encoding="utf-8", newline="") as file:  # a link that waits there leads elsewhere
+        with draft.open("x", encoding="utf-8", newline="") as file:  # "x": do not follow a symbolic link that is there
             file.write(text)
         draft.replace(target)
     finally:
@@ -400,19 +401,19 @@ Form = Callable[[str], Line]
 
 
 def table_line(text: str) -> Line:
-    """As the table shows it."""
+    """Return the line as the table shows it."""
     return Line(text, "na")
 
 
 def comment_line(text: str) -> Line:
-    """As nccl-tests' text shows it."""
+    """Return the line as a comment of the nccl-tests format."""
     return Line(f"# {text}")
 
 
 class OneLinePerAbsentBackend:
-    """Passes rows on to a writer, but for those of a backend whose rows are all n/a for one reason: one line replaces them.
+    """Passes rows on to a writer; a backend whose rows are all n/a for the same reason becomes one line.
 
-    Of `rows` that are known beforehand it knows these backends. Else it holds a backend's rows, which come together, while they are alike.
+    If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend while their reasons are equal.
     """
 
     def __init__(self, writer: RowWriter, form: Form = table_line, rows: Iterable[Row] | None = None) -> None:
@@ -424,12 +425,12 @@ class OneLinePerAbsentBackend:
         self._planned: Mapping[str, int] = {}
 
     def start(self, plan: PlanSummary) -> list[Line]:
-        """What stands before the first row."""
+        """Return the lines before the first row."""
         self._planned = plan.by_backend
         return self._writer.start(plan)
 
     def row(self, row: Row) -> list[Line]:
-        """What a finished row adds; nothing while it is held."""
+        """Return the lines of a row; nothing while it is held."""
         if self._known is not None:
             return self._of_known(row, self._known)
         lines = [] if not self._held or _alike(self._held[0], row) else self._release()
@@ -440,7 +441,7 @@ class OneLinePerAbsentBackend:
         return lines if len(self._held) < self._planned.get(row.backend, 0) else [*lines, *self._collapse()]
 
     def end(self) -> list[Line]:
-        """What stands after the last row."""
+        """Return the lines after the last row."""
         return [*(self._collapse() if len(self._held) > 1 else self._release()), *self._writer.end()]
 
     def _of_known(self, row: Row, absent: Mapping[str, int]) -> list[Line]:
@@ -472,7 +473,7 @@ def _alike(held: Row, row: Row) -> bool:
 
 
 def _absent(rows: Iterable[Row]) -> dict[str, int]:
-    """The backends with several rows that are all n/a for one reason, and how many rows each has."""
+    """Return the number of rows of each backend that has several, all n/a for the same reason."""
     every = list(rows)
     counts, reasons = Counter(row.backend for row in every), {(row.backend, row.na) for row in every}
     several = Counter(backend for backend, _ in reasons)

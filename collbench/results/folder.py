@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _LEAST_FREE_BYTES = 1 << 20
 
 
-def refuse_a_full_disk(path: Path, instead: str = "choose another folder with --out DIR") -> None:
+def check_free_space(path: Path, instead: str = "choose another folder with --out DIR") -> None:
     """Raises UsageError where the disk has less room than the smallest run needs; OSError."""
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
@@ -61,7 +61,7 @@ def cannot_resume(path: Path, error: OSError) -> str:
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteFailure:
     """What a run that cannot go on writing has stored.
 
     rows      its finished cells (of pairs: rounds), all on the disk
@@ -147,8 +147,8 @@ class RunFolder:
         try:
             new = [folder for folder in (path, *path.parents) if not folder.exists()]
             make_folders(path, new)
-            refuse_a_second_run(path, resumes=operation not in ROUNDS)
-            refuse_a_full_disk(path)
+            check_no_run(path, resumes=operation not in ROUNDS)
+            check_free_space(path)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
                 files[name] = Appended(path / name)
@@ -170,7 +170,7 @@ class RunFolder:
         if not (path / RUN).is_file():
             raise UsageError(f"{path} cannot be resumed: it has no {RUN}, which says what was measured; start a new run")
         try:
-            refuse_a_full_disk(path, "start a new run on another disk with --out DIR")
+            check_free_space(path, "start a new run on another disk with --out DIR")
             lock = Lock(path)
         except OSError as error:
             raise UsageError(cannot_resume(path, error)) from error
@@ -301,11 +301,11 @@ class RunFolder:
         if CELLS in self._files and not self._files[CELLS].is_in_place:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    def _writing(self, error: OSError) -> Writing:
+    def _writing(self, error: OSError) -> WriteFailure:
         gone = error.errno in GONE
         moved = self._files[CELLS].moved_to if gone and CELLS in self._files else None
         resumes = self.run.get("operation") not in ROUNDS
-        return Writing(self.path, self.rows, self._measured, resumes, gone, moved.parent if moved else None)
+        return WriteFailure(self.path, self.rows, self._measured, resumes, gone, moved.parent if moved else None)
 
 
 def run_name(operation: str) -> str:
@@ -323,7 +323,7 @@ def holds_a_run(path: Path) -> bool:
     return (path / RUN).is_file()
 
 
-def refuse_a_second_run(path: Path, *, resumes: bool = False) -> None:
+def check_no_run(path: Path, *, resumes: bool = False) -> None:
     """Raises UsageError where a folder holds a run, or a part of one. `resumes`: whether such a run can be gone on with."""
     for name in (RUN, *_LINES, SAMPLES):
         if (path / name).exists():
@@ -347,7 +347,7 @@ def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
 
 
 @dataclass(frozen=True)
-class Whole:
+class FinishedRun:
     """A finished run: what run.json says besides schema, id, operation, times and number of rows; the rows, and their arrays by index.
 
     The exit code is 0 where `info` has none.
@@ -386,7 +386,7 @@ class Whole:
         yield RUN, [to_page({**head, "exit_code": FINE, **self.info, "finished_utc": utc(), "rows": len(self.rows)})]
 
 
-def write_all(runs: Iterable[Whole]) -> None:
+def write_all(runs: Iterable[FinishedRun]) -> None:
     """Writes all of them, or nothing. Raises UsageError where a folder holds a run already, or cannot be written."""
     made: list[Path] = []
     for run in runs:
@@ -397,7 +397,7 @@ def write_all(runs: Iterable[Whole]) -> None:
             raise error if isinstance(error, UsageError) else UsageError(cannot_create(run.path, error)) from error
 
 
-def _write(run: Whole, made: list[Path]) -> None:
+def _write(run: FinishedRun, made: list[Path]) -> None:
     if not run.path.parent.is_dir() or run.path.exists():
         _into(run.path, made)
     else:  # the next of many launches: nothing can be in its way
@@ -415,8 +415,8 @@ def _write(run: Whole, made: list[Path]) -> None:
 def _into(path: Path, made: list[Path]) -> None:
     made += reversed([folder for folder in (path, *path.parents) if not folder.exists()])
     path.mkdir(parents=True, exist_ok=True)
-    refuse_a_second_run(path)
-    refuse_a_full_disk(path)
+    check_no_run(path)
+    check_free_space(path)
 
 
 def _undo_whole(made: Sequence[Path]) -> None:

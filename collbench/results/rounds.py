@@ -253,7 +253,7 @@ class PairRound:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> PairRound:
         """The round that `as_json` gave; lists become tuples. Raises TypeError when a field is missing."""
-        known = {field.name: _tuples_pairs(values[field.name]) for field in fields(cls) if field.name in values}
+        known = {field.name: _pair_tuples(values[field.name]) for field in fields(cls) if field.name in values}
         return cls(**known)
 
 
@@ -337,8 +337,8 @@ def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
     return np.where(found >= 0, found, np.nan)
 
 
-def _tuples_pairs(value: Any) -> Any:
-    return tuple(_tuples_pairs(inner) if isinstance(inner, list) else inner for inner in value) if isinstance(value, list) else value
+def _pair_tuples(value: Any) -> Any:
+    return tuple(_pair_tuples(inner) if isinstance(inner, list) else inner for inner in value) if isinstance(value, list) else value
 
 
 # Reads the rounds of a pairs run back. They are untrusted, as all files of a run are: what does not fit becomes a warning.
@@ -372,7 +372,7 @@ class StoredPairs:
 def check_pairs(run: Run) -> None:
     """Raises UsageError where read_pairs would, without reading the rounds."""
     if "pairs" in run.info or (run.path / PAIRS).is_file():
-        _checked_pair_reader(run.info.get("pairs"), run)
+        _checked_pairs(run.info.get("pairs"), run)
 
 
 def read_pairs(run: Run) -> StoredPairs | None:
@@ -380,14 +380,14 @@ def read_pairs(run: Run) -> StoredPairs | None:
     about = run.info.get("pairs")
     if about is None and not (run.path / PAIRS).is_file():
         return None
-    known, warnings = _checked_pair_reader(about, run), list[str]()
+    known, warnings = _checked_pairs(about, run), list[str]()
     places = len(known["places"])
-    rounds = list(read_lines(run.path / PAIRS, lambda values: round_from_json_pair_reader(values, places), warnings))
+    rounds = list(read_lines(run.path / PAIRS, lambda values: pair_round_from_json(values, places), warnings))
     theirs = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_OF_THEIRS))
     return StoredPairs(known, rounds, warnings, theirs)
 
 
-def _checked_pair_reader(about: Any, run: Run) -> dict[str, Any]:
+def _checked_pairs(about: Any, run: Run) -> dict[str, Any]:
     """run.json's "pairs", if it says what a matrix needs."""
     known = about if isinstance(about, dict) else {}
     places = known.get("places")
@@ -416,25 +416,25 @@ def _check_room(places: int, run: Run) -> None:
         )
 
 
-def round_from_json_pair_reader(values: dict[str, Any], places: int) -> PairRound:
+def pair_round_from_json(values: dict[str, Any], places: int) -> PairRound:
     """The round in `values`, among so many places, every field checked. Raises ValueError naming the first misfit."""
     try:
         found = PairRound.from_json(values)
     except TypeError as error:
         raise ValueError(f"fields are missing or misplaced ({error})") from error
-    if not _are_disjoint_pair_reader(found.pairs, places):
+    if not _are_disjoint_pairs(found.pairs, places):
         raise ValueError(f"'pairs' is {str(found.pairs)[:40]!r}")
     for name, fits in _OF_EACH_PAIR.items():
         value = getattr(found, name)
         if not (_is_list(value, fits) and len(value) == len(found.pairs)):
             raise ValueError(f"'{name}' is {str(value)[:40]!r}")
-    for name, fits in _PAIR_READER_OF_THE_ROUND.items():
+    for name, fits in _OF_THE_PAIR_ROUND.items():
         if not fits(getattr(found, name)):
             raise ValueError(f"'{name}' is {str(getattr(found, name))[:40]!r}")
     return found
 
 
-def _are_disjoint_pair_reader(pairs: Any, places: int) -> bool:
+def _are_disjoint_pairs(pairs: Any, places: int) -> bool:
     """Whether these are pairs of places, each place once."""
     if not _is_list(pairs, lambda pair: _is_list(pair, lambda place: _is_whole(place, 0) and place < places) and len(pair) == 2):
         return False
@@ -450,7 +450,7 @@ def _is_whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_count_pair_reader(value: Any) -> bool:
+def _is_pair_count(value: Any) -> bool:
     return _is_whole(value, 0)
 
 
@@ -459,23 +459,23 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _is_interval(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_bound_pair_reader, value))
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_seconds_bound, value))
 
 
-def _is_bound_pair_reader(value: Any) -> bool:
+def _is_seconds_bound(value: Any) -> bool:
     return _is_seconds(value) or value == 0
 
 
 _OF_EACH_PAIR: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_FIGURES, _is_seconds),
     **dict.fromkeys(_INTERVALS, _is_interval),
-    "wrong": lambda value: value is None or _is_count_pair_reader(value),
+    "wrong": lambda value: value is None or _is_pair_count(value),
     "na": lambda value: value is None or isinstance(value, str),
 }
-_PAIR_READER_OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
-    "round": _is_count_pair_reader,
+_OF_THE_PAIR_ROUND: dict[str, Callable[[Any], bool]] = {
+    "round": _is_pair_count,
     "again": lambda value: isinstance(value, bool),
-    "n": lambda value: _is_list(value, _is_count_pair_reader) and len(value) == 3,
+    "n": lambda value: _is_list(value, _is_pair_count) and len(value) == 3,
     "flags": lambda value: _is_list(value, lambda flag: isinstance(flag, str)),
     "wrong_detail": lambda value: _is_list(value, lambda detail: detail is None or isinstance(detail, str)),
     "cpu_wait": lambda value: _is_list(value, lambda share: isinstance(share, int | float) and 0 <= share <= 1),

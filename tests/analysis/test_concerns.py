@@ -14,8 +14,8 @@ from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERI
 from collbench.analysis.launches import Launches
 from collbench.analysis.pairs import PairEffects
 from collbench.analysis.stragglers import Compared
-from collbench.report.cells import DOUBTFUL as DOUBTFUL_FLAGS
-from collbench.report.cells import FLAGS
+from collbench.results.flags import DOUBTFUL as DOUBTFUL_FLAGS
+from collbench.results.flags import FLAGS
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.analysis.pair_matrices import Made

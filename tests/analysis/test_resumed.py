@@ -66,7 +66,7 @@ def test_every_report_says_it(tmp_path: Path, format: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     report_run([_resumed(tmp_path / "run", 3)], None, format, out, err=err)
     assert err.getvalue() == f"{tmp_path / 'run'} was resumed: {TOLD}\n"
-    assert ("run (5 rows, resumed: of 2 launches)" in out.getvalue()) is (format == "table")
+    assert ("run (5 rows, resumed: 2 launches)" in out.getvalue()) is (format == "table")
 
 
 @pytest.mark.parametrize("format", COMPARED)

@@ -20,7 +20,7 @@ CLOSED = """() => {
   delete document.documentElement.dataset.theme;
   for (const part of document.querySelectorAll("details[open]")) part.open = false;
   document.activeElement.blur();
-  untell();
+  hideTip();
 }"""
 
 

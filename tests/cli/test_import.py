@@ -48,7 +48,7 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert said.err.splitlines() == [
         "collbench: imported from nccl-tests: 1 row of all_reduce_perf (a.log); "
         "a time is the mean over 20 iterations, averaged over the ranks",
-        "collbench: not in it: no samples: neither interval nor percentiles; no per-rank data",
+        "collbench: missing in the output: samples; confidence interval; percentiles; per-rank data",
     ]
     run = read_run(tmp_path / "a")
     assert (run.info["command"][:2], run.info["hosts"]) == (["collbench", "import"], ["node01"])
@@ -64,7 +64,7 @@ def test_what_launches_have_in_common_is_said_once(tmp_path: Path, capsys: pytes
     launches = log(tmp_path / "a.log", times=(("63896", "134.44"), ("63900", "134.43")))
     call(launches, "--out", str(tmp_path / "out"), "--allocation", "night")
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == len(set(said)) and sum("not in it" in line for line in said) == 1
+    assert len(said) == len(set(said)) and sum("missing in the output" in line for line in said) == 1
 
 
 def test_a_log_of_many_nights_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     printed = io.StringIO()
     report_run([tmp_path / "a"], None, "table", printed)
     assert "134 of 150 GB/s (90 %)" in printed.getvalue()
-    assert "imported: read from what another tool printed" in printed.getvalue()
+    assert "imported: read from the output of another tool" in printed.getvalue()
     cell = compare(tmp_path / "a", tmp_path / "b").cells[0]
     assert cell.time is not None
     assert (cell.outcome, cell.doubt, round(cell.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
@@ -149,12 +149,12 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
     ("argv", "sentence"),
     [
         (["nothing.log"], "nothing.log is not a file: name what the tool printed"),
-        (["other.txt"], "other.txt cannot be imported: the format is unknown: use --as FORMAT (log, nccl"),
-        (["other.txt", "--as", "word"], "other.txt cannot be imported: --as 'word' is unknown: choose from"),
-        (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: it has no line of nccl-tests' table"),
-        (["a.log", "--operation", "sum"], "--operation 'sum' is unknown: choose from"),
+        (["other.txt"], "other.txt cannot be imported: unknown format: use --as FORMAT (log, nccl"),
+        (["other.txt", "--as", "word"], "other.txt cannot be imported: unknown format --as 'word'"),
+        (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: no line of nccl-tests' table"),
+        (["a.log", "--operation", "sum"], "unknown --operation 'sum'"),
         (["a.log", "--dtype", "float3"], "dtype 'float3' is unknown: choose from"),
-        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks is 4"),
+        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 has 2 ranks, not --ranks 4"),
         (["a.log", "--ceiling", "none"], "--ceiling 'none' is not a valid rate"),
     ],
 )  # fmt: skip
@@ -179,7 +179,7 @@ def test_a_table_that_cannot_be_read_is_skipped_with_a_note_and_refused_with_str
 ) -> None:
     (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
     assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a")) == 0
-    reason = "the table at line 5 (busbw / algbw allows 85 or more) does not say how many ranks it ran on: use --ranks N"
+    reason = "the table at line 5 (busbw / algbw allows 85 or more): the number of ranks is unknown: use --ranks N"
     assert f"collbench: skipped a table of two.log: {reason}" in capsys.readouterr().err
     run = read_run(tmp_path / "a")
     assert [row.ranks for row in run.rows] == [8]
@@ -194,7 +194,7 @@ def test_ranks_of_the_user_are_used_where_a_table_allows_them_and_the_others_say
 ) -> None:
     (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
     assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a"), "--ranks", "300") == 0
-    assert "--ranks 300 is not used for all_reduce_perf_mpi (two.log): that table is of 8 ranks" in capsys.readouterr().err
+    assert "--ranks 300 is not used for all_reduce_perf_mpi (two.log): the table has 8 ranks" in capsys.readouterr().err
     assert sorted(row.ranks for row in read_run(tmp_path / "a").rows) == [8, 300]
 
 

@@ -50,7 +50,7 @@ def test_of_several_folders_those_that_can_be_read_are_shown(tmp_path: Path) -> 
             f"{tmp_path}/nowhere {NOT_A_RUN}",
         ],
     )
-    assert printed.startswith("good (1 rows)\n") and "42.0 of 50.0 GB/s (84 %)" in printed
+    assert printed.startswith("good (1 row)\n") and "42.0 of 50.0 GB/s (84 %)" in printed
 
 
 def test_all_outputs_are_written_of_what_can_be_read_and_the_process_ends_with_2(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_where_nothing_can_be_read_all_of_it_is_one_sentence(tmp_path: Path) -> 
     ("finished", "why"),
     [
         (True, "nothing was measured, or its cells.jsonl was lost"),
-        (False, "it broke off before its first cell was finished, or has only begun"),
+        (False, "it ended before its first case was finished, or it is still running"),
     ],
 )
 def test_a_run_without_rows_says_so(finished: bool, why: str, tmp_path: Path) -> None:
@@ -87,19 +87,19 @@ def test_a_run_without_rows_says_so(finished: bool, why: str, tmp_path: Path) ->
         (folder / "run.json").write_text(json.dumps({name: value for name, value in info.items() if name != "finished_utc"}))
     (folder / "cells.jsonl").unlink(missing_ok=True)
     code, printed, said = shown(folder)
-    assert (code, said) == (USAGE, [f"{folder} holds no results: {why}"])
+    assert (code, said) == (USAGE, [f"{folder} has no results: {why}"])
     assert printed.startswith("run (0 rows")
     page = tmp_path / "page.html"
     assert report_run([folder], None, "table", io.StringIO(), html=page, err=io.StringIO()) == USAGE
-    assert f"holds no results: {why}" in page.read_text(encoding="utf-8")
+    assert f"has no results: {why}" in page.read_text(encoding="utf-8")
 
 
 def test_one_launch_of_several_may_lack_its_rows(tmp_path: Path) -> None:
     for number, rows in enumerate(([make_row(8)], [], [make_row(8)]), 1):
         store(tmp_path / "all" / f"launch-{number}", rows, allocation_id="a")
     code, printed, said = shown(tmp_path / "all")
-    assert (code, said) == (FINE, [f"{tmp_path}/all/launch-2 holds no results: nothing was measured, or its cells.jsonl was lost"])
-    assert printed.startswith("all (3 launches, 1 rows)\n")
+    assert (code, said) == (FINE, [f"{tmp_path}/all/launch-2 has no results: nothing was measured, or its cells.jsonl was lost"])
+    assert printed.startswith("all (3 launches, 1 row)\n")
 
 
 def test_a_run_that_was_killed_shows_what_was_finished(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_run_that_was_killed_shows_what_was_finished(tmp_path: Path) -> None:
     for name, kept in (("run.json", 60), ("cells.jsonl", -30)):
         (folder / name).write_bytes((folder / name).read_bytes()[:kept])
     code, printed, said = shown(folder)
-    assert code == FINE and printed.startswith("run (1 rows, not finished)\n")
+    assert code == FINE and printed.startswith("run (1 row, not finished)\n")
     assert said == [
         f"{folder}/run.json is not JSON (JSONDecodeError): what was run is unknown",
         f"{folder}/cells.jsonl ends in the middle of line 2: the run was stopped there",
@@ -119,7 +119,7 @@ def test_launches_of_different_schemas_are_not_put_together(tmp_path: Path) -> N
         store(tmp_path / "all" / f"launch-{number}", [make_row(8)], allocation_id="a", schema=schema, collbench=f"{schema}.4.0")
     code, printed, said = shown(tmp_path / "all")
     one, two = (f"{tmp_path}/all/launch-{number}" for number in (1, 2))
-    assert code == FINE and "launch-1 (1 rows)" in printed and "launch-2 (1 rows)" in printed
+    assert code == FINE and "launch-1 (1 row)" in printed and "launch-2 (1 row)" in printed
     assert said[0].startswith(f"{two}/run.json was written by a newer collbench (schema 2, this one knows 1)")
     assert said[0].endswith("collbench 2.4.0 or newer reads all of it")
     assert said[1].startswith(f"{two} is not combined with {one}, though of the same allocation: software ")
@@ -163,7 +163,7 @@ def test_pairs_that_do_not_fit_their_run_json_leave_the_others(tmp_path: Path) -
         USAGE,
         [f"{bad} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered"],
     )
-    assert printed.startswith("good (1 rows)\n")
+    assert printed.startswith("good (1 row)\n")
 
 
 def _none(data: bytes) -> bytes:
@@ -181,7 +181,7 @@ def _no_number(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "code", "sentence", "words"),
     [
-        (_none, USAGE, "holds no results: nothing was measured, or its pairs.jsonl was lost", "0 of 56 directed pairs"),
+        (_none, USAGE, "has no results: nothing was measured, or its pairs.jsonl was lost", "0 of 56 directed pairs"),
         (_half, FINE, "ends in the middle of line 5: the run was stopped there", "32 of 56 directed pairs"),
         (_no_number, FINE, "holds what no measurement gives (", "all 56 directed pairs"),
     ],

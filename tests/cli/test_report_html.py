@@ -45,8 +45,8 @@ def test_a_variable_stands_for_the_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--html -", "--html does not go to stdout: name a FILE"),
-        ("--csv --markdown", "--csv and --markdown would both go to stdout: name a FILE for one of them"),
+        ("--html -", "--html cannot write to stdout: give it a FILE"),
+        ("--csv --markdown", "--csv and --markdown cannot both write to stdout: give one of them a FILE"),
         ("--html", "argument --html: expected one argument (see `collbench report --help`)"),
     ],
 )
@@ -66,7 +66,7 @@ def test_rows_and_a_matrix_of_pairs_are_one_page_but_two_csv_files(tmp_path: Pat
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)" in page
     assert "cb1h2 sends and receives at 50 % of what the others do" in page
-    with pytest.raises(UsageError, match="host-0 holds a matrix of pairs and run rows: write them to two CSV files"):
+    with pytest.raises(UsageError, match="host-0 has a matrix of pairs, but run has rows: write them to two CSV files"):
         report_run(both, tmp_path / "both.csv", "table", io.StringIO())
 
 
@@ -77,6 +77,6 @@ def test_an_imported_run_says_so_before_its_rows(tmp_path: Path) -> None:
     report_run([folder], None, "table", out, err=err)
     assert err.getvalue().splitlines() == [
         "imported from osu 7.4: 1 row of osu_allreduce (a.log); a time is the mean",
-        "not in it: no interval",
+        "missing in the output: no interval",
     ]
     assert "imported: " in out.getvalue()

@@ -12,7 +12,7 @@ from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.report.cells import FLAGS
+from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from tests.cli.command import one_sentence, run_here
@@ -53,7 +53,7 @@ def test_rows_that_were_slowed_say_so(measured):
     assert (large.backend, large.api, large.wrong, large.checked) == ("simulated", "simulated", 0, 1)
     assert large.time_s.p50 / plain[SIZES[1]].time_s.p50 == pytest.approx(1.10, abs=0.03)  # noise of another order
     assert small.time_s.p50 / plain[SIZES[0]].time_s.p50 == pytest.approx(1.0, abs=0.03)
-    assert "made slower on purpose by --slowed" in FLAGS["slowed"]
+    assert "--slowed" in FLAGS["slowed"].text
 
 
 def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):

@@ -10,6 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.channels import channels_text, interval, name, rate, table_lines
+from collbench.results.flags import explain
 from collbench.results.steps import Channel
 
 NIC = Channel("tcp_1", "node1", "node2", 1.1e9, 1.09e9, 1.12e9, 1.177e9, "NIC eth0 10 Gb/s, TCP (sysfs)")
@@ -28,11 +29,11 @@ def printed(*channels: Channel, format: str = "table") -> str:
 def test_a_page_of_one_host() -> None:
     assert printed(MEMORY, GPU, NONE).splitlines() == [
         "channel            from   to                    GB/s  95 % interval  limited by",
-        "host memory, copy  numa1  numa1                 88.0              –  memory copy by 32 CPUs · no_interval",
+        "host memory, copy  numa1  numa1                 88.0              –  memory copy by 32 CPUs · no interval",
         "host to GPU        numa0  gpu3   25.2 of 31.5 (80 %)      25.1–25.4  PCIe Gen4 x16 (sysfs)",
         "GPU to GPU         node1  node1  n/a (CUDA shows one GPU here)",
         "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median",
-        "no_interval: fewer than 6 samples within the time given: the median has no interval; raise --max-time",
+        *explain(["no_interval"]),
     ]
 
 

@@ -9,9 +9,6 @@ import pytest
 
 from collbench.machine.peak.ceiling import Ceiling, given, nothing
 from collbench.report.cells import (
-    DOUBTFUL,
-    FLAGS,
-    explain,
     headline,
     interval,
     limited_by,
@@ -27,7 +24,8 @@ from collbench.report.cells import (
     value_of,
     wrong,
 )
-from collbench.report.frame import PlanSummary, group_rates, groups_in_words, of_each_group
+from collbench.report.frame import PlanSummary, format_groups, group_rates, of_each_group
+from collbench.results.flags import DOUBTFUL, FLAGS, explain, flag_name
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
@@ -100,7 +98,7 @@ def test_the_percentages_of_a_curve_never_change_their_base() -> None:
 def test_wrong_elements_cannot_be_overlooked() -> None:
     assert [wrong(make_row(wrong=count)) for count in (None, 0, 12)] == ["–", "0", "WRONG 12"]
     row = make_row(flags=("few_samples",), wrong_detail="first at 3: wanted 6, got 2")
-    assert remarks(row) == "few_samples, first at 3: wanted 6, got 2"
+    assert remarks(row) == "few samples, first at 3: wanted 6, got 2"
 
 
 def test_intervals_are_in_microseconds() -> None:
@@ -119,7 +117,7 @@ def test_a_time_that_nothing_takes_is_text_all_the_same() -> None:
 def test_two_values_are_never_shown_as_one() -> None:
     row = make_row(8, modes=MODES, flags=("two_modes",))
     assert times(row) == "2.300 82 % / 10.70 18 %"
-    assert headline(row) == "allreduce  8 B  nccl  2.300 µs 82 % / 10.70 µs 18 %  doubtful: two_modes"
+    assert headline(row) == "allreduce  8 B  nccl  2.300 µs 82 % / 10.70 µs 18 %  doubtful: bimodal"
     assert times(make_row(time_s=make_times(2.3e-6))) == "2.300"
 
 
@@ -133,7 +131,7 @@ def test_modes_that_are_not_two_pairs_of_numbers_are_none(modes: list[Any]) -> N
 def test_a_doubtful_interval_does_not_look_like_a_good_one(flag: str) -> None:
     row = make_row(time_s=make_times(1e-3), flags=("simulated", flag))
     assert interval(row) == "? 990.0–1010"
-    assert headline(row).endswith(f"(ring)  doubtful: {flag}")
+    assert headline(row).endswith(f"(ring)  doubtful: {flag_name(flag)}")
     assert flag in FLAGS
 
 
@@ -151,8 +149,8 @@ def test_an_interval_over_launches_has_its_own_evidence() -> None:
 
 def test_every_flag_is_explained_once_and_unknown_ones_are_not_invented() -> None:
     assert explain(["simulated", "martian", "oversubscribed", "simulated"]) == [
-        f"oversubscribed: {FLAGS['oversubscribed']}",
-        f"simulated: {FLAGS['simulated']}",
+        f"oversubscribed: {FLAGS['oversubscribed'].render()}",
+        f"simulated: {FLAGS['simulated'].render()}",
     ]
     assert all(flag.islower() and flag.isidentifier() for flag in FLAGS)
 
@@ -199,7 +197,7 @@ def test_groups_have_columns_for_each_and_for_all() -> None:
     row = make_row(group="MOD 2", groups=GROUPS)
     texts = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row]))}
     assert (texts["each group GB/s"], texts["all groups GB/s"]) == ("9.41–9.45", "18.9")
-    assert groups_in_words(row) == "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in all"
+    assert format_groups(row) == "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"
     assert "each group GB/s" not in titles(make_row(), make_row(group="0-1"))
 
 
@@ -207,7 +205,7 @@ def test_groups_without_rates_have_dashes() -> None:
     row = make_row(group="MOD 2", groups={"count": 2, "ranks": 4, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": None})
     texts = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row]))}
     assert (texts["each group GB/s"], texts["all groups GB/s"]) == ("–", "–")
-    assert groups_in_words(row) == "2 groups of 4 ranks"
+    assert format_groups(row) == "2 groups of 4 ranks"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +213,7 @@ def test_groups_without_rates_have_dashes() -> None:
 )
 def test_groups_that_a_stored_row_has_no_numbers_of_are_none(groups: dict[str, Any]) -> None:
     row = make_row(groups=groups)
-    assert (group_rates(row), of_each_group(row), groups_in_words(row)) == (([], None), "", "")
+    assert (group_rates(row), of_each_group(row), format_groups(row)) == (([], None), "", "")
 
 
 def test_traffic_streams_and_groups_are_told_where_they_differ_else_above_the_table() -> None:

@@ -109,14 +109,14 @@ def test_a_report_says_what_could_not_be_read(tmp_path: Path) -> None:
         file.write('{"operation": "all')
     out, err = report(path)
     assert err == f"{path}/cells.jsonl ends in the middle of line 2: the run was stopped there\n"
-    assert out.splitlines()[0] == "run (1 rows)"
+    assert out.splitlines()[0] == "run (1 row)"
 
 
 def test_csv_to_a_file_to_stdout_and_of_several_runs(tmp_path: Path) -> None:
     one, two = store(tmp_path / "one", [make_row(64), make_row(8)]), store(tmp_path / "two", [make_row(16)])
     out, _ = report(one, two, file=tmp_path / "all.csv")
     assert "one (2 rows)" in out
-    assert "\ntwo (1 rows)" in out
+    assert "\ntwo (1 row)" in out
     text = (tmp_path / "all.csv").read_bytes().decode()
     assert [(row["run"], row["size_bytes"]) for row in records(text)] == [("one", "8"), ("one", "64"), ("two", "16")]
     assert report(one, two, file=Path("-")) == (text, "")
@@ -135,7 +135,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     path = store(tmp_path / "run", [make_row()])
     with pytest.raises(UsageError, match="is not a run folder"):
         report(tmp_path)
-    with pytest.raises(UsageError, match="--format 'xml' is unknown"):
+    with pytest.raises(UsageError, match="unknown --format 'xml'"):
         report(path, format="xml")
     with pytest.raises(UsageError, match=r"--csv \S+ cannot be written \(Is a directory\): choose another file"):
         report(path, file=tmp_path)
@@ -146,6 +146,6 @@ def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
     info = json.loads((path / "run.json").read_text())
     del info["finished_utc"]
     (path / "run.json").write_text(json.dumps(info))
-    assert report(path)[0].startswith("run (1 rows, not finished)\n")
+    assert report(path)[0].startswith("run (1 row, not finished)\n")
     (path / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T12:00:00.000Z", "exit_code": 130}))
-    assert report(path)[0].startswith("run (1 rows, not finished)\n"), "Ctrl-C"
+    assert report(path)[0].startswith("run (1 row, not finished)\n"), "Ctrl-C"

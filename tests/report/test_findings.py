@@ -71,7 +71,7 @@ def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "run", 2)], [])
     assert found[:3] == ["", "ranks that end last", "rank  host    ends last in"]
     assert [line.split()[:2] for line in found[3:5]] in ([["0", "node00"], ["1", "node01"]], [["1", "node01"], ["0", "node00"]])
-    assert found[5] == "12 cells, each counts alike; 50 % each if the ranks were alike"
+    assert found[5] == "12 cases with equal weight; an equal share is 50 %"
     assert len(found) == 8
 
 
@@ -94,7 +94,7 @@ def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> No
 def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "run", 32, cells=4)], [])
     assert sum("█" in line for line in found) == 8
-    assert "and 24 more ranks; 4 cells, each counts alike; 3.1 % each if the ranks were alike" in found
+    assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
 
 def test_exit_skew_is_told_without_arrays_too() -> None:
@@ -102,8 +102,7 @@ def test_exit_skew_is_told_without_arrays_too() -> None:
     assert texts([Run(Path("run"), rows=[row])], []) == [
         "",
         "ranks that end last",
-        "nccl: the ranks left the synchronisation 0.0400 µs apart (95th percentile 0.3000 µs), at most 4.0 % of the time shown "
-        "(allreduce 64 B)",
+        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
     ]
 
 

@@ -47,7 +47,7 @@ def test_the_imported_run_is_what_the_command_makes_of_the_committed_logs(tmp_pa
     assert run_command(words) == 0
     assert (again / "cells.jsonl").read_bytes() == (committed / "cells.jsonl").read_bytes()
     one, other = (json.loads((folder / "run.json").read_text())["imported"] for folder in (again, committed))
-    assert one == other
+    assert {name: one[name] for name in ("files", "tables")} == {name: other[name] for name in ("files", "tables")}
     assert "366 rows" in capsys.readouterr().out
 
 

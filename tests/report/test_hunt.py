@@ -98,7 +98,7 @@ def test_above_a_ceiling_no_percentage_is_given() -> None:
 
 def test_rows_and_hunts_are_not_written_to_one_csv_file(run: Path, tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "other", "pairs", {"pairs": {"places": ["a", "b"], "size_bytes": 1, "latency_size_bytes": 1}}).finish()
-    said = f"^{tmp_path}/other holds a matrix of pairs and {run} a hunt: write them to two CSV files$"
+    said = f"^{tmp_path}/other has a matrix of pairs, but {run} has a hunt: write them to two CSV files$"
     with pytest.raises(UsageError, match=said):
         reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
 
@@ -179,8 +179,8 @@ def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
 
 def test_a_page_and_metrics_say_that_a_hunt_is_not_on_them(run: Path, tmp_path: Path) -> None:
     err = reported(run, markdown=tmp_path / "page.md")[2]
-    assert err == f"{run} holds a hunt, which is shown by `collbench report {run}` alone\n"
-    assert "holds a hunt" in (tmp_path / "page.md").read_text()
+    assert err == f"{run} has a hunt, which is not written to files: use `collbench report {run}`\n"
+    assert "has a hunt" in (tmp_path / "page.md").read_text()
 
 
 def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from_disk(tmp_path: Path) -> None:

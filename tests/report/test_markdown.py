@@ -68,7 +68,7 @@ def test_several_runs_are_compared_and_their_differences_told(tmp_path: Path) ->
 
 def test_runs_without_a_common_cell_say_so(tmp_path: Path) -> None:
     text = written(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, ranks=8)]))
-    assert "- no cell in common: ranks 4 → 8" in text.splitlines()
+    assert "- no case in common: ranks 4 → 8" in text.splitlines()
 
 
 def test_a_long_table_is_cut_and_that_is_said(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_long_table_is_cut_and_that_is_said(tmp_path: Path) -> None:
 def test_of_several_runs_each_table_gets_its_share_of_a_comment(tmp_path: Path) -> None:
     sides = [store(tmp_path / name, [make_row(8 * number) for number in range(1, 300)]) for name in ("before", "after")]
     text = written(*sides)
-    assert "The worst 66 of 299 cells; `collbench compare … --format csv` has all." in text.splitlines()
+    assert "The worst 66 of 299 cases; `collbench compare … --format csv` has all." in text.splitlines()
     assert text.count("The first 66 of 299 rows") == 2
     assert len(text) < 65_536
 
 
 def test_nothing_to_complain_of_is_said(tmp_path: Path) -> None:
-    assert "- Nothing stands out: no finding, no flag on any row, nothing missing." in written(store(tmp_path / "run", [make_row()]))
+    assert "- No findings, no flags, nothing missing." in written(store(tmp_path / "run", [make_row()]))
 
 
 @pytest.mark.parametrize("place", ["backend", "flags", "na"])

@@ -47,11 +47,11 @@ def test_what_cannot_be_written_is_said_and_leaves_nothing(tmp_path: Path) -> No
 def test_stdout_belongs_to_one() -> None:
     Outputs(csv=STDOUT, markdown=Path("a")).check()
     Outputs(csv=Path("a"), markdown=STDOUT, html=Path("b")).check()
-    with pytest.raises(UsageError, match="--csv and --markdown would both go to stdout: name a FILE for one of them"):
+    with pytest.raises(UsageError, match="--csv and --markdown cannot both write to stdout: give one of them a FILE"):
         Outputs(csv=STDOUT, markdown=STDOUT).check()
-    with pytest.raises(UsageError, match="--html does not go to stdout: name a FILE"):
+    with pytest.raises(UsageError, match="--html cannot write to stdout: give it a FILE"):
         Outputs(html=STDOUT).check()
-    with pytest.raises(UsageError, match="--openmetrics does not go to stdout"):
+    with pytest.raises(UsageError, match="--openmetrics cannot write to stdout"):
         Outputs(openmetrics=STDOUT).check()
 
 

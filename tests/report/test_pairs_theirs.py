@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from collbench.report.pairs import their_lines, write_pairs
+from collbench.results.flags import flag_names
 from collbench.results.folder import TOOLS, RunFolder
 from collbench.results.reader import read_run
 from collbench.results.rounds import PairMatrix, PairRound, read_pairs
@@ -46,11 +47,11 @@ def test_theirs_stand_beside_ours() -> None:
         "other tools beside ours (ours over socket)",
         "from  to  tool          of               theirs      ours",
         "n1    n2  iperf3        1 MiB bandwidth  0.119 GB/s  0.120 GB/s",
-        "n2    n1  ucx_perftest  1 MiB bandwidth  7.07 GB/s   0.100 GB/s  other_path",
+        "n2    n1  ucx_perftest  1 MiB bandwidth  7.07 GB/s   0.100 GB/s  other path",
         "n1    n2  fi_pingpong   8 B latency      23.60 µs    36.00 µs",
     ]
     assert "iperf3 3.12: mean over 1.00 s of it" in lines
-    assert [line.split(":")[0] for line in lines[-3:]] == ["their_tool", "other_path", "unverified"]
+    assert [line.split(":")[0] for line in lines[-3:]] == flag_names(["their_tool", "other_path", "unverified"])
 
 
 def test_a_reason_and_what_has_no_figure_of_ours() -> None:

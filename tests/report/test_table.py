@@ -135,7 +135,7 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
     reporter.start(PlanSummary.of([make_row()], launches=3))
     reporter.row(make_row())
     reporter.end()
-    assert out.getvalue().splitlines()[-1] == "intervals: over the medians of 3 launches"
+    assert out.getvalue().splitlines()[-1] == "intervals: 95 % confidence intervals over the medians of 3 launches"
     assert "within one launch" in printed([make_row()])[0]
 
 
@@ -288,7 +288,7 @@ def test_a_narrow_terminal_leaves_out_what_it_must_and_says_so() -> None:
     assert len(rows) == 28
     assert rows[0] == "    8 B       2399        42.0      0  42.0 of 50.0 GB/s (84 %)"
     assert "4 ranks · 1 node · operation allreduce · backend nccl · dtype float32 · redop sum" in shown[0]
-    assert "not shown on a terminal this narrow: 95 % interval, algbw GB/s, limited by" in shown
+    assert "hidden, because the terminal is too narrow: 95 % interval, algbw GB/s, limited by" in shown
 
 
 def test_what_tells_rows_apart_is_never_left_out() -> None:

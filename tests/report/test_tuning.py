@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from collbench.report.cells import TITLE, headline, sentences
+from collbench.report.cells import CHOICE_TITLE, choice_sentences, headline
 from collbench.report.frame import PlanSummary
 from collbench.report.headlines import lines as findings
 from collbench.report.progress import make_reporter
@@ -29,8 +29,8 @@ SWEEP = [
     *(row(size, p50, "tree", "ll128") for size, p50 in ((8, 20.1e-6), (4 * K, 24e-6), (4 * M, 132e-6))),
     *(not_measured("no NVLS here", size_bytes=size, registration="none", algorithm="nvls", protocol="ll") for size in (8, 4 * K, 4 * M)),
 ]
-LOSES = "allreduce nccl: automatic choice loses 12 % (11 to 13) at 4 MiB: tree/ll128 is faster"
-OTHERS = "allreduce nccl: at 2 other sizes the automatic choice is the best, or as good within 1.4 %"
+LOSES = "allreduce nccl: the automatic choice loses 12 % (11 to 13) at 4 MiB: tree/ll128 is faster"
+OTHERS = "allreduce nccl: at 2 other sizes the automatic choice is the best, or within 1.4 % of the best"
 
 
 def printed(rows: list[Row], format: str = "table") -> str:
@@ -66,46 +66,46 @@ def test_a_registration_that_all_rows_share_is_told_above_them() -> None:
 
 
 def test_where_the_automatic_choice_loses() -> None:
-    assert sentences(SWEEP) == [LOSES, OTHERS]
+    assert choice_sentences(SWEEP) == [LOSES, OTHERS]
 
 
 def test_where_it_does_not() -> None:
-    assert sentences(SWEEP[:2] + SWEEP[3:5]) == ["allreduce nccl: the automatic choice is the best at all 2 sizes"]
-    assert sentences([SWEEP[0], SWEEP[3]]) == ["allreduce nccl: the automatic choice is the best at 1 size"]
+    assert choice_sentences(SWEEP[:2] + SWEEP[3:5]) == ["allreduce nccl: the automatic choice is the best at all 2 sizes"]
+    assert choice_sentences([SWEEP[0], SWEEP[3]]) == ["allreduce nccl: the automatic choice is the best at 1 size"]
 
 
 def test_sizes_that_cannot_be_judged_are_named() -> None:
     refused = [each for each in SWEEP if each.algorithm == "nvls"]
-    assert sentences([*SWEEP[:3], *refused]) == [
-        "allreduce nccl: 3 sizes cannot be judged (8 B, 4 KiB, 4 MiB): no sound times with intervals to compare"
+    assert choice_sentences([*SWEEP[:3], *refused]) == [
+        "allreduce nccl: inconclusive at 3 sizes (8 B, 4 KiB, 4 MiB): no reliable times with intervals to compare"
     ]
-    assert sentences([*SWEEP[:2], SWEEP[3]]) == [
+    assert choice_sentences([*SWEEP[:2], SWEEP[3]]) == [
         "allreduce nccl: the automatic choice is the best at 1 size",
-        "allreduce nccl: 1 size cannot be judged (4 KiB): no sound times with intervals to compare",
+        "allreduce nccl: inconclusive at 1 size (4 KiB): no reliable times with intervals to compare",
     ]
 
 
 def test_series_are_told_apart_by_what_differs() -> None:
     both = [row(8, p50, algorithm, dtype=dtype) for dtype in ("float32", "int8") for algorithm, p50 in ((None, 10e-6), ("ring", 9e-6))]
-    assert [sentence.partition(":")[0] for sentence in sentences(both)] == ["allreduce nccl float32", "allreduce nccl int8"]
+    assert [sentence.partition(":")[0] for sentence in choice_sentences(both)] == ["allreduce nccl float32", "allreduce nccl int8"]
     both = [row(8, 1e-5, algorithm, registration=word) for word in ("none", "symmetric") for algorithm in (None, "ring")]
-    assert [sentence.partition(":")[0] for sentence in sentences(both)] == [
+    assert [sentence.partition(":")[0] for sentence in choice_sentences(both)] == [
         "allreduce nccl registration none", "allreduce nccl registration symmetric",
     ]  # fmt: skip
 
 
 def test_small_losses_keep_a_digit() -> None:
     both = [row(8, 10e-6), row(8, 9e-6, "ring")]
-    assert sentences(both)[0].endswith("automatic choice loses 10 % (8.7 to 11) at 8 B: ring is faster")
+    assert choice_sentences(both)[0].endswith("automatic choice loses 10 % (8.7 to 11) at 8 B: ring is faster")
 
 
 def test_nothing_is_said_where_nothing_was_forced() -> None:
-    assert sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
+    assert choice_sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
 
 
 def test_reports_of_stored_runs_have_it_as_a_section() -> None:
     found = [line.text for line in findings([Run(Path("run"), rows=SWEEP)], SWEEP)]
-    assert found[:4] == ["", TITLE, LOSES, OTHERS]
+    assert found[:4] == ["", CHOICE_TITLE, LOSES, OTHERS]
 
 
 def test_a_forced_choice_is_named_in_headlines_and_in_nccl_tests_text() -> None:

@@ -125,7 +125,7 @@ def test_without_a_percentage_the_reason_stands_there() -> None:
 def test_doubt_and_wrong_data_are_loud() -> None:
     row = replace(ROW, flags=("drift", "few_samples"), wrong=3, wrong_detail="rank 1, element 7: 4.0 instead of 3.0")
     said = text_of(row)
-    assert "? 890.0–930.0" in said and "drift, few_samples" in said and "\ndrift: the median moved" in said
+    assert "? 890.0–930.0" in said and "drift, few samples" in said and "\ndrift: the median moved" in said
     assert "wrong data: 3 elements are not what had to arrive (rank 1, element 7: 4.0 instead of 3.0)" in said
 
 
@@ -253,11 +253,11 @@ def test_several_runs_have_one_csv_header_whoever_is_empty(tmp_path: Path) -> No
 def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
     folder = stored(tmp_path / "run", ROW)
     (folder / "run.json").write_text(json.dumps({"schema": 1, "operation": "workload", "workload": []}))
-    with pytest.raises(UsageError, match=r"holds training traffic, but its run\.json does not say of what"):
+    with pytest.raises(UsageError, match=r"no valid 'workload'"):
         report_run([folder], None, "table", io.StringIO(), err=io.StringIO())
 
 
 def test_a_run_without_a_row(tmp_path: Path) -> None:
     err = io.StringIO()
     assert report_run([stored(tmp_path / "run")], None, "table", io.StringIO(), err=err) == 2
-    assert "holds no results: nothing was measured, or its workload.jsonl was lost" in err.getvalue()
+    assert "has no results: nothing was measured, or its workload.jsonl was lost" in err.getvalue()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
-from collbench.results.rounds import PAIRS, PairRound, matrix_of, read_pairs, round_from_json_pair_reader
+from collbench.results.rounds import PAIRS, PairRound, matrix_of, pair_round_from_json, read_pairs
 
 SIZE = 1000
 ABOUT = {"places": ["a", "b", "c", "d"], "size_bytes": SIZE, "latency_size_bytes": 8}
@@ -91,7 +91,7 @@ def test_any_other_value_is_refused_or_makes_a_matrix(name, value):
         json.dumps({**a_round().as_json(), name: value}).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "0")
     )
     try:
-        found = round_from_json_pair_reader(values, 4)
+        found = pair_round_from_json(values, 4)
     except ValueError as refusal:
         assert name in str(refusal) or name == "pairs"  # of fewer pairs, the other lists are too long
     else:

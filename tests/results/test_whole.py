@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.folder import Whole, write_all
+from collbench.results.folder import FinishedRun, write_all
 from collbench.results.importers.rows import Kind
 from collbench.results.reader import read_run
 from collbench.results.row import Row
@@ -18,7 +18,7 @@ def row() -> Row:
 
 
 def test_it_reads_back_as_a_run_that_came_to_its_end(tmp_path: Path) -> None:
-    write_all([Whole(tmp_path / "new" / "a", "allreduce", {"hosts": ["n1"]}, [row(), row()], {"machines": []})])
+    write_all([FinishedRun(tmp_path / "new" / "a", "allreduce", {"hosts": ["n1"]}, [row(), row()], {"machines": []})])
     run = read_run(tmp_path / "new" / "a")
     assert (run.rows, run.warnings, run.finished, run.info["rows"], run.info["exit_code"]) == ([row(), row()], [], True, 2, 0)
     assert (run.info["id"], run.info["operation"], run.info["hosts"]) == ("a", "allreduce", ["n1"])
@@ -30,7 +30,7 @@ def test_one_that_cannot_be_written_takes_the_others_with_it_and_leaves_what_was
     (tmp_path / "out" / "b" / "cells.jsonl").write_text("x")
     (tmp_path / "out" / "mine").write_text("kept")
     with pytest.raises(UsageError, match=r"b already holds a run \(cells\.jsonl\): choose a new folder"):
-        write_all([Whole(tmp_path / "out" / name, "allreduce", {}, [row()]) for name in ("a", "b", "c")])
+        write_all([FinishedRun(tmp_path / "out" / name, "allreduce", {}, [row()]) for name in ("a", "b", "c")])
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["b", "cells.jsonl", "mine"]
 
 
@@ -39,5 +39,5 @@ def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"^run folder .*file/a cannot be written \(Not a directory\): choose another folder with --out DIR$"
     ):
-        write_all([Whole(tmp_path / "file" / "a", "allreduce", {}, [])])
+        write_all([FinishedRun(tmp_path / "file" / "a", "allreduce", {}, [])])
     assert (tmp_path / "file").read_text() == "kept"

@@ -21,10 +21,10 @@ from collbench.report.html.chart import (
     PAPER,
     SOFT,
     Chart,
+    LineLabel,
     Section,
     Spot,
     Table,
-    Wish,
     cut,
     log_axis,
     panel,
@@ -33,7 +33,7 @@ from collbench.report.html.chart import (
     spots,
     svg_of,
     ticks_within,
-    write_words,
+    write_labels,
 )
 from collbench.report.html.material import Material
 from collbench.report.html.sweep import (
@@ -44,13 +44,13 @@ from collbench.report.html.sweep import (
     chart_panel,
     curve_spots,
     curves_of,
+    describe_times,
     draw_curves,
     remark,
     sheets,
     size_table,
     span,
     state_of,
-    time_words,
 )
 from collbench.report.outcome_text import describe, describe_comparison
 from collbench.results.row import Row
@@ -203,7 +203,7 @@ def _chart_ratios(sheet: Sheet, order: Sequence[str]) -> Chart | None:
     figure, axes = chart_panel(curves)
     _scale(axes, shown.sizes, reach, name)
     draw_curves(axes, curves)
-    write_words(axes, [Wish(f"as fast as {name}", INK, [(x, 1.0) for x in axes.get_xlim()])], [each.known for each in curves])
+    write_labels(axes, [LineLabel(f"as fast as {name}", INK, [(x, 1.0) for x in axes.get_xlim()])], [each.known for each in curves])
     table = size_table(shown, shown.series, lambda _, row: _words_ratios(pairs[id(row)]))
     made = _made(sheet, name)
     return Chart(key, title, _says_ratios(curves, pairs, name), made, svg_of(figure, key, title), table, curve_spots(axes, curves))
@@ -293,7 +293,8 @@ def _count(curve: Curve, pairs: Sequence[Pair]) -> str:
 
 def _made(sheet: Sheet, base: str) -> str:
     return (
-        f"The time divided by that of {base} for the same cell; a time is {time_words(sheet)}. Slower and faster: the whole interval of "
+        f"The time divided by that of {base} for the same cell; a time is {describe_times(sheet)}. "
+        "Slower and faster: the whole interval of "
         "the ratio is on one side of 1. "
         f"{base} is the reference because it is the fastest in most cells of this report. The axis is logarithmic: half and twice are "
         "equally far from 1."

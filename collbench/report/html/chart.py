@@ -1,6 +1,6 @@
-"""What the page is made of: sections of charts, each with the table of what it shows and how its numbers were made.
+"""Sections, tables and charts of a page, and drawings by matplotlib as SVG.
 
-All text here is plain: the template escapes it. `Chart.drawing` alone is markup, and made by this package.
+All texts are plain: the template escapes them. Only `Chart.drawing` is markup, and made by this package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; `right` are the columns of figures, by number. `marks` has a style by row number: "na", "doubtful", "wrong"."""
+    """A table of texts. `right` has the numbers of right-aligned columns, `marks` a style by row number: "na", "doubtful", "wrong"."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Spot:
-    """A point of a drawing and what it stands for, exactly: shown under the pointer, and by the arrow keys."""
+    """A point of a drawing, in units of its viewBox, and the exact values there: shown under the pointer, and by the arrow keys."""
 
     x: float
     y: float
@@ -51,14 +51,14 @@ class Spot:
 class Chart:
     """One chart.
 
-    key      names it within the page: letters, digits and hyphens
+    key      its identifier in the page: letters, digits and hyphens
     title    what is drawn: "allreduce: bus bandwidth"
-    says     what one should see, in a sentence; a screen reader says it instead of the drawing
-    made     how its numbers were made, one paragraph
-    drawing  SVG (see `drawing.draw.svg_of`); behind it may stand what the script of its kind shows, too (matrix.js)
-    table    the same in figures
-    spots    in the drawing's own units (its viewBox)
-    data     what the page's script needs beyond spots, JSON-ready (the values behind a large matrix); else None
+    says     what the drawing shows, in a sentence; screen readers read it instead of the drawing
+    made     how the numbers were measured or computed, one paragraph
+    drawing  SVG (see `svg_of`), possibly followed by elements for the script of its kind (matrix.js)
+    table    the values
+    spots    points with tooltips
+    data     what the page's script needs beyond tooltips, JSON-ready (the values of a large matrix); else None
     wide     whether it needs the whole width of the page
     """
 
@@ -83,10 +83,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: texts, then tables with their captions, then charts, then lists of links. `key` is its anchor.
-
-    links  a caption and the links below it: the raw files of a run
-    """
+    """A section of the page: texts, tables with captions, charts, lists of links with captions. `key` is its anchor."""
 
     key: str
     title: str
@@ -96,7 +93,7 @@ class Section:
     links: Sequence[tuple[str, Sequence[Link]]] = ()
 
 
-# The colours of drawings: placeholders, which become variables of the page's style.
+# The colours of drawings: placeholders, which become CSS variables of the page.
 
 INK, SOFT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
 LIMIT, BOUND, BAD = "#050505", "#060606", "#070707"  # the ring reference, the hard limit, what is wrong
@@ -105,15 +102,15 @@ NAMES = {INK: "ink", SOFT: "soft", GRID: "grid", PAPER: "paper", LIMIT: "limit",
          **{color: f"series-{number}" for number, color in enumerate(INKS_SERIES)}}  # fmt: skip
 
 
-# Texts and grid lines that a drawing gets as SVG, past matplotlib: its layout of one text takes as long as a line of a series.
+# Texts and grid lines that are added to a drawing as SVG: in matplotlib the layout of one text takes as long as a line of a series.
 
-SIZE = 11  # pixels of a letter's height, unless told
+SIZE = 11  # default font size in pixels
 _below: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()
 _above: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()
 
 
 def write(figure: Figure, at: tuple[float, float], text: str, *, color: str = SOFT, size: float = SIZE, anchor: str = "start") -> None:
-    """Text over the drawing; `at` is the start, middle or end of its base line in pixels from the figure's lower left."""
+    """Write a text over the drawing; `at` is the start, middle or end of its base line in pixels from the lower left of the figure."""
     x, y = at
     place = f'x="{_tenths(x)}" y="{_tenths(_height(figure) - y)}"'
     element = f"<text{text_attributes(color, size, anchor)} {place}>{escape(printable(text))}</text>"
@@ -121,7 +118,7 @@ def write(figure: Figure, at: tuple[float, float], text: str, *, color: str = SO
 
 
 def rule(figure: Figure, lines: Iterable[tuple[float, float, float, float]]) -> None:
-    """Lines of the grid under the drawing, from x, y to x, y in pixels from the figure's lower left."""
+    """Draw grid lines under the drawing, each from x, y to x, y in pixels from the lower left of the figure."""
     top = _height(figure)
     drawn = "".join(f"M{_tenths(a)} {_tenths(top - b)}L{_tenths(c)} {_tenths(top - d)}" for a, b, c, d in lines)
     if drawn:
@@ -129,7 +126,7 @@ def rule(figure: Figure, lines: Iterable[tuple[float, float, float, float]]) -> 
 
 
 def text_attributes(color: str, size: float, anchor: str) -> str:
-    """What differs from the drawing's usual text. Words in a colour of their own have a halo, so that lines do not hide them."""
+    """Return the attributes that differ from the default text. Coloured text has a halo, so that lines do not hide it."""
     attributes = {
         "font-size": "" if size == SIZE else f"{size:g}",
         "text-anchor": "" if anchor == "start" else anchor,
@@ -141,7 +138,7 @@ def text_attributes(color: str, size: float, anchor: str) -> str:
 
 
 def overlaid(figure: Figure, svg: str) -> str:
-    """The drawing with what was written over it and ruled under it."""
+    """Return the drawing with the texts written over it and the grid lines under it."""
     first, last = svg.index(">", svg.index("<svg")) + 1, svg.rindex("</svg>")
     below, above = ("".join(parts.get(figure, ())) for parts in (_below, _above))
     return f"{svg[:first]}{below}{svg[first:last]}{above}{svg[last:]}"
@@ -157,15 +154,15 @@ def _tenths(value: float) -> str:
 
 # Grid, tick labels and titles of axes, as one path and a few texts.
 #
-# matplotlib's own axes are 70 % of a drawing's time and a third of its bytes: five artists for each tick. Its locators and formatters
-# are still asked; where somebody asked for more (turned labels, a second side), its own axes are left as they are.
+# The axes of matplotlib take 70 % of a drawing's time and a third of its bytes: five artists per tick. Its locators and formatters are
+# still used. Axes with special settings (rotated labels, a second side) stay as they are.
 
 _PLAIN = {"bottom": True, "top": False, "left": True, "right": False, "gridOn": None, "length": 0, "labelsize": None, "size": 0,
           "labelbottom": True, "labeltop": False, "labelleft": True, "labelright": False}  # fmt: skip
 
 
 def draw_frame(axes: Axes) -> None:
-    """Takes the axes' ticks, labels and titles out of matplotlib's hands, each of its two sides where it is a plain one."""
+    """Replace ticks, labels and titles of the axes by SVG, on each side with default settings."""
     if not axes.axison:
         return
     for axis, across, title in ((axes.xaxis, False, axes.get_xlabel()), (axes.yaxis, True, axes.get_ylabel())):
@@ -174,13 +171,13 @@ def draw_frame(axes: Axes) -> None:
 
 
 def _is_plain(axis: Axis) -> bool:
-    """Whether nothing about its ticks was asked for that a frame does not know."""
-    asked = axis.get_tick_params()
-    return all(name in _PLAIN and (_PLAIN[name] is None or _PLAIN[name] == value) for name, value in asked.items())
+    """Return whether its tick settings are among those that `_side` can draw."""
+    settings = axis.get_tick_params()
+    return all(name in _PLAIN and (_PLAIN[name] is None or _PLAIN[name] == value) for name, value in settings.items())
 
 
 def _side(axes: Axes, axis: Axis, across: bool, title: str) -> None:
-    """One side: its lines, labels and title, at pixels of the figure."""
+    """Draw one side: grid lines, labels and title, in pixels of the figure."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     ticks, box = _ticks(axis), axes.bbox
@@ -193,31 +190,31 @@ def _side(axes: Axes, axis: Axis, across: bool, title: str) -> None:
         at = (box.x0 - 7, float(y) - 0.35 * size) if across else (float(x), box.y0 - 7 - 0.75 * size)
         write(figure, at, text, size=size, anchor="end" if across else "middle")
     rule(figure, [(box.x0, y, box.x1, y) if across else (x, box.y0, x, box.y1) for x, y in places[: len(ticks)].tolist()])
-    if title:  # of y above the axes, where it can be read without turning one's head
+    if title:  # that of y is horizontal, above the axes
         at, anchor = ((max(4.0, box.x0 - 50), box.y1 + 10), "start") if across else (((box.x0 + box.x1) / 2, box.y0 - 30), "middle")
         write(figure, at, title, anchor=anchor)
 
 
 def _ticks(axis: Axis) -> list[tuple[float, str]]:
-    """The ticks within the view with their labels."""
+    """Return the ticks within the view with their labels."""
     from matplotlib.ticker import LogFormatter, ScalarFormatter
 
     low, high = sorted(axis.get_view_interval())
     spare = 1e-9 * (high - low)
     places = [float(tick) for tick in axis.get_majorticklocs() if isfinite(tick)]
     form: Any = axis.get_major_formatter()
-    own = not isinstance(form, ScalarFormatter | LogFormatter)  # those two may write an exponent apart, or mathematics
+    own = not isinstance(form, ScalarFormatter | LogFormatter)  # these may write a separate exponent, or mathematics
     texts = form.format_ticks(places) if own else [f"{tick:.6g}" for tick in places]
     return [(tick, text) for tick, text in zip(places, texts, strict=True) if low - spare <= tick <= high + spare]
 
 
-# A figure of matplotlib as an SVG element for the page: small, in the page's colours, with identifiers of its own.
+# A figure of matplotlib as an SVG element: small, in the colours of the page, with unique identifiers.
 
-_WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}  # the same figure is the same text
+_WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}  # so that the same figure gives the same text
 
 
 def svg_of(figure: Figure, key: str, title: str) -> str:
-    """The figure as an SVG element. `key` makes its identifiers unique in the page, `title` is its accessible name."""
+    """Return the figure as an SVG element. `key` makes its identifiers unique in the page, `title` is its accessible name."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -226,7 +223,7 @@ def svg_of(figure: Figure, key: str, title: str) -> str:
         draw_frame(axes)
     written = io.StringIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # text stays text: the browser's fonts have what matplotlib's lacks
+        warnings.filterwarnings("ignore", "Glyph")  # text stays text, in the fonts of the browser
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(written, metadata=_WITHOUT_DATE)
     return _in_page_colours(overlaid(figure, _compact(written.getvalue(), key, title)))
@@ -237,7 +234,7 @@ def _in_page_colours(text: str) -> str:
 
 
 def _compact(svg: str, key: str, title: str) -> str:
-    """Without the head, the style that would hold for the whole page, identifiers nobody uses, and what repeats itself."""
+    """Return the SVG without its head, its style (which would apply to the whole page), unused identifiers and repetitions."""
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(title), text, count=1)
     for pattern, instead in _SHORTER:
@@ -254,12 +251,12 @@ def _opening(title: str) -> Callable[[re.Match[str]], str]:
 
 
 def _marks(text: str, key: str) -> str:
-    """Equal marks, one element each, become the corners of one path that carries the mark: a third of the bytes."""
+    """Return the SVG with equal markers as one path with `marker` attributes, instead of an element each: a third of the bytes."""
     shapes = dict(re.findall(r'<path id="([^"]*)" d="([^"]*)"/>', text))
     names: dict[tuple[str, str], str] = {}
 
     def path(found: re.Match[str]) -> str:
-        """Marks that are alike and follow each other, as one path; with the first of their kind comes what they look like."""
+        """Return consecutive equal markers as one path; the first of a kind includes its definition."""
         clip, uses, shape, style = found.groups()
         known = (shape, style) in names
         name = names.setdefault((shape, style), f"{key}-m{len(names)}")
@@ -276,20 +273,20 @@ def _marks(text: str, key: str) -> str:
 
 
 def _text_style(found: re.Match[str]) -> str:
-    """Style as attributes, as far as it is not the drawing's."""
+    """Return the style as attributes, without the defaults of the drawing."""
     size, anchor, fill = (re.search(pattern, found[2]) for pattern in (r"([\d.]+)px", r"text-anchor: (\w+)", r"fill: (#[0-9a-f]{6})"))
     color = fill[1] if fill else INK
     return found[1] + text_attributes(color, float(size[1]) if size else SIZE, anchor[1] if anchor else "start")
 
 
 def _short_path(found: re.Match[str]) -> str:
-    """Path data: points one after another are lines, and tenths of a pixel are enough."""
+    """Return shorter path data: tenths of a pixel, no unneeded blanks."""
     text = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), found[0])
     return re.sub(r" ?([MLzQC]) ?", r"\1", text).replace('d=" ', 'd="').replace(' "', '"')
 
 
 def _short_numbers(found: re.Match[str]) -> str:
-    """Tenths of a pixel, in attributes alone: what stands in a text is a figure."""
+    """Return coordinates in tenths of a pixel; numbers in texts stay."""
     return re.sub(r'(?<=[ ("-])\d+\.\d\d+', lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), found[0])
 
 
@@ -318,7 +315,7 @@ _WITHOUT_NAMES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _own_names(text: str, key: str) -> str:
-    """Identifiers that are referred to, numbered within this drawing; all others go."""
+    """Return the SVG with its used identifiers numbered and the others removed."""
     used = set(re.findall(r'(?:href="#|url\(#)([\w.-]+)', text))
     numbers = count()
     names = {name: f"{key}-{next(numbers)}" for name in sorted(used)}
@@ -326,15 +323,15 @@ def _own_names(text: str, key: str) -> str:
     return re.sub(r"((?:href=\"#|url\(#))([\w.-]+)", lambda found: found[1] + names.get(found[2], found[2]), text)
 
 
-# Drawings by matplotlib, as SVG that takes its colours from the page: light, dark and print are the page's choice, not the drawing's.
+# Drawings by matplotlib, as SVG with the colours of the page (light, dark or print).
 #
 #     figure, axes = panel()
 #     axes.plot(xs, ys, **line(0))
 #     size_axis(axes, sizes); axes.set_ylim(bottom=0)
 #     return svg_of(figure, "allreduce-rate", "busbw over size"), spots(axes, xs, ys, texts)
 #
-# Artists are drawn in placeholder colours (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become variables of the page's
-# style. Text stays text. A unit of the drawing is a pixel at its natural size.
+# Artists have placeholder colours (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become CSS variables. Text stays text.
+# A unit of the drawing is a pixel at its natural size.
 
 WIDTH, HEIGHT = 460, 290
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
@@ -350,7 +347,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def panel(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int, int] = _MARGINS) -> tuple[Figure, Axes]:
-    """A figure of so many pixels with one pair of axes; margins are left, right, top, bottom."""
+    """Return a figure of this size in pixels, with one pair of axes; margins are left, right, top, bottom."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -361,7 +358,7 @@ def panel(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int
 
 
 def line(number: int) -> dict[str, Any]:
-    """How the series of this number is drawn: colour, dash and marker together tell 4 × 4 × 12 apart, and never the colour alone."""
+    """Return the style of a series: colour, dash and marker distinguish 4 × 4 × 12 series, never the colour alone."""
     color = series_color(number)
     return {
         "color": color, "linestyle": _DASHES[(number + number // 4) % 4], "marker": _MARKERS[number % len(_MARKERS)],
@@ -370,12 +367,12 @@ def line(number: int) -> dict[str, Any]:
 
 
 def series_color(number: int) -> str:
-    """The placeholder of the series' colour; after four they come again."""
+    """Return the placeholder of the colour of a series; four colours repeat."""
     return INKS_SERIES[number % len(INKS_SERIES)]
 
 
 def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    """Message sizes in bytes along x, drawn at log2 of the size (`x_of_size`): at most eight labels, at powers of two."""
+    """Make x the message size in bytes, at log2 of the size (`x_of_size`), with at most eight labels at powers of two."""
     low, high = x_of_size(min(sizes)), x_of_size(max(sizes))
     step = max(1, ceil((high - low) / 7))
     ticks = list(range(round(low), round(high) + 1, step))
@@ -385,7 +382,7 @@ def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def log_axis(axes: Axes, low: float, high: float) -> None:
-    """A logarithmic y from `low` to `high`, both above zero, with plain labels: powers of ten, and 2 and 5 where there is room."""
+    """Make y logarithmic from `low` to `high` (both above 0), with plain labels: powers of ten, and 2 and 5 if there is room."""
     axes.set_yscale("log")
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     steps = (1, 2, 5) if log10(high / low) < 3 else (1,)
@@ -398,19 +395,19 @@ def log_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _even(low: float, high: float) -> list[float]:
-    """For a range too narrow to hold two of the usual steps."""
+    """Return ticks for a range too narrow for two of the usual steps."""
     from matplotlib.ticker import MaxNLocator
 
     return [float(tick) for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
 
 
 def x_of_size(size_bytes: int) -> float:
-    """Where a size stands on `size_axis`."""
+    """Return the position of a size on `size_axis`."""
     return log2(max(1, size_bytes))
 
 
 def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str]) -> list[Spot]:
-    """The points in the drawing's units; to be called when the axes have their final limits. What is no number has no spot."""
+    """Return tooltips at these points. Call it once the axes have their final limits. Points that are not finite are left out."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     height = figure.get_size_inches()[1] * 72
@@ -422,7 +419,7 @@ def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[
 
 
 def fixed_ticks(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None:
-    """Ticks at these places and no others; `set_ticks` would build each at once."""
+    """Set ticks at these positions only; `set_ticks` would build each of them."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axis.set_major_locator(FixedLocator(ticks))
@@ -430,42 +427,42 @@ def fixed_ticks(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None
     axis.set_minor_locator(NullLocator())
 
 
-# Names for charts: of a series among others, and of whatever a file calls something.
+# Names in charts.
 
-_MOST_SERIES_WORDS = 60
+_LONGEST_SERIES_NAME = 60
 
 
-def telling(rows: Sequence[Row]) -> list[str]:
-    """The fields that tell the series of one operation apart: the backend, and whatever else differs."""
+def distinguishing(rows: Sequence[Row]) -> list[str]:
+    """Return the fields that distinguish the series of one operation: the backend, and all that differ."""
     return [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in rows}) > 1)]
 
 
 def series_name(row: Row, names: Sequence[str]) -> str:
-    """A series in few words, the fields `names` of it: "mpi", "gloo in place"."""
-    words = [text for name in names if (text := value_of(row, name)) != NOTHING]
-    return cut(" ".join(words), _MOST_SERIES_WORDS)
+    """Return the name of a series by its fields `names`: "mpi", "gloo in place"."""
+    values = [text for name in names if (text := value_of(row, name)) != NOTHING]
+    return cut(" ".join(values), _LONGEST_SERIES_NAME)
 
 
 def cut(text: str, most: int = 40) -> str:
-    """A name that may be drawn: printable, at most so many characters."""
+    """Return a name for a drawing: printable, with at most this many characters."""
     return short(text, most)
 
 
-# An axis of ratios to a median, drawn at their log2: half and double are equally far from 1.
+# An axis of ratios to a median, at their log2: half and double are equally far from 1.
 
-_LOWEST, _HIGHEST = 0.05, 20.0  # what is further away stands at the edge
-_LEAST = 1.1  # to either side, so that noise does not look like news
-# In the order in which they are given a label, while there is room.
+_LOWEST, _HIGHEST = 0.05, 20.0  # ratios beyond are drawn at the edge
+_LEAST = 1.1  # the axis reaches at least this far to either side, so that noise looks small
+# In the order of priority of their labels.
 _TICKS = (1, 2, 0.5, 10, 0.1, 5, 0.2, 20, 0.05, 1.5, 0.7, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95)
 
 
 def level(ratio: float) -> float:
-    """Where a ratio stands on the axis."""
+    """Return the position of a ratio on the axis."""
     return log2(min(_HIGHEST, max(_LOWEST, ratio)))
 
 
 def ratio_axis(axes: Axes, levels: Sequence[float], upright: bool) -> None:
-    """Makes y (or, not upright, x) an axis that holds all `levels`, with 1 marked."""
+    """Make y (or, not upright, x) an axis that includes all `levels`, with 1 marked."""
     low, high = min(-log2(_LEAST), *levels), max(log2(_LEAST), *levels)
     room = 0.05 * (high - low)
     low, high = low - room, high + room
@@ -485,7 +482,7 @@ def ratio_axis(axes: Axes, levels: Sequence[float], upright: bool) -> None:
 
 
 def ticks_within(ticks: Sequence[float], low: float, high: float, apart: float, level: Callable[[float], float] = log2) -> list[float]:
-    """Those of `ticks` between two levels, in ascending order; of two nearer to one another than `apart` the one named first."""
+    """Return those of `ticks` between two levels, ascending; of two closer than `apart` the one that is first in `ticks`."""
     chosen: list[float] = []
     for tick in ticks:
         if low <= level(tick) <= high and all(abs(level(tick) - level(other)) >= apart for other in chosen):
@@ -493,52 +490,52 @@ def ticks_within(ticks: Sequence[float], low: float, high: float, apart: float, 
     return sorted(chosen)
 
 
-# Drawings one below the other over the same time.
+# Drawings one below the other, with the same time axis.
 
 _WIDTH, _HEIGHT, _TOP, _BOTTOM, _LEFT, _RIGHT = 940, 104, 30, 40, 54, 12  # in pixels; height and top are those of each
 _UNITS = ((180.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "h"))
-_ORDER = "cells in the order in which they were measured"
+_ORDER = "cases in the order of measurement"
 
 
 @dataclass(frozen=True)
 class TimeAxis:
     """The x axis of a run.
 
-    end   its length: in seconds, or in cells where no row says when it was measured
-    told  whether the rows say it
+    end    its length: in seconds, or in cases if the rows have no times
+    timed  whether the rows have times
     """
 
     end: float
-    told: bool
+    timed: bool
 
     @property
     def unit(self) -> tuple[float, str]:
-        """How many seconds one of its units has, and its name; (1, "") for cells."""
-        return next((factor, name) for most, factor, name in _UNITS if self.end <= most) if self.told else (1.0, "")
+        """Return the unit of the axis in seconds, and its name; (1, "") for cases."""
+        return next((factor, name) for most, factor, name in _UNITS if self.end <= most) if self.timed else (1.0, "")
 
     @property
     def title(self) -> str:
-        """What it shows."""
-        return f"{self.unit[1]} since the run's start" if self.told else _ORDER
+        """Return the title of the axis."""
+        return f"{self.unit[1]} since the start of the run" if self.timed else _ORDER
 
     def at(self, place: float) -> float:
-        """Where a time in seconds (or the number of a cell) stands."""
+        """Return the position of a time in seconds (or of the number of a case)."""
         return place / self.unit[0]
 
     def ticks(self) -> list[float]:
-        """Round places for labels."""
+        """Return round positions for labels."""
         from matplotlib.ticker import MaxNLocator
 
         end = self.at(self.end) or 1
-        return [float(tick) for tick in MaxNLocator(10, integer=not self.told).tick_values(0, end) if 0 <= tick <= end]
+        return [float(tick) for tick in MaxNLocator(10, integer=not self.timed).tick_values(0, end) if 0 <= tick <= end]
 
     def text(self, place: float) -> str:
-        """When something began, in words: "12.3 s", "cell 5"."""
-        return f"{self.at(place):.4g} {self.unit[1]}" if self.told else f"cell {round(place + 0.5)}"
+        """Return a time as text: "12.3 s", "case 5"."""
+        return f"{self.at(place):.4g} {self.unit[1]}" if self.timed else f"case {round(place + 0.5)}"
 
 
 def stacked(count: int, axis: TimeAxis) -> tuple[Figure, list[Axes]]:
-    """A figure with so many drawings over the same axis, which is labelled below the last."""
+    """Return a figure with this many drawings over the same axis, which has its labels below the last one."""
     height = count * (_TOP + _HEIGHT) + _BOTTOM
     figure, first = panel(_WIDTH, height, (_LEFT, _RIGHT, _TOP, height - _TOP - _HEIGHT))
     box = first.get_position()
@@ -553,13 +550,13 @@ def stacked(count: int, axis: TimeAxis) -> tuple[Figure, list[Axes]]:
 
 
 def number(value: Any, most: float = 1e12) -> float | None:
-    """A stored figure that can be drawn: a finite number of at most this size; else None."""
+    """Return a stored value as a number if it is finite and at most `most`; else None."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
     return float(value) if known else None
 
 
 def numbers(values: Any) -> list[float] | None:
-    """A stored list of figures, or None where one of them is none."""
+    """Return a stored list as numbers; None if one of its values is not a number."""
     if not isinstance(values, list):
         return None
     known = [each for value in values if (each := number(value)) is not None]
@@ -567,17 +564,17 @@ def numbers(values: Any) -> list[float] | None:
 
 
 def seconds_between(begin: Any, end: Any) -> float | None:
-    """From one calendar time, as runs store them, to another; None where one is none."""
+    """Return the seconds between two stored calendar times; None if one is not valid."""
     try:
         return (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(begin))).total_seconds()
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-# Words among the lines of a drawing: beside what they name, where they cover the least, and never on one another.
+# Labels among the lines of a drawing: beside their line, where they cover the least, and never over each other.
 
-_LETTER, _HIGH, _SIZE = 5.9, 12.0, 10  # pixels of a letter and of a line of text, and the size of its letters
-_STEP = 6.0  # pixels between the points that stand for a line
+_LETTER, _HIGH, _SIZE = 5.9, 12.0, 10  # pixels of a letter and of a line of text, and the font size
+_STEP = 6.0  # pixels between the points of a line
 _COLLIDES = 10_000
 
 Points = Sequence[tuple[float, float]]
@@ -585,31 +582,31 @@ _Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A text that names a line (its points, in data coordinates)."""
+class LineLabel:
+    """The name of a line; its points are in data coordinates."""
 
     text: str
     color: str
     points: Points
 
 
-def write_words(axes: Axes, wishes: Sequence[Wish], lines: Sequence[Points]) -> list[str]:
-    """Writes each text beside its line; returns those for which there was no room. To be called when the axes have their final limits.
+def write_labels(axes: Axes, labels: Sequence[LineLabel], lines: Sequence[Points]) -> list[str]:
+    """Write each label beside its line, and return those without room. Call it once the axes have their final limits.
 
-    `lines` are all that should stay visible.
+    `lines` are all lines that should stay visible.
     """
-    seen = [point for line in (*lines, *(wish.points for wish in wishes)) for point in _along(_pixels(axes, line))]
+    seen = [point for line in (*lines, *(label.points for label in labels)) for point in _along(_pixels(axes, line))]
     taken: list[_Box] = []
     left_over = []
-    for wish in wishes:
-        box = _best(axes, wish, seen, taken)
+    for label in labels:
+        box = _best(axes, label, seen, taken)
         if box is None:
-            left_over.append(wish.text)
+            left_over.append(label.text)
             continue
         taken.append(box)
         figure = axes.get_figure(root=True)
         assert figure is not None
-        write(figure, (box[0], box[1] + 3), _fitting(axes, wish.text), color=wish.color, size=_SIZE)
+        write(figure, (box[0], box[1] + 3), _fitting(axes, label.text), color=label.color, size=_SIZE)
     return left_over
 
 
@@ -617,16 +614,16 @@ def _fitting(axes: Axes, text: str) -> str:
     return cut(text, int(axes.bbox.width / _LETTER))
 
 
-def _best(axes: Axes, wish: Wish, seen: Points, taken: Sequence[_Box]) -> _Box | None:
-    """The place that covers the least; None where all collide with other words or leave the axes."""
-    costs = [(_cost(axes, box, seen, taken), box) for box in _candidates(axes, wish)]
+def _best(axes: Axes, label: LineLabel, seen: Points, taken: Sequence[_Box]) -> _Box | None:
+    """Return the box that covers the least; None if all collide with other labels or leave the axes."""
+    costs = [(_cost(axes, box, seen, taken), box) for box in _candidates(axes, label)]
     cost, box = min(costs, key=lambda each: each[0], default=(_COLLIDES, (0.0, 0.0, 0.0, 0.0)))
     return box if cost < _COLLIDES else None
 
 
-def _candidates(axes: Axes, wish: Wish) -> Iterator[_Box]:
-    """Boxes above and below the line at several places along it, the outer ones first: left, bottom, right, top in pixels."""
-    points, wide = _pixels(axes, wish.points), _LETTER * len(_fitting(axes, wish.text))
+def _candidates(axes: Axes, label: LineLabel) -> Iterator[_Box]:
+    """Yield boxes above and below the line at several places along it, the outer ones first: left, bottom, right, top in pixels."""
+    points, wide = _pixels(axes, label.points), _LETTER * len(_fitting(axes, label.text))
     left, right = axes.bbox.x0, axes.bbox.x1
     starts = [left + 4, right - wide - 4, *(left + share * (right - left - wide) for share in (0.25, 0.5, 0.75))]
     if len(points) == 1:
@@ -650,7 +647,7 @@ def _pixels(axes: Axes, points: Points) -> list[tuple[float, float]]:
 
 
 def _along(points: Points) -> Iterator[tuple[float, float]]:
-    """The line as points that are at most a few pixels apart."""
+    """Yield points of the line that are at most a few pixels apart."""
     yield from points[:1]
     for (x, y), (to_x, to_y) in pairwise(points):
         steps = min(200, max(1, int(hypot(to_x - x, to_y - y) / _STEP)))

@@ -1,4 +1,4 @@
-"""Everything that a page is made from: runs as they were read, put together once, for all sections."""
+"""The input of all sections of a page: the runs as read, and what follows from them, computed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collbench.report.stored import Kind, holds_pairs, kind_of, of_kinds
 from collbench.results.reader import Run
 from collbench.results.row import Row
 
-if TYPE_CHECKING:  # they import numpy or many packages, which a page without such runs does not need
+if TYPE_CHECKING:  # these import numpy or many packages, which a page without such runs does not need
     from collbench.analysis.ceilings import Fallen
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
@@ -24,15 +24,17 @@ if TYPE_CHECKING:  # they import numpy or many packages, which a page without su
     from collbench.results.rounds import StoredPairs
 
 MOST_CANDIDATES = 8
-MOST_DRAWN = 24  # runs that have charts of their own: of more, nobody looks at each, and the page would take minutes
+MOST_DRAWN = 24  # runs with charts of their own: more would take minutes, and cannot be read
 
 
 @dataclass(frozen=True)
 class Material:
-    """runs      as read, in the order they were named
+    """The runs of a report.
+
+    runs      as read, in the given order
     where     the file that is written; links to raw files are relative to its folder
-    warnings  what could not be read, or not be put together, in sentences
-    verdict   what the gate said of them; None: it was not asked
+    warnings  what could not be read or combined, in sentences
+    verdict   of a gate about these runs; None if there is none
     """
 
     runs: Sequence[Run]
@@ -42,22 +44,22 @@ class Material:
 
     @cached_property
     def tables(self) -> list[Launches]:
-        """Launches of one allocation as one, in the order they were named; runs of pairs and of other kinds are not among them."""
+        """The runs with rows, launches of one allocation as one table, in the given order."""
         return self._together[0]
 
     @property
     def drawn(self) -> list[Launches]:
-        """Those of `tables` that have charts of their own: the first ones."""
+        """The first ones of `tables`, which have charts of their own."""
         return self.tables[:MOST_DRAWN]
 
     @cached_property
     def apart(self) -> list[str]:
-        """A sentence for each run that is kept apart although its allocation is the same."""
+        """A sentence for each run that is kept separate although its allocation is the same."""
         return self._together[1]
 
     @cached_property
     def pairs(self) -> list[tuple[Run, StoredPairs]]:
-        """The runs that measured pairs. Raises UsageError where one of them does not fit its run.json."""
+        """The runs of pairs. Raises UsageError if one of them does not fit its run.json."""
         from collbench.results.rounds import read_pairs
 
         read = [(run, read_pairs(run)) for run in self.runs if holds_pairs(run)]
@@ -65,12 +67,12 @@ class Material:
 
     @cached_property
     def others(self) -> list[tuple[Run, Kind]]:
-        """The runs of other kinds, such as hunts, which are told on a terminal alone."""
+        """The runs of other kinds, such as hunts, which are shown on the terminal only."""
         return list(of_kinds(self.runs))
 
     @cached_property
     def effects(self) -> list[PairEffects]:
-        """What each matrix of `pairs` means: its matrix, the pairs measured again, findings() and doubts()."""
+        """For each run of `pairs` its matrix, the pairs measured again, findings and doubts."""
         from collbench.analysis.pairs import PairEffects, remeasured
 
         again = ({pair for one in stored.rounds if one.again for pair in one.pairs} for _, stored in self.pairs)
@@ -81,17 +83,17 @@ class Material:
 
     @cached_property
     def compared(self) -> list[list[Compared]]:
-        """Of each of `tables` the cells whose ranks may be compared, of all its launches."""
+        """For each of `tables` the cases whose ranks may be compared, of all its launches."""
         from collbench.analysis.stragglers import compared
 
         return [[cell for run in table.runs for cell in compared(run)] for table in self.tables]
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Return each of `tables` but the first one compared with that; of many the first 8.
+        """The first 8 comparisons of `tables` with the first one.
 
-        On the page of a gate the tables are candidates, which are compared with the baseline alone: not with one another. Of paired
-        stacks the first half of the tables is the old stack, and each is the baseline of its counterpart.
+        On the page of a gate the tables are candidates, which are compared with the baseline only. Of paired stacks the first half of the
+        tables is the old stack; each table is the baseline of its counterpart.
         """
         from collbench.analysis.compare import set_against
 
@@ -106,7 +108,7 @@ class Material:
 
     @property
     def _fallen(self) -> list[tuple[str, Fallen]]:
-        """Return by candidate what is lower than in its baseline."""
+        """For each candidate the ceilings that are lower than in its baseline."""
         from collbench.analysis.ceilings import Fallen
 
         if self.verdict is not None and self.verdict.ceilings:
@@ -115,7 +117,7 @@ class Material:
 
     @cached_property
     def concerns(self) -> list[Concern]:
-        """What is wrong or doubtful, the worst first."""
+        """Findings, flags and what is missing, the worst first."""
         from collbench.analysis.concerns import concerns
 
         unread = (warning for _, stored in self.pairs for warning in stored.warnings)
@@ -123,16 +125,16 @@ class Material:
         return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
 
     def rows(self, table: Launches) -> list[Row]:
-        """Return the table's rows, ascending in size; where a ceiling fell since the first table, with that of the first one."""
+        """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""
         return self._in_order.get(id(table)) or in_print_order(table.rows)
 
     @cached_property
     def _in_order(self) -> dict[int, list[Row]]:
-        """Sorted once for all sections: a thousand rows take a while."""
+        """The sorted rows by table, computed once: a thousand rows take a while."""
         return {id(table): in_print_order(self._on_the_baseline(table)) for table in self.tables}
 
     def _on_the_baseline(self, table: Launches) -> list[Row]:
-        """Return the rows with the baseline's ceilings where their own fell, so that percentages do not hide the loss."""
+        """Return the rows with the ceilings of the baseline where their own are lower, so that percentages do not hide the loss."""
         from collbench.analysis.ceilings import fallen_ceilings, link_ceilings, share_hosts, with_ceilings_before
 
         if self.verdict is not None:

@@ -1,14 +1,14 @@
-// Matrices of pairs: the exact figures of a cell under the pointer and by the arrow keys. Of many places the drawing has groups; the
-// picture below it has every pair, can be made larger, and a press on a cell of the drawing goes to its pairs.
+// Matrices of pairs: exact figures of a cell under the pointer and by the arrow keys. With many places the drawing shows groups. The
+// picture below it has every pair and can be zoomed; a click on a cell of the drawing scrolls it to the pairs of that cell.
 
-// The bytes that `data` (base64) unpacks to.
+// Return the bytes that are packed in `data` (base64 of zlib).
 async function unpacked(data) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// What is said of each cell: texts, the slowest first, and each cell's number; each byte of a number has a plane of its own.
+// The text of each cell: texts, the slowest first, and the number of the text of each cell. Each byte of a number has its own plane.
 class Cells {
   static async of(data) {
     const [texts, planes] = await Promise.all([unpacked(data.texts), unpacked(data.codes)]);
@@ -31,12 +31,12 @@ class Cells {
     return row === column ? `${places[row]} with itself: not measured` : `${places[row]} ${joint} ${places[column]}\n${this.texts[this.code(row, column)]}`;
   }
 
-  // The places of a group: the first, and the one behind the last.
+  // Return the places of a group: the first, and one past the last.
   span(group) {
     return [this.data.starts[group], this.data.starts[group + 1] ?? this.n];
   }
 
-  // The slowest pair of two groups, and how many there are.
+  // Return the number of pairs of two groups, and the slowest one.
   groups(row, column) {
     const [top, bottom] = this.span(row);
     const [left, right] = this.span(column);
@@ -56,13 +56,13 @@ class Cells {
   }
 }
 
-// A square picture of rows × rows cells that is read cell by cell. box: its left, top and side in the units of `picture`.
+// A square picture of rows × rows cells, with a text for each. box: its left, top and side in the units of `picture`.
 class Grid {
   constructor(focus, picture, box, rows, text) {
     Object.assign(this, { focus, picture, box, rows, text, at: null, asked: 0 });
     focus.tabIndex = 0;
     focus.setAttribute("role", "application");
-    focus.setAttribute("aria-roledescription", "matrix; the arrow keys go from cell to cell");
+    focus.setAttribute("aria-roledescription", "matrix; use the arrow keys to go from cell to cell");
     for (const kind of ["pointermove", "pointerdown"]) picture.addEventListener(kind, (event) => this.point(event));
     picture.addEventListener("pointerleave", () => this.leave());
     focus.addEventListener("blur", () => this.leave());
@@ -84,7 +84,7 @@ class Grid {
 
   leave() {
     this.asked++;
-    untell();
+    hideTip();
   }
 
   async key(event) {
@@ -103,11 +103,11 @@ class Grid {
     const asked = ++this.asked;
     const text = await this.text(...cell);
     if (asked !== this.asked) return;
-    untell();
+    hideTip();
     const mark = this.mark(...cell);
     if (byKey) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
     const box = mark.getBoundingClientRect();
-    tell(text, box.right, box.bottom);
+    showTip(text, box.right, box.bottom);
     if (byKey) spoken.textContent = text;
   }
 
@@ -124,7 +124,7 @@ class Grid {
   }
 }
 
-// All pairs: scrolled, and made larger or smaller around its middle.
+// The picture of all pairs: scrolled, and zoomed around its middle.
 class Whole {
   constructor(box, cells, figure) {
     this.box = box;
@@ -134,7 +134,7 @@ class Whole {
     box.setAttribute("aria-label", "every pair");
     const buttons = document.createElement("p");
     buttons.className = "zoom";
-    buttons.append(this.button("−", "smaller", 0.5), this.button("+", "larger", 2), " every pair, to be scrolled; press a cell above to find its pairs");
+    buttons.append(this.button("−", "smaller", 0.5), this.button("+", "larger", 2), " every pair (scroll to move); click a cell above to find its pairs");
     figure.querySelector(".drawing").append(buttons, box);
   }
 

@@ -1,4 +1,4 @@
-"""What was measured, on what, how fast, and what is wrong: the first screen."""
+"""The section "Overview": what was measured, where, how fast, and what is wrong."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
-from collbench.report.cells import FLAGS, NOTHING, doubtful, limited_by, of_ceiling, remarks, value_of
-from collbench.report.headlines import circumstances, figure, has_share, latency, short, speed, subject, where
+from collbench.report.cells import NOTHING, doubtful, limited_by, of_ceiling, remarks, value_of
+from collbench.report.headlines import (
+    NO_CONCERNS,
+    circumstances,
+    concern_sentence,
+    figure,
+    has_share,
+    latency,
+    short,
+    speed,
+    subject,
+    where,
+)
 from collbench.report.html.chart import INK, LIMIT, PAPER, SOFT, Chart, Section, Table, fixed_ticks, panel, series_color, spots, svg_of
 from collbench.report.html.material import Material
 from collbench.report.pairs import measured
+from collbench.results.flags import FLAGS, explain
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_percent
@@ -26,38 +38,38 @@ if TYPE_CHECKING:
     from collbench.results.rounds import StoredPairs
 
 
-# All peaks in one drawing: a bar each, as a percentage of the expected bandwidth.
+# The peaks as bars, in percent of the expected bandwidth.
 
 _MOST = 60
 _BAR, _ABOVE, _BELOW = 21, 24, 40  # pixels
 _WIDTH, _NAMES, _WORDS = 940, 220, 380
-_FURTHEST = 125.0  # per cent; what is above ends there, and its words say the rest
-_MADE = (
-    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest; of "
-    "several launches the time is the median of theirs, of imported rows it is the other tool's own statistic. What is above the hard "
-    "limit, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
-    "slowest link (ring), the hard limit of the links (hard limit), a reference measured before the first cell (measured), or the ceiling "
-    "given. An open bar is doubtful: flags on its row say why."
+_FURTHEST = 125.0  # percent: longer bars end here, and their text has the value
+_METHOD = (
+    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest. The "
+    "time of several launches is the median of theirs; that of imported rows is the statistic of the other tool. Rows above the hard "
+    "limit, or on another path, are left out if there are others. The text at each bar names what 100 % is: a ring on the "
+    "slowest link (ring), the hard limit of the links (hard limit), a reference measured before the first case (measured), or a given "
+    "ceiling. An open bar is doubtful: see the flags of its row."
 )
-_WITHOUT = " Peaks without a percentage have no bar, and are in the table above."
+_WITHOUT = " Peaks without a percentage have no bar: see the table above."
 
 
 def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
-    """The bars of all peaks that have a percentage, each with the name to be shown; None where there is none."""
+    """Return the chart of all peaks with a percentage; `best` has the name and the row of each. None if no peak has one."""
     known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in best if has_share(row)]
     bars = [(short(name, 38), row, percent) for name, row, percent in known if isfinite(percent) and percent >= 0]
     if not bars:
         return None
     shown = bars[:_MOST]
-    says = f"{_extreme(shown)}.{f' The first {_MOST} of {len(bars)} are drawn.' if len(bars) > _MOST else ''}"
+    caption = f"{_extreme(shown)}.{f' The first {_MOST} of {len(bars)} are drawn.' if len(bars) > _MOST else ''}"
     figure, axes = panel(_WIDTH, _ABOVE + _BELOW + _BAR * len(shown), (_NAMES, _WORDS, _ABOVE, _BELOW))
     _draw(axes, shown)
     places = list(range(len(shown)))
-    texts = [f"{name}: {_words(row)}" for name, row, _ in shown]
+    texts = [f"{name}: {_text(row)}" for name, row, _ in shown]
     points = spots(axes, [min(percent, _FURTHEST) for *_, percent in shown], places, texts)
     drawing = svg_of(figure, "peaks", "Peaks, as percentages of the expected bandwidth")
-    made = f"{_MADE}{_WITHOUT if len(bars) < len(best) else ''}"
-    return Chart("peaks", "Peak bus bandwidth versus expected", says, made, drawing, _table(bars), points, wide=True)
+    method = f"{_METHOD}{_WITHOUT if len(bars) < len(best) else ''}"
+    return Chart("peaks", "Peak bus bandwidth versus expected", caption, method, drawing, _table(bars), points, wide=True)
 
 
 def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
@@ -69,13 +81,13 @@ def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
     _add(axes, [bar for bar in enumerate(bars) if not doubtful(bar[1][1])], {"facecolor": color, "edgecolor": color})
     _add(axes, [bar for bar in enumerate(bars) if doubtful(bar[1][1])], {"facecolor": PAPER, "edgecolor": color, "linestyle": (0, (3, 2))})
     for place, (_, row, _) in enumerate(bars):
-        _write(axes, _words(row, 68), (1, place), (8, 0), axes.get_yaxis_transform(), color=INK, va="center")
+        _write(axes, _text(row, 68), (1, place), (8, 0), axes.get_yaxis_transform(), color=INK, va="center")
     axes.axvline(100, color=LIMIT, linewidth=1.4)
     _write(axes, "expected", (100, 1), (0, 6), axes.get_xaxis_transform(), color=SOFT, ha="center")
 
 
 def _add(axes: Axes, bars: Sequence[tuple[int, tuple[str, Row, float]]], style: dict[str, Any]) -> None:
-    """Bars of one style as one artist."""
+    """Draw bars of one style as one artist."""
     from matplotlib.collections import PolyCollection
 
     ends = [(place - 0.28, place + 0.28, min(percent, _FURTHEST)) for place, (*_, percent) in bars]
@@ -86,7 +98,7 @@ def _write(axes: Axes, text: str, place: tuple[float, float], off: tuple[float, 
     axes.annotate(text, place, off, xycoords=transform, textcoords="offset pixels", fontsize=10.5, annotation_clip=False, **style)
 
 
-def _words(row: Row, most: int = 300) -> str:
+def _text(row: Row, most: int = 300) -> str:
     return short(f"{'? ' if doubtful(row) else ''}{of_ceiling(row)}  {limited_by(row)}", most)
 
 
@@ -117,39 +129,39 @@ def _exact(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}g}"
 
 
-# The peaks as a table: a line each, or, where they are many, a line for each operation and a column for each backend.
+# The peaks as a table: a row each, or a row for each operation and a column for each backend if there are many.
 
 MOST, _MANY = 80, 12
 Peaks = Sequence[tuple[Launches, Peak]]
 
 
 def peak_table(best: Peaks) -> Table:
-    """The first 80 peaks (of many, lines of peaks), with the run where there are several, and what tells them apart where it differs."""
-    telling = differing(peak for _, peak in best)
+    """Return the table of the first 80 peaks, with the name of the run if there are several, and with the fields that differ."""
+    varying = differing(peak for _, peak in best)
     named = len({id(table) for table, _ in best}) > 1
     backends = list(dict.fromkeys(peak.row.backend for _, peak in best))
     if len(best) > _MANY and 1 < len(backends) <= 6:
-        return _crossed(best, telling, named, backends)
+        return _crossed(best, varying, named, backends)
     shown = best[:MOST]
-    rows = [[*_name(each, ["operation", "backend", *telling], named), *_cells(*each)] for each in shown]
-    titles = ["operation", "backend", *telling, "peak", "at", "smallest message"]
+    rows = [[*_name(each, ["operation", "backend", *varying], named), *_cells(*each)] for each in shown]
+    titles = ["operation", "backend", *varying, "peak", "at", "smallest message"]
     return Table([*(["run"] if named else []), *titles], rows, marks=_marks([[peak.row] for _, peak in shown]))
 
 
 def _cells(table: Launches, peak: Peak) -> list[str]:
     row = peak.row
-    told = " · ".join(text for text in (figure(row), remarks(row)) if text)
-    return [short(told), where(row, table.rows), latency(peak)]
+    text = " · ".join(part for part in (figure(row), remarks(row)) if part)
+    return [short(text), where(row, table.rows), latency(peak)]
 
 
-def _crossed(best: Peaks, telling: Sequence[str], named: bool, backends: Sequence[str]) -> Table:
+def _crossed(best: Peaks, varying: Sequence[str], named: bool, backends: Sequence[str]) -> Table:
     lines: dict[tuple[object, ...], dict[str, Row]] = {}
     for table, peak in best:  # two runs may have one name
-        name = (id(table), *_name((table, peak), ["operation", *telling], named))
+        name = (id(table), *_name((table, peak), ["operation", *varying], named))
         lines.setdefault(name, {})[peak.row.backend] = peak.row
     shown = list(lines.items())[:MOST]
     rows = [[*map(str, name[1:]), *(_at(of.get(backend)) for backend in backends), _limits(of)] for name, of in shown]
-    titles = [*(["run"] if named else []), "operation", *telling, *(short(backend, 40) for backend in backends), "limited by"]
+    titles = [*(["run"] if named else []), "operation", *varying, *(short(backend, 40) for backend in backends), "limited by"]
     return Table(titles, rows, marks=_marks([list(of.values()) for _, of in shown]))
 
 
@@ -165,7 +177,7 @@ def _at(row: Row | None) -> str:
 
 
 def _limits(of: dict[str, Row]) -> str:
-    """What limits: once where it is the same, else with the backends that it limits."""
+    """Return what limits the rows: once if it is the same for all, else with the backends."""
     limits: dict[str, list[str]] = {}
     for backend, row in of.items():
         if has_share(row):
@@ -176,7 +188,7 @@ def _limits(of: dict[str, Row]) -> str:
 
 
 def _marks(lines: Sequence[Sequence[Row]]) -> dict[int, str]:
-    """The style of each line, by what is worst in it; n/a where nothing in it was measured."""
+    """Return the style of each line, by its worst row; "na" if none was measured."""
     marks = {number: "wrong" if any(row.wrong for row in rows) else "doubtful" if any(map(doubtful, rows)) else ""
              for number, rows in enumerate(lines)}  # fmt: skip
     marks |= {number: "na" for number, rows in enumerate(lines) if all(row.na is not None for row in rows)}
@@ -184,15 +196,14 @@ def _marks(lines: Sequence[Sequence[Row]]) -> dict[int, str]:
 
 
 _MOST_RUNS, _MOST_BAD = 5, 3
-_BARE = ("group", "ranks", "nodes")  # whose values say nothing without their name
+_BARE = ("group", "ranks", "nodes")  # values that need their name
 _BAD = (WRONG, BROKEN, FINDING)
 _MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na", NOTE: ""}
-_PEAKS = "Peaks: the highest bus bandwidth of each operation over each backend, of what it could be"
-_CLEAN = "Nothing stands out: no finding, no flag on any row, nothing missing."
+_PEAKS = "Peaks: the highest bus bandwidth of each operation over each backend, and the expected one"
 
 
 def section(material: Material) -> Section | None:
-    """What was measured, the peaks, what is wrong or doubtful; there is always something to say."""
+    """Return the section: what was measured, peaks, concerns. It is never empty."""
     found = material.concerns
     subjects = _subjects(material)
     measured_on = [("What was measured", _side_by_side(subjects))] if subjects else []
@@ -205,33 +216,33 @@ def section(material: Material) -> Section | None:
 
 
 def _summary(found: Sequence[Concern]) -> list[str]:
-    """How many there are of each severity, and the worst one in words, where it is bad."""
+    """Return the number of concerns of each severity, and the worst ones as sentences."""
     if not found:
-        return [_CLEAN]
+        return [NO_CONCERNS]
     counts = Counter(each.severity for each in found)
-    told = ", ".join(f"{number} × {severity}" for severity, number in counts.items())
-    bad = [each.sentence() for each in found if each.severity in _BAD]
-    return [f"To know before any figure: {told}.", *(f"{short(sentence, 600)}." for sentence in bad[:_MOST_BAD])]
+    numbers = ", ".join(f"{number} × {severity}" for severity, number in counts.items())
+    bad = [concern_sentence(each) for each in found if each.severity in _BAD]
+    return [f"Concerns: {numbers}.", *(f"{short(sentence, 600)}." for sentence in bad[:_MOST_BAD])]
 
 
 def _judged(material: Material) -> list[str]:
-    """What the gate said, where it was asked."""
+    """Return the verdict of the gate, if there is one."""
     if material.verdict is None:
         return []
     from collbench.report.verdict import headline, judged
 
-    return [f"The gate says: {headline(material.verdict)} ({judged(material.verdict)})."]
+    return [f"Gate: {headline(material.verdict)} ({judged(material.verdict)})."]
 
 
 def _against(material: Material) -> list[str]:
-    """The first runs against the baseline, in a sentence each."""
+    """Return a sentence for each of the first comparisons with the baseline."""
     from collbench.report.html.against import sentence
 
-    return [f"Against {short(each.a.name, 80)}: {sentence(each)}" for each in material.comparisons[:_MOST_BAD]]
+    return [f"Compared with {short(each.a.name, 80)}: {sentence(each)}" for each in material.comparisons[:_MOST_BAD]]
 
 
 def _subjects(material: Material) -> list[tuple[str, dict[str, str]]]:
-    """The name of each table and matrix with what there is to know of it."""
+    """Return the name of each table and matrix with its facts."""
     tables = [(table.name, subject(table)) for table in material.tables]
     matrices = zip(material.pairs, material.effects, strict=True)
     return [*tables, *((run.path.resolve().name, _of_pairs(run, stored, effects)) for (run, stored), effects in matrices)]
@@ -243,7 +254,7 @@ def _of_pairs(run: Run, stored: StoredPairs, effects: PairEffects) -> dict[str, 
 
 
 def _side_by_side(subjects: Sequence[tuple[str, dict[str, str]]]) -> Table:
-    """A column for each run; a line that no run has anything to say in is left out."""
+    """Return a table with a column for each run, without empty rows."""
     shown = subjects[:_MOST_RUNS]
     facts = [fact for fact in dict.fromkeys(fact for _, known in shown for fact in known) if any(known.get(fact) for _, known in shown)]
     return Table(["", *(short(name, 80) for name, _ in shown)], [[fact, *(known.get(fact, "") for _, known in shown)] for fact in facts])
@@ -251,7 +262,7 @@ def _side_by_side(subjects: Sequence[tuple[str, dict[str, str]]]) -> Table:
 
 def _left_out(subjects: Sequence[object]) -> list[str]:
     more = len(subjects) - _MOST_RUNS
-    return [f"The table below shows {_MOST_RUNS} runs, {more} more are in the other parts of this page."] if more > 0 else []
+    return [f"The table below shows the first {_MOST_RUNS} runs; {more} more are in the other sections."] if more > 0 else []
 
 
 def _caption(best: Sequence[object], shown: Table) -> str:
@@ -260,26 +271,26 @@ def _caption(best: Sequence[object], shown: Table) -> str:
 
 
 def _labelled(best: Sequence[tuple[Launches, Peak]]) -> list[tuple[str, Row]]:
-    """Each peak's row with what tells it from the others: "allreduce · nccl", with the run where there are several, the mode …"""
-    alike: dict[tuple[int, str, str], list[Peak]] = defaultdict(list)
+    """Return a name for each peak ("allreduce · nccl", with the run if there are several, the mode …), and its row."""
+    rivals_of: dict[tuple[int, str, str], list[Peak]] = defaultdict(list)
     for table, peak in best:
-        alike[id(table), peak.row.operation, peak.row.backend].append(peak)
+        rivals_of[id(table), peak.row.operation, peak.row.backend].append(peak)
     several = len({id(table) for table, _ in best}) > 1
     return [
         (" · ".join([*([short(table.name, 16)] if several else []), row.operation, row.backend, *_apart(row, differing(rivals))]), row)
         for table, peak in best
-        for row, rivals in [(peak.row, alike[id(table), peak.row.operation, peak.row.backend])]
+        for row, rivals in [(peak.row, rivals_of[id(table), peak.row.operation, peak.row.backend])]
     ]
 
 
 def _apart(row: Row, names: Sequence[str]) -> list[str]:
-    """These fields of it, in words."""
+    """Return these fields of the row as texts."""
     known = [(name, text) for name in names if (text := value_of(row, name)) != NOTHING]
     return [f"{name} {text}" if name in _BARE else text for name, text in known]
 
 
 def _concerns(found: Sequence[Concern]) -> Table:
-    """What it is and what that means in one column; where, if any of them has a place."""
+    """Return the table of concerns; it has a column for the place if any concern has one."""
     rows = [[each.severity, short(_meant(each), 600), short(each.where, 600)] for each in found]
     marks = {number: mark for number, each in enumerate(found) if (mark := _MARKS[each.severity])}
     columns = 3 if any(each.where for each in found) else 2
@@ -287,5 +298,5 @@ def _concerns(found: Sequence[Concern]) -> Table:
 
 
 def _meant(concern: Concern) -> str:
-    """ "drift: the median moved …"; what is no flag explains itself."""
-    return f"{concern.what}: {FLAGS[concern.flag]}" if concern.flag in FLAGS else concern.what
+    """Return the meaning of a flag ("drift: the median moved …"), or the sentence of any other concern."""
+    return explain([concern.flag])[0] if concern.flag in FLAGS else concern.what

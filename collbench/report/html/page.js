@@ -1,12 +1,12 @@
 "use strict";
-// The page says everything without this. Added here: exact values under the pointer and by the arrow keys, the choice
-// of light or dark, the place in the contents, tables that print. What follows in the same script may use `tell`, `untell`, `within`.
+// The page is complete without this script. It adds: exact values under the pointer and by the arrow keys, the choice of light or
+// dark, the current section in the contents, tables that print. The scripts that follow use `showTip`, `hideTip` and `within`.
 
 const tip = document.getElementById("tip");
 const spoken = document.getElementById("spoken");
 
-// Shows a text beside a point of the window, where it fits.
-function tell(text, x, y) {
+// Show a text beside a point of the window, where it fits.
+function showTip(text, x, y) {
   tip.textContent = text;
   tip.hidden = false;
   const left = x + 14 + tip.offsetWidth > innerWidth ? x - 14 - tip.offsetWidth : x + 14;
@@ -14,16 +14,16 @@ function tell(text, x, y) {
   tip.style.top = `${Math.max(4, Math.min(y + 14, innerHeight - tip.offsetHeight - 4))}px`;
 }
 
-function untell() {
+function hideTip() {
   tip.hidden = true;
   for (const mark of document.querySelectorAll(".here")) mark.remove();
 }
 
-// A finger leaves when it lifts: what it touched stays until the next touch. Under a wheel the drawing moves away.
-addEventListener("pointerdown", untell, { capture: true });
-addEventListener("wheel", untell, { capture: true, passive: true });
+// On a touch screen the tip stays until the next touch. A wheel moves the drawing away, so it hides the tip.
+addEventListener("pointerdown", hideTip, { capture: true });
+addEventListener("wheel", hideTip, { capture: true, passive: true });
 
-// Where a drawing (SVG or image) lies in the window, and how many pixels of the window one of its own units has.
+// Return where a drawing (SVG or image) is in the window, and how many pixels of the window one of its units has.
 function within(picture) {
   const box = picture.getBoundingClientRect();
   const units = picture.viewBox ? picture.viewBox.baseVal.width : picture.naturalWidth;
@@ -38,22 +38,22 @@ class Walk {
     this.picture = this.drawing.querySelector("svg");
     this.drawing.tabIndex = 0;
     this.drawing.setAttribute("role", "application");
-    this.drawing.setAttribute("aria-roledescription", "chart; the arrow keys walk through its points");
+    this.drawing.setAttribute("aria-roledescription", "chart; use the arrow keys to go from point to point");
     this.drawing.addEventListener("pointermove", (event) => this.point(event));
     this.drawing.addEventListener("pointerdown", (event) => this.point(event));
-    this.drawing.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") untell(); });
-    this.drawing.addEventListener("blur", untell);
+    this.drawing.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hideTip(); });
+    this.drawing.addEventListener("blur", hideTip);
     this.drawing.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // The nearest spot within 40 pixels of the pointer.
+  // Show the nearest point within 40 pixels of the pointer.
   point(event) {
     const { left, top, scale } = within(this.picture);
     const x = (event.clientX - left) / scale;
     const y = (event.clientY - top) / scale;
     const far = this.spots.map((spot) => Math.hypot(spot[0] - x, spot[1] - y));
     const nearest = far.indexOf(Math.min(...far));
-    if (far[nearest] * scale > 40) untell();
+    if (far[nearest] * scale > 40) hideTip();
     else this.show(nearest, false);
   }
 
@@ -67,14 +67,14 @@ class Walk {
       Home: () => 0,
       End: () => last,
     };
-    if (event.key === "Escape") untell();
+    if (event.key === "Escape") hideTip();
     if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
     this.show(steps[event.key](), true);
     spoken.textContent = tip.textContent;
   }
 
-  // The next spot above (-1) or below (1) at the same place along x; the same spot where there is none.
+  // Return the next point above (-1) or below (1) at the same x; the current point if there is none.
   beside(way) {
     if (this.at < 0) return 0;
     const [x, y] = this.spots[this.at];
@@ -84,7 +84,7 @@ class Walk {
   }
 
   show(index, follow) {
-    untell();
+    hideTip();
     this.at = index;
     const [x, y, text] = this.spots[index];
     const mark = document.createElement("span");
@@ -95,13 +95,13 @@ class Walk {
     this.picture.after(mark);
     if (follow) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
     const now = within(this.picture);
-    tell(text, now.left + x * now.scale, now.top + y * now.scale);
+    showTip(text, now.left + x * now.scale, now.top + y * now.scale);
   }
 }
 
 for (const list of document.querySelectorAll("figure > script.spots")) new Walk(list.parentElement, JSON.parse(list.textContent));
 
-// Light or dark: as the system has it, until the button is pressed.
+// Light or dark: as in the system, until the button is pressed.
 const button = document.getElementById("theme");
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light")) === "dark";
@@ -114,7 +114,7 @@ prefersDark.addEventListener("change", nameButton);
 nameButton();
 button.hidden = false;
 
-// The section that is being read, marked in the contents; at the page's end the last one, which may be too short to come up.
+// Mark the current section in the contents; at the end of the page the last one, which may be too short to reach the top.
 const links = [...document.querySelectorAll("nav a")];
 const sections = links.map((link) => document.getElementById(link.hash.slice(1)));
 let marked;
@@ -132,7 +132,7 @@ if (links.length) {
   markRead();
 }
 
-// Folded parts are printed, and folded again.
+// Print folded parts, too, and fold them again afterwards.
 let folded = [];
 addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("details:not([open])")];

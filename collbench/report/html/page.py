@@ -1,4 +1,4 @@
-"""The page: sections put into the template, with the style and the script inside, and written in one step."""
+"""The HTML page of a report: sections in the template, with style and script inside, written in one step."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NEEDED = ("matplotlib", "jinja2")
 
 
 def write_html(material: Material) -> None:
-    """Writes the page to `material.where`, in one step. Raises UsageError where that cannot be done, or the extra `report` is missing."""
+    """Write the page to `material.where` in one step. Raises UsageError if that fails, or the extra `report` is missing."""
     write_whole(material.where, html(material), "--html")
 
 
 def html(material: Material) -> str:
-    """The page as text. Raises UsageError where the extra `report` is missing."""
+    """Return the page as text. Raises UsageError if the extra `report` is missing."""
     return page(_title(material), lambda: [made for section in SECTIONS if (made := section(material)) is not None])
 
 
 def page(title: str, make: Callable[[], Sequence[Section]]) -> str:
-    """The sections that `make` makes as a page: text that needs no network. Raises UsageError where the extra `report` is missing."""
+    """Return the sections that `make` returns as a page, which needs no network. Raises UsageError if the extra `report` is missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
@@ -51,7 +51,7 @@ def page(title: str, make: Callable[[], Sequence[Section]]) -> str:
 
 
 def _written(suffix: str) -> str:
-    """Return page.css or page.js followed by the files of single charts (matrix.js)."""
+    """Return page.css or page.js, followed by the files of single charts (matrix.js)."""
     own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.rglob(f"*.{suffix}") if path.stem != "page")]
     return "\n".join(path.read_text(encoding="utf-8") for path in own)
 
@@ -75,5 +75,5 @@ def _template() -> Any:
 
 
 def _digest(text: str) -> str:
-    """What a Content-Security-Policy calls a style or a script by."""
+    """Return the digest of a style or script for the Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

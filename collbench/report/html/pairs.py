@@ -1,4 +1,4 @@
-"""The picture of a matrix: the image of its classes between the names of rows and columns, with marks, and what the colours mean."""
+"""The section "Pairs": findings, a table of places, and matrices of bandwidth and latency as pictures."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from collbench.analysis.pairs import PairEffects, PairFinding, hosts_of
-from collbench.report.cells import NOTHING, explain, printable
+from collbench.report.cells import NOTHING, printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.material import Material
 from collbench.report.pairs import CLASSES, ITSELF, UNKNOWN, WRONG, Classes, above_median, classes_of, kinds
+from collbench.results.flags import explain
 from collbench.results.rounds import PairMatrix
-from collbench.units import format_percent, format_rate, format_size, format_time
+from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.results.rounds import StoredPairs
 
 
-# In which order the places of a matrix are drawn, and which of them share a row of the picture where there are many.
+# The order of places in a matrix, and groups of places that share a row of the picture if there are many.
 
-MOST_ROWS = 64  # of a picture in which a cell can still be seen, and pointed at
-_LEAST_GROUPS = 8  # fewer show less than rows of neighbours do
+MOST_ROWS = 64  # of a picture: with more of them, cells are too small to point at
+_LEAST_GROUPS = 8  # with fewer groups, rows of neighbours show more
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
 @dataclass(frozen=True)
 class Groups:
-    """order   places in the order in which they are drawn
-    starts  where in `order` each group begins
-    labels  what each group is called
+    """Groups of places.
+
+    order   places in the order in which they are drawn
+    starts  the index in `order` of the first place of each group
+    labels  the name of each group
     by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbours"
     """
 
@@ -60,31 +63,31 @@ class Groups:
         return {place: row for row, (start, end) in spans for place in self.order[start:end]}
 
     def slowest(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The highest class of each pair of groups, of classes whose rows and columns are in `order`."""
+        """Return the highest class of each pair of groups; rows and columns of `classes` are in `order`."""
         found: NDArray[np.int64] = np.maximum.reduceat(np.maximum.reduceat(classes, self.starts, axis=0), self.starts, axis=1)
         return found
 
 
 def grouped(places: Sequence[str], most: int = MOST_ROWS) -> Groups:
-    """At most `most` groups: each place alone, or those of one host, or of hosts whose names differ in the last number, or neighbours."""
+    """Return at most `most` groups: single places, those of a host, of hosts whose names differ in the last number, or neighbours."""
     if len(places) <= most:
         return Groups(tuple(range(len(places))), tuple(range(len(places))), tuple(places), "place")
     hosts = hosts_of(places)
-    alike = [_alike(host) for host in hosts]
-    for by, names in (("host", hosts), ("name", alike)):
+    families = [_family(host) for host in hosts]
+    for by, names in (("host", hosts), ("name", families)):
         if _LEAST_GROUPS <= len(set(names)) <= most:
             return _by_name(names, by)
-    return _neighbours(places, _by_name(alike, "name").order, most)
+    return _neighbours(places, _by_name(families, "name").order, most)
 
 
-def _alike(host: str) -> str:
-    """The host's name with a star for its last number; of a name with a domain the first part counts, of an address all of it."""
+def _family(host: str) -> str:
+    """Return the name of a host with a star for its last number, before its domain; of an address the last number of all."""
     head, dot, rest = host.partition(".")
     return _LAST_NUMBER.sub("*", host) if head.isdigit() else f"{_LAST_NUMBER.sub('*', head)}{dot}{rest}"
 
 
 def _by_name(names: Sequence[str], by: str) -> Groups:
-    """Groups in the order in which their first places come."""
+    """Return groups of equal names, in the order of their first places."""
     labels = tuple(dict.fromkeys(names))
     number = {name: at for at, name in enumerate(labels)}
     group = np.array([number[name] for name in names])
@@ -99,16 +102,16 @@ def _neighbours(places: Sequence[str], order: Sequence[int], most: int) -> Group
     return Groups(tuple(order), starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
 
 
-# The classes of a pair matrix as a PNG of one pixel per cell, in colours that the colour-blind tell apart.
+# The classes of a pair matrix as a PNG with one pixel per cell, in colours that colour-blind people can distinguish.
 
-# matplotlib's cividis at its fifths, from the median on to far below it, and a red for wrong data
+# Five steps of matplotlib's cividis, from the median to far below it, and red for wrong data.
 COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
-_CLEAR = len(COLORS)  # what is not measured, and a place with itself: the page shows through
+_CLEAR = len(COLORS)  # transparent: not measured, and a place with itself
 _PALETTE = b"".join(bytes.fromhex(color[1:]) for color in (*COLORS, "#ffffff"))
 
 
 def image_of(classes: NDArray[np.int64]) -> str:
-    """The picture of classes [rows × columns] as a data: address."""
+    """Return the picture of classes [rows × columns] as a data: URL."""
     assert WRONG == CLASSES == _CLEAR - 1
     pixels = np.where(classes < 0, _CLEAR, classes).astype(np.uint8)
     lines = np.insert(pixels, 0, 0, axis=1)  # each line begins with its filter: none
@@ -128,22 +131,24 @@ def _chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-# Bandwidth and latency of a pair matrix, told alike: figures as text, how they stand to the median, classes and their names.
+# Bandwidth and latency of a pair matrix in the same form: values as text, ratios to the median, classes and their names.
 
 Figures = NDArray[np.float64]
-_FARTHEST = 25.0  # logarithm: what is further from the median is told as if it were so far
+_FARTHEST = 25.0  # logarithms of ratios to the median are limited to this
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """word   "bandwidth" or "latency"
-    matrix    its `bandwidth` holds speeds, high is fast: of the latency the inverse
-    values    what is printed: bytes per second, or seconds
-    bounds    the interval's ends, where they are known
+    """Bandwidth or latency of a matrix.
+
+    name      "bandwidth" or "latency"
+    matrix    its `bandwidth` has speeds, high is fast: the inverse of a latency
+    values    bytes per second, or seconds
+    bounds    the ends of the intervals, if known
     size      of the messages, as text
     """
 
-    word: str
+    name: str
     unit: str
     matrix: PairMatrix
     values: Figures
@@ -152,54 +157,54 @@ class Quantity:
 
     @property
     def symmetric(self) -> bool:
-        """Whether i to j is j to i."""
-        return self.word == "latency"
+        """Whether the value of i to j is that of j to i."""
+        return self.name == "latency"
 
     @cached_property
     def classes(self) -> tuple[Classes, float]:
-        """The class of each directed pair, and the first class's depth: see `classes_of`."""
+        """The class of each directed pair, and the depth of the first class: see `classes_of`."""
         return classes_of(self.matrix)
 
     @cached_property
     def median(self) -> str:
-        """What a pair is compared with."""
+        """The name of the reference of a pair."""
         return "the median of such paths" if len(kinds(self.matrix)) > 1 else "the median"
 
     @cached_property
     def above(self) -> Figures:
-        """How much faster than the median each pair is, as a logarithm; NaN: unknown."""
+        """The logarithm of each pair's speed / the median; NaN: unknown."""
         speeds = above_median(self.matrix)
         return np.where(np.isfinite(speeds), np.clip(speeds, -_FARTHEST, _FARTHEST), np.nan)
 
     def figure(self, value: float) -> str:
-        """A value as text, without its unit; "" for what is no number, or too large to be one."""
+        """Return a value as text, without its unit; "" if it is not finite, or too large to be valid."""
         if not np.isfinite(value * 1e6):
             return ""
         return format_time(value) if self.symmetric else format_rate(value)
 
     def shares(self) -> NDArray[np.int64]:
-        """What `against_median` makes a text of: tenths of a percent of the median; of a latency hundredths of it. -1: unknown."""
+        """Return the input of `against_median`: tenths of a percent of the median; for a latency hundredths of it. -1: unknown."""
         ratio = np.exp(-self.above if self.symmetric else self.above)
         tenths = np.where(ratio >= 0.1, 10 * np.rint(100 * ratio), np.rint(1000 * ratio))
         found: Figures = np.nan_to_num(np.rint(100 * ratio) if self.symmetric else tenths, nan=-1)
         return found.astype(np.int64)
 
     def against_median(self, share: int) -> str:
-        """How a pair stands to the others: "50 % of the median", "1.80 times the median"."""
+        """Return a ratio to the median as text: "50 % of the median", "1.80 times the median"."""
         return f"{share / 100:.2f} times {self.median}" if self.symmetric else f"{format_percent(share / 10)} of {self.median}"
 
-    def class_words(self) -> list[str]:
-        """What each of the five classes means."""
+    def class_labels(self) -> list[str]:
+        """Return the range of each of the five classes."""
         depths = [self.classes[1] * factor for factor in (1, 2, 4, 8)]
         if self.symmetric:
             edges = [f"{exp(depth):.2f}" for depth in depths]
             return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]
         edges = [f"{100 * exp(-depth):.0f}" for depth in depths]
-        return [f"from {edges[0]} % of {self.median} on", *(f"{b}–{a} %" for a, b in pairwise(edges)), f"below {edges[-1]} %"]
+        return [f"{edges[0]} % of {self.median} or more", *(f"{b}–{a} %" for a, b in pairwise(edges)), f"below {edges[-1]} %"]
 
 
 def quantities(matrix: PairMatrix) -> tuple[Quantity, Quantity]:
-    """Its bandwidth and its latency."""
+    """Return the bandwidth and the latency of a matrix."""
     with np.errstate(all="ignore"):
         speeds = replace(matrix, bandwidth=1 / matrix.latency_s)
     sizes = [format_size(size) for size in (matrix.size_bytes, matrix.latency_size_bytes)]
@@ -209,18 +214,22 @@ def quantities(matrix: PairMatrix) -> tuple[Quantity, Quantity]:
     )
 
 
-# Who is named beside a matrix: a place at its row or its column, once, and a ring around each pair that its two ends do not explain.
+# Labels beside a matrix: a slow place at its row or column, once, and a ring around each pair that its two ends do not explain.
 
-NAME = 20  # letters of a name at most
+NAME = 20  # characters of a name at most
 _WAYS = {"node": "both ways ", "sender": "sends ", "receiver": "receives "}
 
 
 @dataclass(frozen=True)
 class Mark:
-    """text   what stands beside the matrix
-    at        the row it stands at, or the column where only what is received is slow
+    """A finding in the picture.
+
+    text      the label
+    at        its row, or its column if only receiving is slow
     below     whether it is a column
-    rows      rows of the picture with an arrow; columns likewise; rings: cells (row, column) with a ring
+    rows      rows with an arrow
+    columns   columns with an arrow
+    rings     cells (row, column) with a ring
     """
 
     text: str
@@ -232,15 +241,15 @@ class Mark:
 
 
 def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
-    """The findings of this quantity as marks, the worst first."""
+    """Return the findings of a quantity as marks, the worst first."""
     row_of = groups.rows
     return [_mark(each, ratio, quantity, row_of) for each, ratio in _of(quantity, found)]
 
 
 def _of(quantity: Quantity, found: Sequence[PairFinding]) -> Iterator[tuple[PairFinding, float]]:
-    """The findings of a quantity, and what each reaches in it: a slow latency may be a part of a slow bandwidth."""
+    """Yield the findings of a quantity, and the ratio of each; a finding of bandwidth may have a latency, too."""
     for each in found:
-        if each.quantity == quantity.word:
+        if each.quantity == quantity.name:
             yield each, each.ratio
         elif each.latency is not None and quantity.symmetric:
             yield each, each.latency
@@ -261,7 +270,7 @@ def _mark(found: PairFinding, ratio: float, quantity: Quantity, row_of: dict[int
 
 
 def _name(found: PairFinding, quantity: Quantity) -> str:
-    """Each place's name is cut on its own, so that neither of two is lost."""
+    """Return the name of a finding; each place's name is cut separately, so that both ends of a pair are shown."""
     names = {place: cut(quantity.matrix.places[place]) for place in found.places}
     if len(found.places) == 1 or found.kind == "pair":
         return found.name([names.get(place, "") for place in range(quantity.matrix.n)])
@@ -269,12 +278,12 @@ def _name(found: PairFinding, quantity: Quantity) -> str:
 
 
 def cut(name: str, most: int = NAME) -> str:
-    """A name without control characters; of a long one the middle is left out, since names of nodes differ at the end."""
+    """Return a printable name; a long one lacks its middle, since names of nodes differ at the end."""
     text = printable(name)
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}"
 
 
-_SIDE, _LARGEST = 480, 34  # pixels: of the matrix at most, of a cell at most
+_SIDE, _LARGEST = 480, 34  # pixels at most: of the matrix, of a cell
 _LETTER, _LINE, _GAP = 6.4, 14, 8
 _TOP, _LEAST_WIDTH = 18, 460
 _MOST_SIGNS = 200
@@ -282,20 +291,18 @@ _MOST_SIGNS = 200
 
 @dataclass(frozen=True)
 class Picture:
-    """svg  the drawing
-    box     where the matrix lies in it: left, top, side in its own units
-    """
+    """A drawing and the position of the matrix in it: left, top, side in its own units."""
 
     svg: str
     box: tuple[float, float, float]
 
 
 class _Sheet:
-    """Where everything goes: names on the left and above, marks on the right and below, the meaning of the colours last."""
+    """The layout: names on the left and above, marks on the right and below, the legend last."""
 
     def __init__(self, key: str, quantity: Quantity, groups: Groups, marks: Sequence[Mark]) -> None:
         self.key, self.classes = key, groups.slowest(quantity.classes[0][np.ix_(groups.order, groups.order)])
-        self.words, self.directed = quantity.class_words(), not quantity.symmetric
+        self.class_labels, self.directed = quantity.class_labels(), not quantity.symmetric
         self.labels = [cut(label) for label in groups.labels]
         self.cell = min(_LARGEST, _SIDE / len(self.labels))
         self.side = self.cell * len(self.labels)
@@ -309,7 +316,7 @@ class _Sheet:
         self.bottom = self.top + self.side + _GAP + _LINE * len(self.below) + (_GAP if any(mark.columns for mark in marks) else 0)
 
     def parts(self, marks: Sequence[Mark]) -> Iterator[str]:
-        """Everything but the legend, from the lowest layer to the topmost."""
+        """Yield everything but the legend, from the lowest layer to the topmost."""
         yield from self._frame()
         yield from self._names()
         yield from self._signs()
@@ -321,16 +328,16 @@ class _Sheet:
         yield from self._below()
 
     def legend(self) -> tuple[list[str], float]:
-        """The meaning of the colours, and where the drawing ends."""
-        known = [(f'fill="{color}"', word) for color, word in zip(COLORS, self.words, strict=False)]
+        """Return the legend, and the height of the drawing."""
+        known = [(f'fill="{color}"', label) for color, label in zip(COLORS, self.class_labels, strict=False)]
         known += [(f'fill="{COLORS[WRONG]}"', "wrong data (!)")] if (self.classes == WRONG).any() else []
         known += [(f'fill="url(#{self.key}-no)" stroke="var(--soft)"', "not measured")] if (self.classes == UNKNOWN).any() else []
         parts, x, y = [], 0.0, self.bottom + _LINE
-        for fill, word in known:
-            if x > 0 and x + 18 + _wide(word) > self.width:
+        for fill, label in known:
+            if x > 0 and x + 18 + _wide(label) > self.width:
                 x, y = 0.0, y + _LINE + 4
-            parts.append(f'<rect x="{x:g}" y="{y:g}" width="12" height="12" {fill}/>{_text(x + 17, y + 10, word, "soft")}')
-            x = round(x + 17 + _wide(word) + 2 * _GAP, 1)
+            parts.append(f'<rect x="{x:g}" y="{y:g}" width="12" height="12" {fill}/>{_text(x + 17, y + 10, label, "soft")}')
+            x = round(x + 17 + _wide(label) + 2 * _GAP, 1)
         return parts, y + _LINE + 4
 
     def _frame(self) -> Iterator[str]:
@@ -353,7 +360,7 @@ class _Sheet:
             yield _turned(self._x(at) + 4, self.top - 5, self.labels[at])
 
     def _signs(self) -> Iterator[str]:
-        """Wrong data is told by a sign, too."""
+        """Yield a sign for each cell with wrong data: colour alone is not enough."""
         for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():
             size = min(14, self.cell)
             yield (
@@ -362,7 +369,7 @@ class _Sheet:
             )
 
     def _beside(self) -> Iterator[str]:
-        """Each at its row, or as near to it as the others leave room."""
+        """Yield each label at its row, or as near as the others allow."""
         marks = sorted(self.beside, key=lambda mark: mark.at)
         heights = _apart([self._y(mark.at) for mark in marks], self.top + _LINE / 2, self.top + self.side - _LINE / 2)
         edge = self.left + self.side + 10
@@ -371,7 +378,7 @@ class _Sheet:
             yield _text(edge + 15, height + 4, mark.text, "ink")
 
     def _below(self) -> Iterator[str]:
-        """Each on a line of its own, the last column first, so that no line crosses a text."""
+        """Yield each label on a line of its own, the last column first, so that no line crosses a text."""
         marks = sorted(self.below, key=lambda mark: -mark.at)
         for number, mark in enumerate(marks):
             y, x = self.top + self.side + _GAP + _LINE * (number + 1), self._x(mark.at)
@@ -394,9 +401,9 @@ class _Sheet:
 
 
 def picture(key: str, title: str, quantity: Quantity, groups: Groups, marks: Sequence[Mark]) -> Picture:
-    """The drawing of a quantity's classes, a row and a column per group.
+    """Return the drawing of the classes of a quantity, with a row and a column per group.
 
-    key makes its identifiers unique in the page; title is what a screen reader says.
+    key makes its identifiers unique in the page; title is its accessible name.
     """
     sheet = _Sheet(key, quantity, groups, marks)
     legend, height = sheet.legend()
@@ -405,7 +412,7 @@ def picture(key: str, title: str, quantity: Quantity, groups: Groups, marks: Seq
 
 
 def _at_most(marks: list[Mark], most: int) -> list[Mark]:
-    """The first ones, and how many more there are."""
+    """Return the first marks, and one with the number of the others."""
     if len(marks) <= most:
         return marks
     rest = Mark(f"and {len(marks) - most + 1} more, see the findings above", marks[most - 1].at, marks[0].below)
@@ -413,7 +420,7 @@ def _at_most(marks: list[Mark], most: int) -> list[Mark]:
 
 
 def _apart(heights: Sequence[float], low: float, high: float) -> list[float]:
-    """The heights, ascending, a line apart and within these bounds, as near to where they were as that allows."""
+    """Return the heights (ascending) moved as little as needed to be a line apart and within these bounds."""
     found = list(heights)
     for at, height in enumerate(found):
         found[at] = max(height, low if at == 0 else found[at - 1] + _LINE)
@@ -431,20 +438,20 @@ def _turned(x: float, y: float, text: str) -> str:
 
 
 def _wide(text: str) -> float:
-    """Pixels that a text takes at most: letters of the East are twice as wide."""
+    """Return the largest width of a text in pixels: East Asian characters are twice as wide."""
     return round(_LETTER * cell_len(text), 1)
 
 
-# What is said of each cell of a matrix, packed for the page's script (matrix.js): each text once, and per cell the number of its text.
+# The texts of the cells of a matrix, packed for the page's script (matrix.js): each text once, and per cell the number of its text.
 
-_DETAILED = 64  # places up to which each cell tells its interval, too: those make nearly every text another one
+_DETAILED = 64  # with more places, the texts have no intervals, which make nearly every text different
 _UNKNOWN = "not measured"
 Indices = NDArray[np.int64]
 Part = tuple[Sequence[Any], Indices]  # the values that occur, and the number of its value for each cell
 
 
 class _Cell(NamedTuple):
-    """What makes a cell's text: its figure, its interval, how it stands to the median, and what happened to it."""
+    """The parts of the text of a cell: value, interval, ratio to the median, wrong elements, whether it was measured again."""
 
     figure: str
     interval: str
@@ -455,22 +462,24 @@ class _Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """book   each text once, the slowest first
-    codes  [n × n] which of them a cell has; where the quantity has no direction above the diagonal only
+    """The texts of the cells.
+
+    book   each text once, the slowest first
+    codes  [n × n] the index of the text of each cell; of a symmetric quantity above the diagonal only
     """
 
     book: list[str]
     codes: NDArray[np.uint32]
 
     def packed(self) -> dict[str, object]:
-        """JSON-ready: zlib in base64. Of the codes all lowest bytes come first, then all next ones: `wide` bytes each."""
+        """Return them JSON-ready: zlib in base64. The codes have `wide` bytes each: first all lowest bytes, then all next ones."""
         wide = 1 if len(self.book) <= 1 << 8 else 2 if len(self.book) <= 1 << 16 else 4
         planes = self.codes.astype(f"<u{wide}").view(np.uint8).reshape(-1, wide).T
         return {"texts": _packed("\n".join(self.book).encode()), "codes": _packed(planes.tobytes()), "wide": wide}
 
 
 def texts_of(quantity: Quantity, again: Collection[tuple[int, int]], order: Indices) -> Texts:
-    """The texts of all cells, rows and columns in this order."""
+    """Return the texts of all cells, with rows and columns in this order."""
     n = len(order)
     cells = np.triu_indices(n, 1) if quantity.symmetric else np.nonzero(~np.eye(n, dtype=bool))
     known, codes = _combined(_parts(quantity, again, order[cells[0]], order[cells[1]]))
@@ -483,7 +492,7 @@ def texts_of(quantity: Quantity, again: Collection[tuple[int, int]], order: Indi
 
 
 def _parts(quantity: Quantity, again: Collection[tuple[int, int]], rows: Indices, columns: Indices) -> list[Part]:
-    """The fields of `_Cell`, of these cells."""
+    """Return the fields of `_Cell` for these cells."""
     matrix = quantity.matrix
     twice = np.zeros((matrix.n, matrix.n), bool)
     for a, b in again:
@@ -494,7 +503,7 @@ def _parts(quantity: Quantity, again: Collection[tuple[int, int]], rows: Indices
 
 
 def _figures(quantity: Quantity, rows: Indices, columns: Indices) -> Part:
-    """Ascending values have ascending texts: where the next text begins is found by halving, so that few are written."""
+    """Return the texts of the values. Values are sorted, and bisection finds where the next text begins, so that few are formatted."""
     values = quantity.values[rows, columns]
     order = np.argsort(values)  # NaN goes to the end
     ascending, texts, codes = values[order].tolist(), list[str](), np.empty(len(values), np.int64)
@@ -520,7 +529,7 @@ def _intervals(quantity: Quantity, rows: Indices, columns: Indices) -> Part:
 
 
 def _combined(parts: Sequence[Part]) -> tuple[list[_Cell], Indices]:
-    """The combinations that occur, and which of them each cell has."""
+    """Return the combinations that occur, and the index of the combination of each cell."""
     numbers = np.zeros(len(parts[0][1]), np.int64)
     for values, codes in parts:
         _, numbers = np.unique(numbers * len(values) + codes, return_inverse=True)
@@ -529,42 +538,43 @@ def _combined(parts: Sequence[Part]) -> tuple[list[_Cell], Indices]:
 
 
 def _slowness(quantity: Quantity, cell: _Cell) -> tuple[bool, int]:
-    """What is unknown comes last."""
+    """Return a key to sort by, slowest first; unknown cells come last."""
     return cell.figure == "", -cell.share if quantity.symmetric else cell.share
 
 
 def _text_values(quantity: Quantity, cell: _Cell) -> str:
     compared = f", {quantity.against_median(cell.share)}" if cell.share >= 0 else ""
-    said = [f"{cell.figure}{cell.interval} {quantity.unit}{compared}" if cell.figure else _UNKNOWN]
-    said += [f"wrong data: {cell.wrong} elements are not what was sent"] if cell.wrong else []
-    said += ["measured twice, the faster one counts"] if cell.again and cell.figure else []
-    return "; ".join(said)
+    texts = [f"{cell.figure}{cell.interval} {quantity.unit}{compared}" if cell.figure else _UNKNOWN]
+    texts += [f"wrong data: {plural(cell.wrong, 'element')}"] if cell.wrong else []
+    texts += ["measured twice, the faster result counts"] if cell.again and cell.figure else []
+    return "; ".join(texts)
 
 
 def _packed(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
-# One chart per quantity of a pair matrix: the picture, the values behind it, and the figures as a table.
+# One chart per quantity of a pair matrix: the picture, the values behind it, and a table.
 
-_WHOLE = 12  # places up to which the table is the matrix itself, and half the width of the page is enough
-_SLOWEST = 40  # pairs in the table of a larger one
-_SHOWN = 2  # pixels of a cell in the picture of all cells, before anybody zooms
+_WHOLE = 12  # up to this many places, the table is the matrix itself, and half the width of the page is enough
+_SLOWEST = 40  # pairs in the table of a larger matrix
+_SHOWN = 2  # pixels of a cell in the picture of all cells, before zooming
 _EACH = {
-    "host": "Each row and column of the first picture stands for one host",
-    "name": "Each row and column of the first picture stands for the places of hosts whose names differ in their last number only",
-    "neighbours": "Each row and column of the first picture stands for several neighbouring places",
+    "host": "Each row and column of the first picture is one host",
+    "name": "Each row and column of the first picture has the places of hosts whose names differ in their last number only",
+    "neighbours": "Each row and column of the first picture has several neighbouring places",
 }
 
 
 @dataclass(frozen=True)
-class Told:
-    """A matrix with what there is to say of it.
+class MatrixInput:
+    """A matrix with its findings.
 
-    key      of its charts within the page; run: before their titles, where there are several
-    found    who is named
-    samples  of the latency, and of a bandwidth one way, at most
+    key      of its charts within the page
+    run      prefix of their titles if there are several runs
     places   what is paired: "nodes", "ranks"
+    found    the findings
+    samples  the largest number of samples of a latency, and of a bandwidth one way
     """
 
     key: str
@@ -575,57 +585,60 @@ class Told:
     samples: tuple[int, int]
 
 
-def charts(told: Told) -> list[Chart]:
-    """Bandwidth, then latency; what nobody measured has no chart."""
-    groups = grouped(told.effects.matrix.places)
-    return [_chart(told, each, groups) for each in quantities(told.effects.matrix) if np.isfinite(each.values).any()]
+def charts(matrix: MatrixInput) -> list[Chart]:
+    """Return the charts of bandwidth and latency, as far as they were measured."""
+    groups = grouped(matrix.effects.matrix.places)
+    return [_chart(matrix, each, groups) for each in quantities(matrix.effects.matrix) if np.isfinite(each.values).any()]
 
 
-def _chart(told: Told, quantity: Quantity, groups: Groups) -> Chart:
-    named = marks(quantity, told.found, groups)
-    title = f"{told.run}{quantity.word.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {told.places}"
-    shown = picture(f"{told.key}-{quantity.word}", title, quantity, groups, named)
+def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
+    named = marks(quantity, matrix.found, groups)
+    title = f"{matrix.run}{quantity.name.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {matrix.places}"
+    shown = picture(f"{matrix.key}-{quantity.name}", title, quantity, groups, named)
     return Chart(
-        key=f"{told.key}-{quantity.word}", title=title, says=_says(quantity, [mark.text for mark in named]),
-        made=_made(quantity, groups, told.samples[not quantity.symmetric]),
-        drawing=shown.svg + ("" if groups.by == "place" else _full(quantity, groups, title)), table=_table(quantity, told.found),
-        data=_data(quantity, told.effects.again, groups, shown.box), wide=quantity.matrix.n > _WHOLE,
+        key=f"{matrix.key}-{quantity.name}", title=title, says=_caption(quantity, [mark.text for mark in named]),
+        made=_method(quantity, groups, matrix.samples[not quantity.symmetric]),
+        drawing=shown.svg + ("" if groups.by == "place" else _full(quantity, groups, title)), table=_table(quantity, matrix.found),
+        data=_data(quantity, matrix.effects.again, groups, shown.box), wide=quantity.matrix.n > _WHOLE,
     )  # fmt: skip
 
 
-def _says(quantity: Quantity, named: Sequence[str]) -> str:
-    who = f"Named: {'; '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}." if named else "Nobody is named."
-    how = "a cell is a pair" if quantity.symmetric else "who sends is a row, who receives a column"
-    return f"{who} {how.capitalize()}; dark cells are near the median, the brighter a cell the slower it is."
+def _caption(quantity: Quantity, named: Sequence[str]) -> str:
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    findings = f"Slow: {'; '.join(named[:3])}{more}." if named else "No slow place or pair."
+    cell = "A cell is a pair" if quantity.symmetric else "Senders are rows, receivers are columns"
+    return f"{findings} {cell}; dark cells are near the median, brighter cells are slower."
 
 
-def _made(quantity: Quantity, groups: Groups, samples: int) -> str:
-    each_way = "the size over the time of one message, each way for itself"
-    what = "half the time of a message there and back" if quantity.symmetric else each_way
+def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
+    each_way = "the size / the time of one message, for each direction"
+    what = "half the round trip of a message" if quantity.symmetric else each_way
     counted = f"up to {samples} samples" if samples else "its samples"
     parts = [
-        f"The {quantity.word} of a pair is {what}, by the median of {counted} of {quantity.size}.",
-        "Disjoint pairs are measured at the same time; of a pair that was measured again the faster figure counts, since a disturbance "
-        "only makes it slower.",
-        f"Colours are five classes below {quantity.median}: the first one is as deep as chance alone reaches, each next one twice as deep.",
-        "A ring marks a pair that its two ends do not explain, an arrow a place that is slow with all.",
+        f"The {quantity.name} of a pair is {what}, by the median of {counted} of {quantity.size}.",
+        "Disjoint pairs are measured at the same time. If a pair was measured again, the faster result counts, since a disturbance only "
+        "makes it slower.",
+        f"The colours are five classes below {quantity.median}: chance alone reaches the end of the first one, and each next one is twice "
+        "as deep.",
+        "A ring marks a pair that its two ends do not explain; an arrow marks a place that is slow with all others.",
     ]
-    parts += [f"{_EACH[groups.by]}, a cell for their slowest pair; the second picture has every pair."] if groups.by in _EACH else []
+    parts += [f"{_EACH[groups.by]}, and a cell shows their slowest pair; the second picture has every pair."] if groups.by in _EACH else []
     if quantity.matrix.n > _WHOLE:
-        named = "beside those of places that are named"
-        parts.append(f"The table has the {_SLOWEST} slowest pairs {named}; `collbench report RUN --csv FILE` writes every one.")
+        parts.append(
+            f"The table has the {_SLOWEST} slowest pairs without those of slow places; `collbench report RUN --csv FILE` writes all pairs."
+        )
     return " ".join(parts)
 
 
 def _full(quantity: Quantity, groups: Groups, title: str) -> str:
-    """All cells, to be scrolled; matrix.css and matrix.js let them be read."""
+    """Return the picture of all cells, which matrix.css and matrix.js make readable."""
     side = _SHOWN * quantity.matrix.n
     image, name = image_of(quantity.classes[0][np.ix_(groups.order, groups.order)]), quoteattr(f"{title}, every pair")
     return f'<div class="matrix"><img src="{image}" width="{side}" height="{side}" alt={name}></div>'
 
 
 def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups, box: tuple[float, float, float]) -> dict[str, object]:
-    """For matrix.js. `joint` stands between the names of a pair; places are in the order of drawing, `starts` are their groups."""
+    """Return the data of matrix.js. `joint` goes between the names of a pair; places are in the order of drawing, `starts` their groups."""
     places = [printable(quantity.matrix.places[place])[:200] for place in groups.order]
     return {
         "kind": "pairs", "places": places, "starts": groups.starts, "labels": [printable(label)[:200] for label in groups.labels],
@@ -639,7 +652,7 @@ def _table(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
 
 
 def _whole(quantity: Quantity) -> Table:
-    """The matrix itself."""
+    """Return the matrix as a table."""
     names = [printable(place) for place in quantity.matrix.places]
     corner = f"{quantity.unit}, {'between' if quantity.symmetric else 'from ↓ to →'}"
     rows = [
@@ -649,11 +662,11 @@ def _whole(quantity: Quantity) -> Table:
 
 
 def _slowest(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
-    """The pairs that are furthest below the median and that no place that is named explains."""
+    """Return the pairs that are furthest below the median, without those of slow places."""
     above = np.where(np.isnan(quantity.above), np.inf, quantity.above)
     if quantity.symmetric:
         above[np.tril_indices(len(above))] = np.inf
-    for each in (each for each in found if each.quantity == quantity.word and each.kind != "pair"):
+    for each in (each for each in found if each.quantity == quantity.name and each.kind != "pair"):
         if each.kind != "receiver":
             above[list(each.places)] = np.inf
         if each.kind != "sender":
@@ -672,16 +685,14 @@ def _slowest(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
         if np.isfinite(above[a, b])
     ]
     ends = ("place", "place") if quantity.symmetric else ("sender", "receiver")
-    return Table([*ends, quantity.unit, "it is"], rows, frozenset({2}))
+    return Table([*ends, quantity.unit, "versus the median"], rows, frozenset({2}))
 
-
-# A matrix of pairs as an image, with the places and pairs that stand out by name.
 
 _MOST_REASONS = 5
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where the runs have nothing for it."""
+    """Return the section, or None if no run has pairs."""
     if not material.pairs:
         return None
 
@@ -694,24 +705,24 @@ def section(material: Material) -> Section | None:
         texts += [f"{name}{text}" for text in _texts(stored, effects, found)]
         tables.append(_table_matrix(name, effects, found))
         places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
-        shown += charts(Told(f"pairs-{number}", name, places, effects, found, _samples(stored)))
-    return Section("pairs", "Pairs: who is slow", texts, tables, shown)
+        shown += charts(MatrixInput(f"pairs-{number}", name, places, effects, found, _samples(stored)))
+    return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown)
 
 
 def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding]) -> list[str]:
-    """What was measured, wrong data, findings, doubts, and what should be known of the rounds."""
+    """Return what was measured, wrong data, findings, doubts, and notes on the rounds."""
     from collbench.report.pairs import measured, sentences, wrong_data
 
     about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
     flags = {flag for one in stored.rounds for flag in one.flags}
-    said = [measured(effects.matrix, about), *wrong_data(effects.matrix), *sentences(effects.matrix, found), *effects.doubts()]
-    return [printable(text) for text in (*said, *_unmeasured(stored), *explain(flags), *stored.warnings)]
+    texts = [measured(effects.matrix, about), *wrong_data(effects.matrix), *sentences(effects.matrix, found), *effects.doubts()]
+    return [printable(text) for text in (*texts, *_unmeasured(stored), *explain(flags), *stored.warnings)]
 
 
 def _unmeasured(stored: StoredPairs) -> list[str]:
-    """How many pairs there was a reason not to measure, by reason."""
+    """Return the number of pairs that were not measured, by reason."""
     reasons = Counter(why for one in stored.rounds for why in one.na if why is not None)
-    named = [f"not measured: {number} {'pair' if number == 1 else 'pairs'}: {why}" for why, number in reasons.most_common(_MOST_REASONS)]
+    named = [f"not measured: {plural(number, 'pair')}: {why}" for why, number in reasons.most_common(_MOST_REASONS)]
     return [*named, *([f"and {len(reasons) - len(named)} more reasons"] if len(reasons) > len(named) else [])]
 
 
@@ -726,6 +737,6 @@ def _table_matrix(name: str, effects: PairEffects, found: Sequence[PairFinding])
 
 
 def _samples(stored: StoredPairs) -> tuple[int, int]:
-    """The most samples that a round has: of the latency, of the bandwidth one way."""
+    """Return the largest number of samples of a round: of the latency, of the bandwidth one way."""
     latency, forward, backward = (max((one.n[at] for one in stored.rounds), default=0) for at in range(3))
     return latency, max(forward, backward)

@@ -1,4 +1,4 @@
-"""Where the numbers come from: command, versions, environment, what differs between the runs, the raw files."""
+"""The section "Provenance": commands, versions, environment, differences between runs, definitions, raw files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,26 +20,26 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import Link, Section, Table
 from collbench.report.html.material import Material
 from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOOLS, TOPOLOGY
-from collbench.results.importers.store import sentences
+from collbench.results.importers.store import import_notes
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_bytes, format_duration
+from collbench.units import format_bytes, format_duration, plural
 
-# Runs that were read from another tool's output: from which files, and what those did not tell.
+# Imported runs: their files, and what the files lack.
 
 _MOST = 40
 
 
 def imported_texts(runs: Sequence[Run]) -> Iterator[str]:
-    """What imported runs say of themselves: the tables, what is not in them, what is doubtful; each sentence once."""
-    told = dict.fromkeys(short(f"{sentence}.", 600) for run in runs for sentence in sentences(run.info))
-    yield from list(told)[:_MOST]
-    if len(told) > _MOST:
-        yield f"And {len(told) - _MOST} more sentences of imported runs: each run.json has its own."
+    """Yield the notes of imported runs, each once: tables, what they lack, what is doubtful."""
+    notes = dict.fromkeys(short(f"{sentence}.", 600) for run in runs for sentence in import_notes(run.info))
+    yield from list(notes)[:_MOST]
+    if len(notes) > _MOST:
+        yield f"And {plural(len(notes) - _MOST, 'more note')} on imported runs: see each run.json."
 
 
 def imported_files(runs: Sequence[Run]) -> list[tuple[str, Table]]:
-    """The files with their checksums, as a table; none where every run was measured."""
+    """Return a table of the imported files with their checksums; nothing if every run was measured."""
     rows = list(dict.fromkeys(_file(each) for run in runs for each in _files(run)))
     more = f" (the first {_MOST} of {len(rows)})" if len(rows) > _MOST else ""
     head = ("file", "format", "size", "SHA-256")
@@ -51,47 +52,47 @@ def _files(run: Run) -> Iterator[Mapping[str, Any]]:
     yield from (each for each in (listed if isinstance(listed, list) else []) if isinstance(each, dict))
 
 
-def _file(told: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    name, form, digest = (short(str(value), 120) if (value := told.get(key)) else NOTHING for key in ("name", "format", "sha256"))
-    size = told.get("size_bytes")
+def _file(stored: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    name, form, digest = (short(str(value), 120) if (value := stored.get(key)) else NOTHING for key in ("name", "format", "sha256"))
+    size = stored.get("size_bytes")
     return name, form, format_bytes(size) if isinstance(size, int) and known(size) else NOTHING, digest
 
 
-# How each number on the page was made, in a line each: of those numbers that occur on it.
+# The definition of each number on the page, a line each.
 
 _TIME = (
-    "the median over iterations of the slowest rank's time per message, in µs; the ranks meet before each sample (mode isolated), or calls "
+    "the median over iterations of the slowest rank's time per message, in µs; a barrier precedes each sample (mode isolated), or calls "
     "follow each other (batched, pipelined, graph)"
 )
-_LAUNCHES = "the median of the launches' medians"
-_INTERVAL = "covers the median with 95 %, from order statistics, widened for autocorrelation; it speaks for one launch"
-_OVER_LAUNCHES = "covers the median over launches with 95 %; the launch is the unit of evidence"
-_DOUBTED = ". “?” before it: a flag says why it is not to be taken at its word"
+_LAUNCHES = "the median of the medians of the launches"
+_INTERVAL = "95 % confidence interval of the median, from order statistics, widened for autocorrelation; it holds for one launch"
+_OVER_LAUNCHES = "95 % confidence interval of the median over launches; the launch is the unit of evidence"
+_DOUBTED = ". “?” marks a doubtful one: the flags of the row give the reason"
 _ALGBW = "message size / time; GB/s is 1e9 bytes per second, one direction, and sizes are powers of 1024"
 _BUSBW = (
     "algbw × the bus factor of the operation (2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter, all-to-all, gather and "
     "scatter, 1 for broadcast, reduce and point-to-point), so that it compares with a link"
 )
 _CEILING = (
-    "busbw / the ceiling: between hosts and GPUs what a ring on the slowest link reaches, from probed rates; inside a host a copy or "
-    "stream measured by all ranks before the first cell; or the figure given. The second percentage is of the hard limit, which no "
-    "algorithm can exceed. None where no rate is known, or a flag takes it away"
+    "busbw / the ceiling: between hosts and GPUs the rate of a ring on the slowest link, from probed rates; inside a host a copy or "
+    "stream measured by all ranks before the first case; or the given rate. The second percentage is of the hard limit, which no "
+    "algorithm can exceed. There is no percentage if no rate is known, or a flag excludes it"
 )
-_WRONG = "elements that differ from what had to arrive, counted after the timed iterations; “–”: not checked"
-_CANARY = "the time that a cache line takes between two ranks, before and after each cell: it tells whether the machine's state changed"
+_WRONG = "elements that differ from the expected ones, counted after the timed iterations; “–”: not verified"
+_STATE_PROBE = "the time of a cache line between two ranks, before and after each case; it shows changes of the machine state"
 _IMPORTED = (
-    "that tool's own statistic, which Provenance names; bandwidths follow from it by the definitions below, and neither samples nor an "
-    "interval within a launch stand behind it"
+    "the statistic of the other tool, named above; bandwidths follow from it by the definitions below, without samples and without an "
+    "interval within a launch"
 )
 _PAIRS = (
-    "latency and bandwidth of each direction of every pair, disjoint pairs at the same time, every message verified; who seemed slow was "
-    "measured again, alone, before it was named"
+    "latency and bandwidth of each direction of every pair, disjoint pairs at the same time, every message verified; suspects were "
+    "measured again, alone, before they were reported"
 )
 
 
 def made_table(material: Material) -> Table:
-    """What is shown, and how it was made."""
-    return Table(("number", "how it was made"), list(_lines(material)))
+    """Return the definitions of the numbers that occur on the page."""
+    return Table(("number", "definition"), list(_lines(material)))
 
 
 def _lines(material: Material) -> Iterator[tuple[str, str]]:
@@ -104,7 +105,7 @@ def _lines(material: Material) -> Iterator[tuple[str, str]]:
     if any(row.wrong is not None for row in rows):
         yield "wrong", _WRONG
     if any(value is not None for row in rows for value in row.canary_s.values()):
-        yield "canary", _CANARY
+        yield "state probe", _STATE_PROBE
     if material.pairs:
         yield "pairs", _PAIRS
 
@@ -117,25 +118,25 @@ def _times(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     if any(row.launches > 1 for row in rows):
         yield "time of several launches", _LAUNCHES
     if len(measured) < len(rows):
-        yield "time of what is imported", _IMPORTED
+        yield "time of imported rows", _IMPORTED
     if False in launches:
         yield "95 % interval", _INTERVAL + _DOUBTED
     if True in launches:
         yield "95 % interval over launches", _OVER_LAUNCHES + _DOUBTED
 
 
-# Links from the page to the files of a run.
+# Links from the page to the raw files of a run.
 
 _FILES = (RUN, TOPOLOGY, CELLS, PAIRS, TOOLS, SAMPLES, EVENTS)
 
 
 def raw_files(run: Run, page: Path) -> list[Link]:
-    """The run's files that are there, relative to the folder of `page`; never an address with a scheme."""
+    """Return links to the files of a run that exist, relative to the folder of `page`; never an address with a scheme."""
     return [Link(f"{name} ({format_bytes(size)})", _address(run.path / name, page)) for name in _FILES if (size := _size(run.path / name))]
 
 
 def _size(path: Path) -> int:
-    """In bytes; 0 for what is empty, not there, or no regular file."""
+    """Return the size in bytes; 0 if it is empty, missing, or not a regular file."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
@@ -143,27 +144,27 @@ def _size(path: Path) -> int:
 
 
 def _address(path: Path, page: Path) -> str:
-    """As a browser takes it: links in between are left as they are, since a browser does not follow them either."""
+    """Return the relative URL. Symbolic links are not resolved, since a browser does not resolve them."""
     relative = os.path.relpath(path, page.parent)
     return quote(os.fsencode(relative.replace(os.sep, "/")))
 
 
 _MOST_RUNS, _MOST_COLUMNS, _MOST_LINES, _MOST_DIFFERENCES = 60, 4, 200, 60
-_KINDS = ("software", "machine", "launcher", "ranks", "environment", "libraries")  # what stands in the table of versions
+_KINDS = ("software", "machine", "launcher", "ranks", "environment", "libraries")  # of facts in the table of versions
 _LONGEST = 300
 
 
 def section(material: Material) -> Section:
-    """Every run with its command; versions and environment; differences; how numbers are made; links to the files."""
+    """Return the section: runs with their commands, versions and environment, differences, definitions, links to the files."""
     named = _named(material)
     tables = [("Runs", _runs_table(material.runs)), *imported_files(material.runs), *_differing(named), *_versions(named[:_MOST_COLUMNS])]
-    tables.append(("How each number was made, in short", made_table(material)))
+    tables.append(("Definitions", made_table(material)))
     links = [(short(run.path.resolve().name, 80), files) for run in material.runs[:_MOST_RUNS] if (files := raw_files(run, material.where))]
     return Section("provenance", "Provenance", list(_texts(material, named, linked=bool(links))), tables, links=links)
 
 
 def _named(material: Material) -> list[tuple[str, Run]]:
-    """One run of each table and each matrix, with the name it is shown by."""
+    """Return one run of each table and each matrix, with its name on the page."""
     of_pairs = [(run.path.resolve().name, run) for run, _ in material.pairs]
     return [(short(name, 80), run) for name, run in (*((table.name, table.runs[0]) for table in material.tables), *of_pairs)]
 
@@ -172,16 +173,16 @@ def _texts(material: Material, named: Sequence[tuple[str, Run]], linked: bool) -
     yield from (short(f"{sentence}.", 600) for sentence in material.apart)
     yield from imported_texts(material.runs)
     if len(named) > _MOST_COLUMNS:
-        yield f"Versions and environment are those of the first {_MOST_COLUMNS} of {len(named)}; what differs is told of all."
+        yield f"Versions and environment are those of the first {_MOST_COLUMNS} of {len(named)} runs; differences are shown for all."
     if len(material.runs) > _MOST_RUNS:
-        yield f"The first {_MOST_RUNS} of {len(material.runs)} runs are listed."
+        yield f"The table shows the first {_MOST_RUNS} of {len(material.runs)} runs."
     if linked:
-        yield "The links at the end lead to the raw files, where this page still lies beside its runs."
+        yield "The links at the end lead to the raw files. They work as long as this page is beside its runs."
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    head = ("run", "command", "began", "took", "collbench", "launched by", "ranks", "hosts", "rows", "end")
-    marks = {place: "doubtful" for place, run in enumerate(runs[:_MOST_RUNS]) if _end(run) != "came to its end"}
+    head = ("run", "command", "start", "duration", "collbench", "launcher", "ranks", "hosts", "rows", "end")
+    marks = {place: "doubtful" for place, run in enumerate(runs[:_MOST_RUNS]) if _end(run) is not _End.COMPLETE}
     return Table(head, [_run(run) for run in runs[:_MOST_RUNS]], frozenset({6, 8}), marks)
 
 
@@ -189,17 +190,17 @@ def _run(run: Run) -> tuple[str, ...]:
     info = run.info
     return (
         short(run.path.resolve().name, 80), _command(info.get("command")), _began(info), _took(info),
-        _word(info.get("collbench")), _word(info.get("launcher")), _count(info.get("rank_map")), _hosts(info.get("hosts")),
-        NOTHING if "pairs" in run.info else str(len(run.rows)), _end(run),
+        _text(info.get("collbench")), _text(info.get("launcher")), _count(info.get("rank_map")), _hosts(info.get("hosts")),
+        NOTHING if "pairs" in run.info else str(len(run.rows)), _end_text(run),
     )  # fmt: skip
 
 
-def _command(words: Any) -> str:
-    """As it could be typed again."""
-    return short(shlex.join(map(str, words)), _LONGEST) if isinstance(words, list) and words else NOTHING
+def _command(arguments: Any) -> str:
+    """Return the command quoted for a shell."""
+    return short(shlex.join(map(str, arguments)), _LONGEST) if isinstance(arguments, list) and arguments else NOTHING
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     return short(value, 80) if isinstance(value, str) and value else NOTHING
 
 
@@ -215,8 +216,8 @@ def _hosts(values: Any) -> str:
 
 
 def _began(info: dict[str, Any]) -> str:
-    """When it began; of another tool's output that is not known."""
-    return f"{'imported ' if 'imported' in info else ''}{_word(info.get('started_utc'))}"
+    """Return when the run began, or was imported (when the other tool began is unknown)."""
+    return f"{'imported ' if 'imported' in info else ''}{_text(info.get('started_utc'))}"
 
 
 def _took(info: dict[str, Any]) -> str:
@@ -225,24 +226,38 @@ def _took(info: dict[str, Any]) -> str:
     try:
         began, ended = (datetime.fromisoformat(info[name]) for name in ("started_utc", "finished_utc"))
         return format_duration(max(0.0, (ended - began).total_seconds()))
-    except (KeyError, TypeError, ValueError):  # not finished, or no time that anybody knows; or one with a zone and one without
+    except (KeyError, TypeError, ValueError):  # not finished, or not valid times; or one with a time zone and one without
         return NOTHING
 
 
-def _end(run: Run) -> str:
+class _End(Enum):
+    """How a run ended."""
+
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    UNFINISHED = "not finished"
+
+
+def _end(run: Run) -> _End:
     code = run.info.get("exit_code")
     if not run.finished:
-        return "broke off"
+        return _End.UNFINISHED
     if code in (INTERRUPTED, TERMINATED):
-        return f"stopped (exit code {code})"
-    return "came to its end" if code in (0, None) else f"exit code {code}"
+        return _End.STOPPED
+    return _End.COMPLETE if code in (0, None) else _End.FAILED
+
+
+def _end_text(run: Run) -> str:
+    end = _end(run)
+    return f"{end.value} (exit code {run.info.get('exit_code')})" if end in (_End.STOPPED, _End.FAILED) else end.value
 
 
 def _versions(named: Sequence[tuple[str, Run]]) -> list[tuple[str, Table]]:
-    """What was loaded, set and used; one column per run, or one for all where they are equal."""
-    told = [{key: text for key, text in facts(run).items() if key[0] in _KINDS} for _, run in named]
-    keys = sorted(dict.fromkeys(key for each in told for key in each), key=lambda key: _KINDS.index(key[0]))
-    rows = [(short(kind, 40), short(what, 120), *_values([each.get((kind, what), NOT_THERE) for each in told])) for kind, what in keys]
+    """Return the table of versions and settings: a column per run, or one for all if they are equal."""
+    known = [{key: text for key, text in facts(run).items() if key[0] in _KINDS} for _, run in named]
+    keys = sorted(dict.fromkeys(key for each in known for key in each), key=lambda key: _KINDS.index(key[0]))
+    rows = [(short(kind, 40), short(what, 120), *_values([each.get((kind, what), NOT_THERE) for each in known])) for kind, what in keys]
     if not rows:
         return []
     equal = all(len(set(row[2:])) == 1 for row in rows)
@@ -258,17 +273,17 @@ def _values(values: Sequence[str]) -> list[str]:
 
 
 def _differing(named: Sequence[tuple[str, Run]]) -> list[tuple[str, Table]]:
-    """What each of the others has otherwise than the first one."""
+    """Return a table of the differences between the first run and each of the others."""
     if len(named) < 2:
         return []
     (first, baseline), *others = named
-    return [_difference(f"What differs: {first} → {name}", baseline, run, (first, name)) for name, run in others[:_MOST_RUNS]]
+    return [_difference(f"Differences: {first} → {name}", baseline, run, (first, name)) for name, run in others[:_MOST_RUNS]]
 
 
 def _difference(title: str, baseline: Run, run: Run, names: tuple[str, str]) -> tuple[str, Table]:
     found = differences(baseline, run)
     rows = [(each.kind, short(each.what, 120), short(each.a, _LONGEST), short(each.b, _LONGEST)) for each in found[:_MOST_DIFFERENCES]]
     if not rows:
-        rows = [("nothing", "that the runs recorded", NOTHING, NOTHING)]
+        rows = [("none", "in what the runs recorded", NOTHING, NOTHING)]
     more = f" (the first {_MOST_DIFFERENCES} of {len(found)}; `collbench compare` has all)" if len(found) > _MOST_DIFFERENCES else ""
     return f"{title}{more}", Table(("kind", "what", *names), rows)

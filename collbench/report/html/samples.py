@@ -1,4 +1,4 @@
-"""The samples behind the rows, for what shows how they are distributed."""
+"""The section "Spread of the samples": a box strip per case, and the distribution of doubtful cases."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from collbench.report.html.chart import (
     Spot,
     Table,
     cut,
+    distinguishing,
     fixed_ticks,
     level,
     line,
@@ -29,14 +30,14 @@ from collbench.report.html.chart import (
     size_axis,
     spots,
     svg_of,
-    telling,
     x_of_size,
 )
 from collbench.report.html.material import Material
 from collbench.report.html.sweep import series_of
+from collbench.results.flags import flag_names
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound
-from collbench.units import format_percent, format_time
+from collbench.units import format_percent, format_time, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,32 +49,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A cell with its samples in seconds, ascending (at least one); of several launches those of all. `time_s` is the row's median."""
+    """A case with its samples in seconds, ascending (at least one), of all its launches. `time_s` is the median of the row."""
 
     row: Row
     ordered: NDArray[np.float64]
     time_s: float
 
     def at(self, share: float) -> float:
-        """A quantile in seconds; `share` from 0 to 1."""
+        """Return a quantile in seconds; `share` from 0 to 1."""
         return quantile(self.ordered, share)
 
     def ratio(self, share: float) -> float:
-        """A quantile over the row's median."""
+        """Return a quantile / the median of the row."""
         return self.at(share) / self.time_s
 
     def text(self, share: float) -> str:
-        """A quantile in µs, as text."""
+        """Return a quantile in µs, as text."""
         return format_time(self.at(share))
 
     @property
     def spread(self) -> float:
-        """The 99th percentile over the first."""
+        """Return the 99th percentile / the first."""
         return self.at(0.99) / self.at(0.01)
 
 
 def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Row]]:
-    """The table's cells in print order, and the rows with a time whose samples are not there (imported, or samples.bin was cut)."""
+    """Return the cases of a table with samples, and the rows with a time but without samples (imported, or samples.bin was cut)."""
     there: list[Sampled] = []
     without: list[Row] = []
     stored = _stored(table)
@@ -90,7 +91,7 @@ def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Ro
 
 
 def both_modes(row: Row) -> str:
-    """The two values that the samples gather around: "2.345 µs (82 %) and 10.70 µs (18 %)"; a dash where there is one."""
+    """Return both values of bimodal samples: "2.345 µs (82 %) and 10.70 µs (18 %)"; a dash for one mode."""
     return " and ".join(f"{format_time(time_s)} µs ({format_percent(100 * share)})" for time_s, share in two_modes(row)) or NOTHING
 
 
@@ -107,7 +108,7 @@ def _rows(table: Launches) -> Iterator[tuple[Run, Row]]:
 
 
 def _samples(run: Run, row: Row) -> NDArray[np.float64]:
-    """The row's samples that a clock can give; none where they were not stored, or are no series of numbers."""
+    """Return the valid samples of a row; none if they were not stored, or are not a series of numbers."""
     try:
         stored = run.array(row, "max_s")
     except UsageError:
@@ -116,31 +117,31 @@ def _samples(run: Run, row: Row) -> NDArray[np.float64]:
     return series[(series > 1e-15) & (series < 1e12)]
 
 
-# The whole distribution of the cells whose times are doubtful, as steps: two values, a tail or a drift each look their own way.
+# The cumulative distribution of cases with doubtful times: bimodal samples, tails and drifts have different shapes.
 
 _MOST = 6
 _STEPS = 60  # of a curve
 _SIZE, _MARGINS = (940, 290), (54, 380, 26, 40)
 _MARKED = (0.05, 0.25, 0.5, 0.75, 0.95)
 _SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
-_MADE = (
-    "For each time the share of a cell's samples that took no longer; times are divided by the cell's median. A steep rise is a value "
-    "around which the samples gather, a level stretch between two rises lies between two values, a long slope at the top is a tail. "
-    "Shown are the cells whose flags make their time doubtful: first those with two values, then those that scatter most. The strips "
-    "show all cells."
+_METHOD = (
+    "For each time, the share of samples that took no longer; times are divided by the median of the case. A steep rise is a value "
+    "around which the samples gather; a level stretch between two rises separates two values; a long slope at the top is a tail. "
+    "The chart shows cases whose flags make their time doubtful: bimodal ones first, then those with the largest spread. The strips "
+    "show all cases."
 )
 
 
 def distribution(key: str, title: str, cells: Sequence[Sampled]) -> Chart | None:
-    """The chart of the most doubtful cells of a table; None where none is, or all their samples are equal."""
+    """Return the chart of the most doubtful cases of a table; None if there are none, or all their samples are equal."""
     doubted = [cell for cell in cells if doubtful(cell.row) and cell.spread > 1]
     if not doubted:
         return None
     shown = sorted(doubted, key=lambda cell: (not two_modes(cell.row), -cell.spread))[:_MOST]
-    words = telling([cell.row for cell in cells])
-    named = [(cut(f"{name_of(cell.row)} {series_name(cell.row, words)}"), cell) for cell in shown]
+    names = distinguishing([cell.row for cell in cells])
+    named = [(cut(f"{name_of(cell.row)} {series_name(cell.row, names)}"), cell) for cell in shown]
     drawing, points = _drawing(key, title, named)
-    return Chart(key, title, _says(named, len(doubted)), _MADE, drawing, _table(named), points, wide=True)
+    return Chart(key, title, _caption(named, len(doubted)), _METHOD, drawing, _table(named), points, wide=True)
 
 
 def _drawing(key: str, title: str, named: Sequence[tuple[str, Sampled]]) -> tuple[str, list[Spot]]:
@@ -164,19 +165,17 @@ def _axes(axes: Axes, cells: Sequence[Sampled]) -> None:
     axes.set_ylabel("samples up to here")
 
 
-def _says(named: Sequence[tuple[str, Sampled]], doubted: int) -> str:
-    """How many there are, and the worst of them."""
+def _caption(named: Sequence[tuple[str, Sampled]], doubted: int) -> str:
+    """Return the number of doubtful cases, and the worst one."""
     name, worst = named[0]
-    more = f"; shown are {len(named)} of them" if doubted > len(named) else ""
-    what = (
-        f"gathers around {both_modes(worst.row)}" if two_modes(worst.row) else f"scatters from {worst.text(0.01)} to {worst.text(0.99)} µs"
-    )
-    cells = "1 cell is" if doubted == 1 else f"{doubted} cells are"
-    return f"{cells} doubtful{more}. {name} {what}."
+    more = f"; {len(named)} of them are shown" if doubted > len(named) else ""
+    modes = f"is bimodal: {both_modes(worst.row)}"
+    spread = f"ranges from {worst.text(0.01)} to {worst.text(0.99)} µs"
+    return f"{plural(doubted, 'doubtful case')}{more}. {name} {modes if two_modes(worst.row) else spread}."
 
 
 def _table(named: Sequence[tuple[str, Sampled]]) -> Table:
-    head = ("cell", "samples", *(f"{format_percent(100 * share)} up to µs" for share in _SHARES), "two values", "flags")
+    head = ("case", "samples", *(f"{format_percent(100 * share)} up to µs" for share in _SHARES), "modes", "flags")
     rows = [
         [name, str(len(cell.ordered)), *(format_time(cell.at(share)) for share in _SHARES), both_modes(cell.row), remarks(cell.row)]
         for name, cell in named
@@ -184,27 +183,26 @@ def _table(named: Sequence[tuple[str, Sampled]]) -> Table:
     return Table(head, rows, frozenset(range(1, 9)), dict.fromkeys(range(len(rows)), "doubtful"))
 
 
-# A strip per cell: between which times its samples lie, against their median, over the message size.
+# A box strip per case: quantiles of its samples versus their median, over the message size.
 
-_WIDE_FROM = 48  # strips: narrower ones run into one another
+_WIDE_FROM = 48  # strips: with more of them, the chart is wide
 _WIDTH, _WIDE, _HEIGHT, _LEGEND_ROW = 460, 940, 270, 16
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 26, 40
 _LETTER = 6.0
-_FILLED = 0.8  # of the space from one size to the next
+_FILLED = 0.8  # share of the space from one size to the next
 _STRIPS_SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
-_HEAD = ("series", "size", "samples", "least µs", "1 % µs", "25 % µs", "median µs", "75 % µs", "99 % µs", "most µs", "two values", "flags")
-_STRIPS_MADE = (
-    "A sample is one iteration's time, the maximum over the ranks; all that were stored are counted, of several launches those of "
-    "all. Each is divided by the median that the tables show. The thin strip holds the middle 98 % of a cell's samples, the thick one "
-    "the middle half, the mark stands at the median; it is open where a flag says that the time is not what it seems. Where the samples "
-    "gather around two values (a valley between them that chance does not make), two diamonds stand at these, and no median. Strips "
-    "that reach beyond the axis end at its edge; the table has the times."
+_HEAD = ("series", "size", "samples", "min µs", "1 % µs", "25 % µs", "median µs", "75 % µs", "99 % µs", "max µs", "modes", "flags")
+_STRIPS_METHOD = (
+    "A sample is the time of one iteration, the maximum over the ranks. All stored samples of all launches count, each divided by the "
+    "median in the tables. The thin strip covers the middle 98 % of the samples of a case, the thick one the middle half. The mark is at "
+    "the median; it is open if a flag makes the time doubtful. Bimodal samples (with a valley that chance does not explain) have two "
+    "diamonds at their modes, and no median. Strips that exceed the axis end at its edge; the table has the times."
 )
 
 
 @dataclass(frozen=True)
 class Strips:
-    """A series: its name, how it is drawn (`draw.line`), and its cells (at least one), ascending in size."""
+    """A series: its name, the number of its style (`line`), and its cases (at least one), ascending in size."""
 
     name: str
     number: int
@@ -213,24 +211,24 @@ class Strips:
 
 @dataclass(frozen=True)
 class _Strip:
-    """A cell as drawn: x in units of the size axis."""
+    """A case as drawn: x in units of the size axis."""
 
     cell: Sampled
     x: float
 
     def level(self, share: float) -> float:
-        """A quantile as it is drawn: log2 of its ratio to the median, within what an axis may show."""
+        """Return the position of a quantile: log2 of its ratio to the median, within the limits of an axis."""
         return level(self.cell.ratio(share))
 
 
 def strips(key: str, title: str, series: Sequence[Strips]) -> Chart:
-    """The chart of some series (at most four, each with at least one cell) of one operation."""
+    """Return the chart of some series (at most four, each with at least one case) of one operation."""
     drawing, points, wide = _drawing_strips(key, title, series)
-    return Chart(key, title, _says_strips(series), _STRIPS_MADE, drawing, _table_strips(series), points, wide=wide)
+    return Chart(key, title, _caption_strips(series), _STRIPS_METHOD, drawing, _table_strips(series), points, wide=wide)
 
 
 def _drawing_strips(key: str, title: str, series: Sequence[Strips]) -> tuple[str, list[Spot], bool]:
-    """(drawing, spots, whether it is wide)."""
+    """Return (drawing, tooltips, whether it is wide)."""
     cells = [cell for each in series for cell in each.cells]
     wide = len(cells) >= _WIDE_FROM
     width = _WIDE if wide else _WIDTH
@@ -251,14 +249,14 @@ def _drawing_strips(key: str, title: str, series: Sequence[Strips]) -> tuple[str
 
 
 def _placed(series: Sequence[Strips]) -> list[list[_Strip]]:
-    """Side by side around their size."""
+    """Return the strips of each series, side by side around their size."""
     step = _FILLED * _spacing([cell for each in series for cell in each.cells]) / len(series)
     first = -step * (len(series) - 1) / 2
     return [[_Strip(cell, x_of_size(cell.row.size_bytes) + first + step * turn) for cell in each.cells] for turn, each in enumerate(series)]
 
 
 def _spacing(cells: Sequence[Sampled]) -> float:
-    """From one size to the next, where they are closest; at most 1, a factor of two."""
+    """Return the smallest distance between two sizes; at most 1, a factor of two."""
     there = sorted({x_of_size(cell.row.size_bytes) for cell in cells})
     return min([1.0, *(after - before for before, after in pairwise(there))])
 
@@ -283,7 +281,7 @@ def _draw(axes: Axes, own: Sequence[_Strip], series: Strips, thick: float) -> No
     sure = [strip for strip in single if not doubtful(strip.cell.row)]
     unsure = [strip for strip in single if doubtful(strip.cell.row)]
     mark = {**style, "linestyle": "none"}
-    axes.plot([strip.x for strip in sure], [0.0] * len(sure), label=series.name, **mark)  # also without a point: the legend names it
+    axes.plot([strip.x for strip in sure], [0.0] * len(sure), label=series.name, **mark)  # needed for the legend even without points
     if unsure:
         axes.plot([strip.x for strip in unsure], [0.0] * len(unsure), **{**mark, **_open(color)})
     modes = [(strip.x, level(time_s / strip.cell.time_s)) for strip in own for time_s, _ in two_modes(strip.cell.row)]
@@ -296,7 +294,7 @@ def _open(color: str) -> dict[str, Any]:
 
 
 def _lines(axes: Axes, own: Sequence[_Strip], between: tuple[float, float], **style: Any) -> None:
-    """All strips of a series as one line with gaps: a path of its own for each would take ten times the room."""
+    """Draw all strips of a series as one line with gaps: a path for each would take ten times the bytes."""
     xs = [x for strip in own for x in (strip.x, strip.x, nan)]
     ys = [y for strip in own for y in (strip.level(between[0]), strip.level(between[1]), nan)]
     if xs:
@@ -308,7 +306,7 @@ def _modes_of(placed: Sequence[_Strip]) -> Iterator[float]:
 
 
 def _legend_rows(names: Sequence[str], width: int) -> int:
-    """How many rows the names need; none for a single one, which the title has."""
+    """Return the number of rows of the legend; 0 for a single series, which is in the title."""
     if len(names) == 1:
         return 0
     columns = max(1, int((width - _LEFT) / (_LETTER * max(map(len, names)) + 30)))
@@ -318,18 +316,18 @@ def _legend_rows(names: Sequence[str], width: int) -> int:
 def _spot(cell: Sampled, name: str) -> str:
     size = f"{size_of(cell.row)} " if cell.row.size_bytes else ""
     middle = both_modes(cell.row) if two_modes(cell.row) else f"{cell.text(0.5)} µs"
-    flags = "".join(f", {flag}" for flag in doubtful(cell.row))
+    flags = "".join(f", {name}" for name in flag_names(doubtful(cell.row)))
     return f"{size}{name}: {middle}, half {cell.text(0.25)}–{cell.text(0.75)}, 98 % {cell.text(0.01)}–{cell.text(0.99)}{flags}"
 
 
-def _says_strips(series: Sequence[Strips]) -> str:
-    """Which cell scatters most, and how many have two values."""
+def _caption_strips(series: Sequence[Strips]) -> str:
+    """Return the case with the largest spread, and the number of bimodal cases."""
     cells = [(each.name, cell) for each in series for cell in each.cells]
     name, widest = max(cells, key=lambda each: each[1].spread)
     where = f"{size_of(widest.row)} {name}" if widest.row.size_bytes else name
     two = sum(bool(two_modes(cell.row)) for _, cell in cells)
-    both = f" In {two} of {len(cells)} cells they gather around two values." if two else ""
-    return f"The samples scatter most at {where}: 98 % lie between {widest.text(0.01)} and {widest.text(0.99)} µs.{both}"
+    both = f" {two} of {len(cells)} cases are bimodal." if two else ""
+    return f"Largest spread at {where}: 98 % of the samples are between {widest.text(0.01)} and {widest.text(0.99)} µs.{both}"
 
 
 def _table_strips(series: Sequence[Strips]) -> Table:
@@ -343,14 +341,12 @@ def _texts(name: str, cell: Sampled) -> list[str]:
     return [name, size_of(cell.row), str(len(cell.ordered)), *quantiles, both_modes(cell.row), remarks(cell.row)]
 
 
-# How the samples of each cell are distributed: a strip per cell, and the whole distribution of those that are doubtful.
-
-_PER_CHART, _MOST_SERIES = 4, 48  # so many colours there are; and of an operation as many as its other charts show
+_PER_CHART, _MOST_SERIES = 4, 48  # the number of colours, and of series in the other charts of an operation
 _NAMED = 3
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where no run has samples or should have them: most imported rows have none, which another section says."""
+    """Return the section, or None if no run has samples or should have them (most imported rows have none)."""
     texts: list[str] = []
     charts: list[Chart] = []
     for number, table in enumerate(material.drawn):
@@ -359,11 +355,11 @@ def section(material: Material) -> Section | None:
         charts += _charts(f"spread-{number}", where, cells)
         lost = [row for row in without if "imported" not in row.flags]
         texts += [_without(table, lost)] if lost else []
-    return Section("spread", "How the samples are spread", texts, (), charts) if charts or texts else None
+    return Section("spread", "Spread of the samples", texts, (), charts) if charts or texts else None
 
 
 def _charts(key: str, where: str, cells: Sequence[Sampled]) -> Iterator[Chart]:
-    """Of each operation the strips of all its cells, a few series to a chart; then the doubtful cells of all operations."""
+    """Yield the strips of each operation, a few series per chart, then the doubtful cases of all operations."""
     backends = sorted({cell.row.backend for cell in cells})
     for number, operation in enumerate(dict.fromkeys(cell.row.operation for cell in cells)):
         series = _series([cell for cell in cells if cell.row.operation == operation], backends)
@@ -371,21 +367,20 @@ def _charts(key: str, where: str, cells: Sequence[Sampled]) -> Iterator[Chart]:
             shown = series[first : first + _PER_CHART]
             name = f"{cut(operation)} {shown[0].name}" if len(shown) == 1 else cut(operation)
             yield strips(f"{key}-{number}-{first}", f"{name}: spread of the samples{where}", shown)
-    doubtful = distribution(f"{key}-doubtful", f"doubtful cells: distribution of the samples{where}", cells)
+    doubtful = distribution(f"{key}-doubtful", f"doubtful cases: distribution of the samples{where}", cells)
     if doubtful:
         yield doubtful
 
 
 def _series(cells: Sequence[Sampled], backends: Sequence[str]) -> list[Strips]:
-    """An operation's cells as the series that the other charts have."""
+    """Return the cases of an operation as the same series as in the other charts."""
     by_row = {id(cell.row): cell for cell in cells}
     series = series_of([cell.row for cell in cells], backends)
     return [Strips(each.label, each.number, [by_row[id(row)] for row in each.rows]) for each in series]
 
 
 def _without(table: Launches, rows: Sequence[Row]) -> str:
-    """Which cells are missing here, and why."""
+    """Return a sentence on the cases without samples."""
     first = ", ".join(f"{name_of(row)} {row.backend}" for row in rows[:_NAMED])
-    cells = "1 cell has a time but no samples" if len(rows) == 1 else f"{len(rows)} cells have a time but no samples"
     more = ", …" if len(rows) > _NAMED else ""
-    return printable(f"{table.name}: {cells} (samples.bin is not whole) and so no strip: {first}{more}.")
+    return printable(f"{table.name}: no samples for {plural(len(rows), 'case')} with a time (samples.bin is incomplete): {first}{more}.")

@@ -1,4 +1,4 @@
-"""Which ranks end last, and how often: ranks that are alike share it evenly."""
+"""The section "Ranks that end last": equal ranks end last equally often."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.report.cells import NOTHING
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, panel, series_color, spots, svg_of
-from collbench.units import format_percent
+from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,24 +23,24 @@ _LABELS = 16
 _LONGEST = 300
 _NAMED = 4
 _TOO_FEW = 2  # ranks: two bars would only show two halves
-_MADE = (
-    "For each sample the rank whose time was the longest. A rank's bar is the share of the samples in which it was that, averaged over the "
-    "cells, each of which counts alike. Only cells in which every rank has the same part by design are compared: no rooted operations, no "
-    "pairs, no groups of a split, no uneven traffic, no ranks without a core of their own, none that left the synchronisation far apart. "
-    "A rank is reported when it ends last in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
-    "median is more than 5 % above the others', in at least a quarter of a backend's cells. A rank that ends last may be slow, may wait "
-    "for a slower rank or link that it receives from, or may have an extra step in the library's algorithm. It is said to delay the others "
-    "only where it ends last in all-to-all, too, in which it receives from every rank directly, and the others end at the same time."
+_METHOD = (
+    "For each sample, the rank with the longest time ends last. A bar is the share of samples in which a rank ends last, averaged over the "
+    "cases with equal weight. Compared are only cases in which all ranks do the same by design: no rooted operations, pairs, groups of a "
+    "split or uneven traffic, no ranks without a core of their own, and no large start skew. "
+    "A rank is reported if it ends last in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
+    "median is more than 5 % above that of the others, in at least a quarter of the cases of a backend. Such a rank may be slow, may wait "
+    "for a slower rank or link that it receives from, or may have an extra step in the library's algorithm. It is reported to delay the "
+    "others only if it also ends last in all-to-all, where it receives from every rank directly, and the others end at the same time."
 )
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """The ranks of a table: by rank its host, how often it ended last (0 … 1), and how much its median is above the others'.
+    """The ranks of a table: host, share of samples in which the rank ended last (0 … 1), and excess of its median over the others.
 
-    drawn     the ranks that have a bar: those that ended last most often, in their order; `excess` is known of them
-    expected  the share of each if all were alike
-    named     those that end last significantly often
+    drawn     the ranks with a bar: those that ended last most often, in ascending order; only they have an `excess`
+    expected  the share of each rank if all were equal
+    named     the ranks that are reported
     """
 
     hosts: Mapping[int, str]
@@ -52,15 +52,15 @@ class _Ranks:
     named: Sequence[Straggler]
 
     def name(self, rank: int) -> str:
-        """The rank with its host, where that is known."""
+        """Return the rank with its host, if that is known."""
         return f"rank {rank} ({cut(self.hosts[rank])})" if self.hosts.get(rank) else f"rank {rank}"
 
     def role_of(self, rank: int) -> Role | None:
-        """Return why the rank ends last; None for a rank that is not reported."""
+        """Return why the rank ends last; None if it is not reported."""
         return next((each.role for each in self.named if each.rank == rank), None)
 
     def color(self, rank: int) -> str:
-        """Return the colour of its bar: red only where the rank itself is slow."""
+        """Return the colour of its bar: red only if the rank itself is slow."""
         from collbench.analysis.stragglers import Role
 
         role = self.role_of(rank)
@@ -68,7 +68,7 @@ class _Ranks:
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where no cell's ranks may be compared."""
+    """Return the section, or None if there is no case whose ranks may be compared."""
     texts: list[str] = []
     charts: list[Chart] = []
     for number, (table, cells) in enumerate(zip(material.drawn, material.compared, strict=False)):
@@ -97,7 +97,7 @@ def _ranks(cells: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[
 
 
 def _excess(cells: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]:
-    """By rank its median over the median of all ranks' medians, minus 1: the median over the cells."""
+    """Return for each rank its median / the median of all ranks, minus 1: the median over the cases."""
     import numpy as np
 
     ratios: dict[int, list[float]] = {rank: [] for rank in ranks}
@@ -119,7 +119,7 @@ def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
     _axes(axes, drawn, max([*heights, 100 * ranks.expected]))
     _write(axes, drawn, heights, ranks)
     points = spots(axes, range(len(drawn)), heights, [_spot(rank, ranks) for rank in drawn])
-    return Chart(key, title, _says(ranks), _MADE, svg_of(figure, key, title), _table(ranks), points, wide=wide)
+    return Chart(key, title, _caption(ranks), _METHOD, svg_of(figure, key, title), _table(ranks), points, wide=wide)
 
 
 def _axes(axes: Axes, drawn: Sequence[int], highest: float) -> None:
@@ -133,9 +133,9 @@ def _axes(axes: Axes, drawn: Sequence[int], highest: float) -> None:
 
 
 def _write(axes: Axes, drawn: Sequence[int], heights: Sequence[float], ranks: _Ranks) -> None:
-    """Write the even share, and the role above the bars of the ranks that are reported: colour alone is not enough."""
+    """Write the equal share, and the role above the bars of the ranks that are reported: colour alone is not enough."""
     axes.axhline(100 * ranks.expected, color=LIMIT, linestyle=(0, (5, 2)), linewidth=1.2)
-    note = f"even share {format_percent(100 * ranks.expected)}"
+    note = f"equal share {format_percent(100 * ranks.expected)}"
     axes.annotate(note, (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", va="bottom", color=LIMIT)
     for place, (rank, height) in enumerate(zip(drawn, heights, strict=True)):
         role = ranks.role_of(rank)
@@ -150,17 +150,18 @@ def _spot(rank: int, ranks: _Ranks) -> str:
     return f"{ranks.name(rank)}: last in {_percent(ranks.shares[rank])} of the samples, its median {_signed(ranks.excess[rank])}{why}"
 
 
-def _says(ranks: _Ranks) -> str:
+def _caption(ranks: _Ranks) -> str:
     """Return which ranks are reported, or which one ends last most often; and what is not drawn."""
-    cells = "1 cell was" if ranks.cells == 1 else f"{ranks.cells} cells were"
-    less = f" Drawn are the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks." if len(ranks.drawn) < len(ranks.shares) else ""
+    cases = f"compared: {plural(ranks.cells, 'case')}"
+    all_drawn = len(ranks.drawn) == len(ranks.shares)
+    less = "" if all_drawn else f" The chart shows the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks."
     if ranks.named:
         names = ", ".join(ranks.name(each.rank) for each in ranks.named[:_NAMED])
         more = f" and {len(ranks.named) - _NAMED} more" if len(ranks.named) > _NAMED else ""
-        return f"{names}{more} {'ends' if len(ranks.named) == 1 else 'end'} last noticeably often; {cells} compared.{less}"
+        return f"{names}{more} {'ends' if len(ranks.named) == 1 else 'end'} last noticeably often; {cases}.{less}"
     first = max(ranks.drawn, key=lambda rank: ranks.shares[rank])
-    most = f"most often it was {ranks.name(first)}: {_percent(ranks.shares[first])} of the samples"
-    return f"No rank ends last noticeably often; {most}. An even share is {_percent(ranks.expected)}; {cells} compared.{less}"
+    most = f"the most frequent is {ranks.name(first)}, in {_percent(ranks.shares[first])} of the samples"
+    return f"No rank ends last noticeably often; {most}. An equal share is {_percent(ranks.expected)}; {cases}.{less}"
 
 
 def _table(ranks: _Ranks) -> Table:
@@ -170,7 +171,7 @@ def _table(ranks: _Ranks) -> Table:
         for rank in ranks.drawn
     ]  # fmt: skip
     marks = {number: "doubtful" for number, rank in enumerate(ranks.drawn) if ranks.role_of(rank) is not None}
-    head = ("rank", "host", "ends last in", "even share", "its median against all ranks'", "found")
+    head = ("rank", "host", "ends last in", "equal share", "median versus all ranks", "finding")
     return Table(head, rows, frozenset({0, 2, 3, 4}), marks)
 
 
@@ -179,5 +180,5 @@ def _percent(share: float) -> str:
 
 
 def _signed(excess: float) -> str:
-    """A median against the others': "+7.2 %"; in times where it is more than tenfold."""
+    """Return a median versus the others: "+7.2 %", or "12 times"."""
     return f"{100 * excess:+.1f} %" if excess < 9 else f"{excess + 1:.0f} times"

@@ -1,4 +1,4 @@
-"""The rows of a table as series to be drawn: one operation per chart, one line per series, at most eight lines to a chart."""
+"""The sections "Bandwidth over message size" and "Latency": one operation per chart, a line per series, at most eight lines."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from collbench.report.html.chart import (
     SOFT,
     WIDTH,
     Chart,
+    LineLabel,
     Points,
     Section,
     Spot,
     Table,
-    Wish,
     cut,
+    distinguishing,
     line,
     log_axis,
     panel,
@@ -51,14 +52,14 @@ from collbench.report.html.chart import (
     size_axis,
     spots,
     svg_of,
-    telling,
     write,
-    write_words,
+    write_labels,
     x_of_size,
 )
 from collbench.report.html.material import Material
+from collbench.results.flags import flag_name, flag_names
 from collbench.results.row import Row
-from collbench.units import format_rate, format_size, format_time
+from collbench.units import format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,15 +69,15 @@ if TYPE_CHECKING:
     from collbench.stats.fit import Regime
 
 _PER_CHART, _MOST_CHARTS, _MOST_STATISTICS = 8, 6, 3
-_LARGEST = 1 << 62  # bytes: beyond, no message was ever sent, the file is broken or hostile
-_SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second, likewise
-# Flags without a percentage.
+_LARGEST = 1 << 62  # bytes: a larger size is not valid
+_SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
+# Flags of rows without a percentage.
 _WITHHOLDS = frozenset({"above_bound", "oversubscribed", "other_path", "path_unproven", "reference_disturbed", "shared_gpu"})
 
 
 @dataclass(frozen=True)
 class Series:
-    """What differs in size only. `number` is how it is drawn (draw.line), `rows` ascend, one for each size: the one measured last."""
+    """Rows that differ in size only, ascending, one for each size (the last measured). `number` is that of its style (`line`)."""
 
     number: int
     label: str
@@ -85,9 +86,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What one chart shows: some series of one operation of one table.
+    """The input of one chart: some series of one operation of one table.
 
-    key    tells it from all others in the page: "0-2-0"
+    key    unique in the page: "0-2-0"
     title  "allreduce", "allreduce, part 2 of 3 (run-b)"
     """
 
@@ -103,12 +104,12 @@ class Sheet:
 
     @property
     def sizes(self) -> list[int]:
-        """The message sizes that occur, in bytes, ascending."""
+        """The message sizes in bytes, ascending."""
         return sorted({row.size_bytes for row in self.rows})
 
 
 def sheets(material: Material) -> Iterator[Sheet]:
-    """Everything that moves bytes, operation by operation; of one with more series than anybody reads, the first 48."""
+    """Yield the charts' input, operation by operation, for rows that move bytes; at most 48 series per operation."""
     for number, table in enumerate(material.drawn):
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
         rows = [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]
@@ -122,24 +123,24 @@ def sheets(material: Material) -> Iterator[Sheet]:
 
 
 def not_drawn(material: Material) -> list[str]:
-    """A sentence on runs that have no charts, and one for each operation that has more series than are drawn."""
+    """Return a sentence on runs without charts, and one for each operation with more series than are drawn."""
     runs, drawn = len(material.tables), len(material.drawn)
-    texts = [f"Charts show the first {drawn} of {runs} runs: collbench report --csv has all."] if drawn < runs else []
+    texts = [f"Charts show the first {drawn} of {runs} runs; `collbench report --csv FILE` has all."] if drawn < runs else []
     for table in material.drawn:
         rows = [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]
         for operation in dict.fromkeys(row.operation for row in rows):
             many = len(series_of([row for row in rows if row.operation == operation], []))
             if many > _PER_CHART * _MOST_CHARTS:
                 texts.append(
-                    f"{cut(operation)} of {cut(table.name)} has {many} series, of which {_PER_CHART * _MOST_CHARTS} are drawn: "
-                    "collbench report --csv has all"
+                    f"{cut(operation)} of {cut(table.name)} has {many} series, of which {_PER_CHART * _MOST_CHARTS} are drawn; "
+                    "`collbench report --csv FILE` has all."
                 )
     return texts
 
 
 def series_of(rows: Sequence[Row], backends: Sequence[str]) -> list[Series]:
-    """The series of one operation; where each backend has one, it is drawn alike in all operations (by its place in `backends`)."""
-    names = telling(rows)
+    """Return the series of one operation. With one series per backend, a backend has the same style in all operations."""
+    names = distinguishing(rows)
     groups: dict[tuple[object, ...], dict[int, Row]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in names), {})[row.size_bytes] = row
@@ -152,13 +153,13 @@ def series_of(rows: Sequence[Row], backends: Sequence[str]) -> list[Series]:
 
 
 def rate_of(row: Row) -> float | None:
-    """The row's bus bandwidth in bytes per second, None where there is none, no bus, or none that anything could have."""
+    """Return the bus bandwidth in bytes per second; None if there is none, for one rank, and for a value that is not valid."""
     rate = row.busbw_bytes_per_s
     return rate if row.na is None and row.ranks > 1 and rate is not None and known(rate) and _SLOWEST < rate < _FASTEST else None
 
 
 def sound_interval(row: Row) -> tuple[float | None, float | None]:
-    """The interval of the row's time in seconds; None twice where there is none that holds the time."""
+    """Return the interval of the time in seconds; (None, None) if there is none that contains the time."""
     time_s, times = time_of(row), row.time_s
     if time_s is None or times is None or not (is_time(times.ci_low) and is_time(times.ci_high)):
         return None, None
@@ -166,21 +167,19 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
     return (low, high) if low <= time_s <= high else (None, None)
 
 
-def time_words(sheet: Sheet) -> str:
-    """What a time is and what the bars are: "the median over iterations of the slowest rank; bars are 95 % intervals …"."""
+def describe_times(sheet: Sheet) -> str:
+    """Return what a time is and what the bars are: "the median over iterations of the slowest rank; bars are 95 % intervals …"."""
     imported = [row for row in sheet.rows if "imported" in row.flags]
     ours = "the median over iterations of the slowest rank"
     if len(imported) == len(sheet.rows):
         bars = (
-            "bars are 95 % intervals, where the tool printed single times"
-            if any(map(_has_interval, imported))
-            else "there are no intervals"
+            "bars are 95 % intervals, if the tool printed single times" if any(map(_has_interval, imported)) else "there are no intervals"
         )
-        return f"the other tool's own statistic ({_statistics(imported)}); {bars}"
-    told = f"{ours}, but of {len(imported)} imported rows the other tool's own statistic ({_statistics(imported)})" if imported else ours
+        return f"the statistic of the other tool ({_statistics(imported)}); {bars}"
+    other = f" (of {plural(len(imported), 'imported row')} the statistic of the other tool: {_statistics(imported)})" if imported else ""
     if sheet.launches > 1:
-        return f"{told}; of {sheet.launches} launches the median, and bars are 95 % intervals over launches"
-    return f"{told}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
+        return f"{ours}{other}, the median over {sheet.launches} launches; bars are 95 % intervals over launches"
+    return f"{ours}{other}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
 
 
 def _has_interval(row: Row) -> bool:
@@ -188,47 +187,47 @@ def _has_interval(row: Row) -> bool:
 
 
 def _statistics(imported: Sequence[Row]) -> str:
-    statistics = dict.fromkeys(cut(str(row.evidence.get("statistic") or "it is not said which"), 120) for row in imported)
+    statistics = dict.fromkeys(cut(str(row.evidence.get("statistic") or "unknown"), 120) for row in imported)
     return " or ".join(list(statistics)[:_MOST_STATISTICS])
 
 
 def state_of(row: Row) -> str:
-    """How the row is to be taken: "wrong", "na", "doubtful", or "" for what it says."""
+    """Return the state of a row: "wrong", "na", "doubtful" or ""."""
     return "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
 
 
 def remark(row: Row) -> str:
-    """What must be said beside the row's figure: "; WRONG 3", "; ? drift, two_modes"."""
+    """Return what must follow the figure of a row: "; WRONG 3", "; ? drift, bimodal"."""
     doubts = doubtful(row)
-    words = [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(doubts)}"] if doubts else [])]
-    return "".join(f"; {word}" for word in words)
+    texts = [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(flag_names(doubts))}"] if doubts else [])]
+    return "".join(f"; {text}" for text in texts)
 
 
 def against(row: Row) -> str:
-    """The row against its ceiling: "42.0 of 50.0 GB/s (84 %)", or why there is no percentage."""
+    """Return the rate versus its ceiling: "42.0 of 50.0 GB/s (84 %)", or why there is no percentage."""
     figure = of_ceiling(row)
     if figure != NOTHING:
         return figure
     flag = next((flag for flag in row.flags if flag in _WITHHOLDS), None)
-    why = flag if flag or row.ceiling is None or row.ceiling.bytes_per_s is not None else limited_by(row)
+    why = flag_name(flag) if flag else "" if row.ceiling is None or row.ceiling.bytes_per_s is not None else limited_by(row)
     return f"no percentage{f': {cut(why, 60)}' if why else ''}"
 
 
 def missing(series: Iterable[Series]) -> str:
-    """The series without a single figure, each with its reason: "nccl: n/a (no GPU here)"."""
+    """Return the series without any figure, each with its reason: "nccl: n/a (no GPU here)"."""
     texts = [f"{each.label}: {cut(not_available(each.rows[0]), 120)}" for each in series if all(row.na is not None for row in each.rows)]
     return ". ".join(texts)
 
 
-# Series of figures over the message size: lines, intervals as bars, marks for what is doubtful, and a legend above.
+# Series over the message size: lines, intervals as bars, marks for doubtful values, and a legend above.
 
 _LETTER, _ROW, _SAMPLE = 5.9, 15, 24  # pixels of a letter, a row of the legend, a sample of a line
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 26, 40
 _MOST_MARKERS = 120
-_LEAST = 1.0  # pixels of an interval that is drawn
+_LEAST = 1.0  # pixels: smaller intervals are not drawn
 _DOUBT = {"color": SOFT, "linestyle": "none", "marker": "o", "markerfacecolor": PAPER, "markeredgecolor": SOFT}
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "doubtful": ("doubtful (see its flags)", _DOUBT),
+    "doubtful": ("doubtful (see flags)", _DOUBT),
     "na": ("n/a", {**_DOUBT, "marker": "x"}),
     "wrong": ("wrong data", {**_DOUBT, "marker": "X", "markerfacecolor": BAD, "markeredgecolor": BAD}),
 }
@@ -236,9 +235,9 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """A figure in the units of the axis, with the ends of its interval; None: there is none.
+    """A value in the units of the axis with the ends of its interval, None if unknown.
 
-    text   says it exactly
+    text   the exact values
     state  "wrong", "na", "doubtful" or ""
     """
 
@@ -252,31 +251,31 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A series with its figures, ascending in size."""
+    """A series with its points, ascending in size."""
 
     series: Series
     points: Sequence[Point]
 
     @property
     def known(self) -> list[tuple[float, float]]:
-        """(place along x, value) where there is one."""
+        """(x, value) of the points with a value."""
         return [(x_of_size(each.size_bytes), each.value) for each in self.points if each.value is not None]
 
 
 def curves_of(series: Iterable[Series], point: Callable[[Series, Row], Point]) -> list[Curve]:
-    """Each series with the figure that `point` makes of its rows."""
+    """Return each series with the point that `point` returns for its rows."""
     return [Curve(each, [point(each, row) for row in each.rows]) for each in series]
 
 
 def span(curves: Iterable[Curve]) -> tuple[float, float] | None:
-    """The least and the greatest figure, intervals included; None where nothing has one."""
+    """Return the smallest and the largest value, intervals included; None if there is none."""
     ends = [end for each in curves for point in each.points if point.value is not None for end in (point.value, point.low, point.high)]
     known = [end for end in ends if end is not None]
     return (min(known), max(known)) if known else None
 
 
 def chart_panel(curves: Sequence[Curve], also: Sequence[tuple[str, dict[str, Any]]] = ()) -> tuple[Figure, Axes]:
-    """A panel with the legend above it: the series, the marks that occur, and `also`."""
+    """Return a panel with a legend above it: the series, the marks that occur, and `also`."""
     states = {point.state for each in curves for point in each.points}
     marks = [entry for state, entry in _MARKS.items() if state in states]
     entries = _placed([*((each.series.label, line(each.series.number)) for each in curves), *marks, *also])
@@ -288,7 +287,7 @@ def chart_panel(curves: Sequence[Curve], also: Sequence[tuple[str, dict[str, Any
 
 
 def draw_curves(axes: Axes, curves: Iterable[Curve], joined: bool = True) -> None:
-    """Lines, intervals and markers; what is doubtful has an open marker, what is n/a a cross at the foot of the axes."""
+    """Draw lines, intervals and markers. A doubtful value has an open marker, an n/a row a cross at the bottom."""
     for each in curves:
         style = line(each.series.number)
         if joined:
@@ -299,7 +298,7 @@ def draw_curves(axes: Axes, curves: Iterable[Curve], joined: bool = True) -> Non
 
 
 def curve_spots(axes: Axes, curves: Iterable[Curve]) -> list[Spot]:
-    """A spot for each figure, and for each n/a row at the foot of the axes."""
+    """Return a tooltip for each value, and for each n/a row at the bottom."""
     foot = axes.get_ylim()[0]
     return [
         spot
@@ -319,7 +318,7 @@ def _xs(points: Iterable[Point]) -> list[float]:
 
 
 def _bars(axes: Axes, curve: Curve) -> None:
-    """All intervals of the series as one path; those that no eye could see are in the table alone."""
+    """Draw all intervals of a series as one path; those smaller than a pixel are in the table only."""
     ends = [(x_of_size(p.size_bytes), p.low, p.high) for p in curve.points if p.low is not None and p.high is not None]
     if ends:
         heights = axes.transData.transform([(x, end) for x, *both in ends for end in both])[:, 1].reshape(-1, 2)
@@ -341,7 +340,7 @@ def _markers(axes: Axes, curve: Curve, style: dict[str, Any]) -> None:
 
 
 def _add(axes: Axes, xs: Sequence[float], ys: Sequence[float], **style: Any) -> None:
-    """A line of these points as they are: the limits of the axes are set by who draws."""
+    """Draw a line without changing the limits of the axes."""
     from matplotlib.lines import Line2D
 
     if any(map(isfinite, ys)):
@@ -349,7 +348,7 @@ def _add(axes: Axes, xs: Sequence[float], ys: Sequence[float], **style: Any) -> 
 
 
 def _placed(entries: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[float, int, str, dict[str, Any]]]:
-    """Each entry's left end in pixels and its row: from left to right, in as many rows as it takes."""
+    """Return (left end in pixels, row, label, style) of each entry of the legend."""
     found, left, row = [], 4.0, 0
     for label, style in entries:
         wide = _SAMPLE + 6 + _LETTER * len(label) + 14
@@ -370,25 +369,25 @@ def _entry(axes: Axes, at: tuple[float, float], label: str, style: dict[str, Any
 
 
 def joined_points(curves: Iterable[Curve]) -> Iterator[list[tuple[float, float]]]:
-    """What the lines of the series cover."""
+    """Yield the points of each line."""
     return (each.known for each in curves)
 
 
-# The α–β fits of a chart's series: as curves, with a mark and words where another regime begins.
+# The α–β fits as curves, with a mark and a label where another regime begins.
 
-_STEP = 1  # doubling of the size, between two points of the curve
+_STEP = 1  # doublings of the size between two points of a curve
 
 
 def fits_of(sheet: Sheet) -> list[tuple[Series, LineFit]]:
-    """Each series that can be fitted, with its fit."""
+    """Return each series that can be fitted, with its fit."""
     from collbench.analysis.latency import line_fits
 
     return [(each, fit) for each in sheet.series for fit in line_fits(each.rows)]
 
 
 def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequence[Points]) -> None:
-    """The curves, a vertical mark at each switch, and words beside it where there is room (the table has them all)."""
-    wishes, curves = [], list(lines)
+    """Draw the curves, a vertical mark at each switch, and a label beside it if there is room (the table has all)."""
+    labels, curves = [], list(lines)
     for series, fit in fits:
         color = series_color(series.number)
         for regime in fit.fit.regimes:
@@ -400,12 +399,12 @@ def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequenc
             at = (x_of_size(size), 1e6 * fit.fit.time_s(size))
             if _drawable(at[1]):
                 axes.plot(*at, linestyle="none", marker="|", markersize=22, markeredgewidth=1.5, color=color)
-                wishes.append(Wish(f"{series.label}: {format_size(size)}", color, [at]))
-    write_words(axes, wishes, curves)
+                labels.append(LineLabel(f"{series.label}: {format_size(size)}", color, [at]))
+    write_labels(axes, labels, curves)
 
 
 def _points(regime: Regime) -> Iterator[tuple[float, float]]:
-    """The regime's line, µs over the place along the size axis; where it is below nothing, it has none."""
+    """Yield the points (x, µs) of a regime's line where the time is above 0."""
     first, last = x_of_size(int(regime.first)), x_of_size(int(regime.last))
     steps = max(1, round((last - first) / _STEP))
     for step in range(steps + 1):
@@ -419,15 +418,15 @@ def _drawable(time: float) -> bool:
     return isfinite(time) and time > 0
 
 
-# Rows as tables of the page: all columns of the text report, or the sizes against the series.
+# Rows as tables of the page: all columns of the text report, or sizes × series.
 
-_MOST = 1000  # records of one table: more is for --csv
+_MOST = 1000  # rows of one table; --csv has more
 _LONGEST = 160
 _ALWAYS = frozenset({"backend", "time µs", "95 % interval", "busbw GB/s", "of ceiling", "flags"})
 
 
 def record_table(rows: Sequence[Row]) -> tuple[Table, str]:
-    """The rows as the text report shows them, without what is the same in all; and that in words."""
+    """Return the rows with the columns of the text report that differ, and a text with those that are the same."""
     plan = PlanSummary.of(rows)
     columns = [column for column in shown_columns(plan) if column.title not in ("operation", "size")]
     rows, more = rows[:_MOST], len(rows) - _MOST
@@ -436,13 +435,13 @@ def record_table(rows: Sequence[Row]) -> tuple[Table, str]:
     same = [f"{column.title} {texts[column.title][0]}" for column in columns if column not in kept and texts[column.title][0] != NOTHING]
     records = list(zip(map(size_of, rows), *(texts[column.title] for column in kept), strict=True))
     right = frozenset({0, *(place for place, column in enumerate(kept, start=1) if column.right)})
-    facts = [same_for_all(plan), *same, *([f"{more} more rows: collbench report --csv has all"] if more > 0 else [])]
+    facts = [same_for_all(plan), *same, *([f"{plural(more, 'more row')}: `collbench report --csv FILE` has all"] if more > 0 else [])]
     states = {number: state for number, row in enumerate(rows) if (state := state_of(row))}
     return Table(["size", *(column.title for column in kept)], records, right, states), " · ".join(filter(None, facts))
 
 
 def size_table(sheet: Sheet, series: Sequence[Series], text: Callable[[Series, Row], str]) -> Table:
-    """One record for each size, one column for each series; a dash where a series lacks the size."""
+    """Return a table with a row for each size and a column for each series; a dash if a series lacks the size."""
     sizes = sheet.sizes[:_MOST]
     by_size = [{row.size_bytes: row for row in each.rows} for each in series]
     records = [
@@ -456,7 +455,7 @@ def size_table(sheet: Sheet, series: Sequence[Series], text: Callable[[Series, R
 
 
 def _text(column: Column, row: Row) -> str:
-    """A cell; an n/a row has its reason in the place of the flags, and no figures."""
+    """Return a cell of the table; an n/a row has its reason in place of the flags, and no figures."""
     if row.na is None:
         text = remarks(row) or NOTHING if column.title == "flags" else column.text(row)
     elif column.title == "flags":
@@ -466,21 +465,21 @@ def _text(column: Column, row: Row) -> str:
     return cut(text, _LONGEST)
 
 
-# Time over size, small sizes first, with the α–β fit and the sizes at which the regime switches.
+# Time over size: small messages, and α–β fits with the sizes at which the regime switches.
 
-_SMALL = 64 << 10  # bytes: up to here a message's time is mostly that of starting it
-_TEXT = "Small messages are a matter of time, not of bandwidth. The fit t = α + size / rate tells both, in up to three regimes."
+_SMALL = 64 << 10  # bytes: up to this size, the time is mostly latency
+_TEXT = "For small messages, latency matters more than bandwidth. The fit t = α + size / rate gives both, in up to three regimes."
 
 
 def section_latencies(material: Material) -> Section | None:
-    """The section, or None where no run has a time."""
+    """Return the section, or None if no run has a time."""
     charts = [chart for sheet in sheets(material) for chart in (_small(sheet), _fitted(sheet)) if chart is not None]
     tables = _without_size(material)
     return Section("latencies", "Latency", [_TEXT] if charts else [], tables, charts) if charts or tables else None
 
 
 def _small(sheet: Sheet) -> Chart | None:
-    """The times of small messages; None where there are none."""
+    """Return the chart of the times of small messages; None if there are none."""
     series = [Series(each.number, each.label, [row for row in each.rows if row.size_bytes <= _SMALL]) for each in sheet.series]
     small = Sheet(sheet.key, sheet.title, [each for each in series if each.rows], sheet.launches)
     curves = curves_of(small.series, _point)
@@ -492,11 +491,11 @@ def _small(sheet: Sheet) -> Chart | None:
     _scale(axes, small.sizes, reach)
     draw_curves(axes, curves)
     table = size_table(small, small.series, lambda _, row: _cell(row))
-    return Chart(key, title, _says(small, curves), _made(sheet), svg_of(figure, key, title), table, curve_spots(axes, curves))
+    return Chart(key, title, _caption(small, curves), _method(sheet), svg_of(figure, key, title), table, curve_spots(axes, curves))
 
 
 def _fitted(sheet: Sheet) -> Chart | None:
-    """All times with the fit of each series; None where none can be fitted."""
+    """Return the chart of all times with the fit of each series; None if no series can be fitted."""
     fits = fits_of(sheet)
     if not fits:
         return None
@@ -508,7 +507,7 @@ def _fitted(sheet: Sheet) -> Chart | None:
     draw_fits(axes, fits, list(joined_points(curves)))
     table = Table(["series", *FIT_TITLES], [[each.label, *fit_cells(fit)] for each, fit in fits], frozenset(range(2, 6)))
     drawing = svg_of(figure, key, title)
-    return Chart(key, title, _says_fits(fits), _made_fits([fit for _, fit in fits]), drawing, table, curve_spots(axes, curves))
+    return Chart(key, title, _caption_fits(fits), _method_fits([fit for _, fit in fits]), drawing, table, curve_spots(axes, curves))
 
 
 def _point(series: Series, row: Row) -> Point:
@@ -530,20 +529,20 @@ def _scale(axes: Any, sizes: Sequence[int], reach: tuple[float, float]) -> None:
 
 
 def _cell(row: Row) -> str:
-    """The time with its interval, or why there is none."""
+    """Return the time with its interval, or why there is none."""
     if row.na is not None:
         return cut(not_available(row), 80)
     within = interval(row)
     return f"{times(row)}{'' if within == NOTHING else f' ({within})'}"
 
 
-def _says(sheet: Sheet, curves: Sequence[Curve]) -> str:
+def _caption(sheet: Sheet, curves: Sequence[Curve]) -> str:
     least = [text for each in curves if (text := _least(each))]
     return ". ".join(text for text in ("; ".join(least), missing(sheet.series)) if text) + "."
 
 
 def _least(curve: Curve) -> str:
-    """The time of the smallest message."""
+    """Return the time of the smallest message."""
     row = next((row for row in curve.series.rows if time_of(row) is not None), None)
     if row is None:
         return ""
@@ -551,54 +550,58 @@ def _least(curve: Curve) -> str:
     return f"{curve.series.label} takes {mark}{times(row, ' µs')} for {format_size(row.size_bytes)}"
 
 
-def _made(sheet: Sheet) -> str:
-    return f"The time of a message is {time_words(sheet)}. Both axes are logarithmic."
+def _method(sheet: Sheet) -> str:
+    return f"The time of a message is {describe_times(sheet)}. Both axes are logarithmic."
 
 
-def _says_fits(fits: Sequence[tuple[Series, LineFit]]) -> str:
-    return "; ".join(_says_fit(each, fit) for each, fit in fits) + "."
+def _caption_fits(fits: Sequence[tuple[Series, LineFit]]) -> str:
+    return "; ".join(_caption_fit(each, fit) for each, fit in fits) + "."
 
 
-def _says_fit(series: Series, fit: LineFit) -> str:
+def _caption_fit(series: Series, fit: LineFit) -> str:
     _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cells(fit))
     switches = " and ".join(map(format_size, fit.switches))
-    return f"{series.label}: α {alpha} µs, then towards {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
+    return f"{series.label}: α {alpha} µs, asymptotic rate {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
 
 
-def _made_fits(fits: Sequence[LineFit]) -> str:
+def _method_fits(fits: Sequence[LineFit]) -> str:
     left = left_out(fits)
     return (
-        "t = α + size / rate, by weighted least squares of relative errors in up to three regimes, chosen by BIC; in brackets 95 % "
-        "intervals. A vertical mark stands where another regime begins: a change of protocol or algorithm. n½ is the size at which half of "
+        "t = α + size / rate, by weighted least squares of relative errors in up to three regimes, chosen by BIC; 95 % intervals are in "
+        "brackets. A vertical mark shows where another regime begins: a change of protocol or algorithm. n½ is the size at which half of "
         "the rate is reached. Sizes more than 10 % off may have a bad choice of algorithm."
         + (f" {cut('; '.join(left), 600)}." if left else "")
     )
 
 
 def _without_size(material: Material) -> list[tuple[str, Table]]:
-    """Times of what moves nothing: one table for each table of runs."""
+    """Return the times of operations without bytes: a table for each table of runs."""
     found = []
     for table in material.drawn:
         rows = [row for row in material.rows(table) if row.size_bytes == 0]
         if rows:
             where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
-            records = [[cut(name_of(row)), value_of(row, "backend"), _cell(row), cut(", ".join(row.flags), 120) or NOTHING] for row in rows]
+            records = [[cut(name_of(row)), value_of(row, "backend"), _cell(row), _flags(row)] for row in rows]
             states = {number: state for number, row in enumerate(rows) if (state := state_of(row))}
-            caption = f"What moves no bytes{where}"
+            caption = f"Operations without bytes{where}"
             found.append((caption, Table(["operation", "backend", "time µs (95 % interval)", "flags"], records, frozenset({2}), states)))
     return found
 
 
-# The rates that bus bandwidths are set against, as lines with their names: ring reference, hard limit, measured reference.
+def _flags(row: Row) -> str:
+    return cut(", ".join(flag_names(row.flags)), 120) or NOTHING
 
-_KINDS = {"measured": "measured reference", "given": "ceiling given", "simulated": "simulated reference"}
-_ALIKE = 1.01
-_LIMITS_FASTEST = 1e16  # bytes per second: beyond, nothing is
+
+# The rates that bus bandwidths are compared with, as labelled lines: ring reference, hard limit, measured reference.
+
+_KINDS = {"measured": "measured reference", "given": "given ceiling", "simulated": "simulated reference"}
+_EQUAL = 1.01
+_LIMITS_FASTEST = 1e16  # bytes per second: a larger rate is not valid
 
 
 @dataclass
 class Limit:
-    """A rate by message size, in bytes per second. `kinds` are the ways in which it limits, `backends` those that it was given for."""
+    """A rate by message size, in bytes per second. `kinds` has the kinds of limit, `backends` the backends whose rows have it."""
 
     kinds: list[str]
     by: str
@@ -608,52 +611,52 @@ class Limit:
 
     @property
     def hard(self) -> bool:
-        """Whether nothing can be above it."""
+        """Whether no rate can exceed it."""
         return "hard limit" in self.kinds
 
     @property
     def color(self) -> str:
-        """The hard limit's, or the reference's."""
+        """The colour of the hard limit, or of a reference."""
         return BOUND if self.hard else LIMIT
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """ "ring reference 50.0 GB/s: NIC 4×100 Gb/s"."""
         low, high = (format_rate(pick(self.curve.values())) for pick in (min, max))
         rate = low if low == high else f"{low}–{high}"
-        by = "" if self.by == f"the {self.kinds[0]}" else f": {self.by}"  # a given one has no other name
+        by = f": {self.by}" if self.by else ""
         return f"{' and '.join(self.kinds)} {rate} GB/s{by}"
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """(place along x, GB/s), ascending in size."""
+        """(x, GB/s), ascending in size."""
         return [(x_of_size(size), rate / 1e9) for size, rate in sorted(self.curve.items())]
 
 
 def limits(rows: Iterable[Row]) -> list[Limit]:
-    """The ceilings of the rows, each once: alike where kind, link and rates are. Where a hard limit is the reference, too, it is both."""
+    """Return the ceilings of the rows, each once (same kind, link and rates). A hard limit that is also the reference has both kinds."""
     found: list[Limit] = []
     for row in rows:
         for ceiling, kind in ((row.ceiling, None), (row.hard_bound, "hard limit")):
             rate = ceiling.bytes_per_s if ceiling else None
-            if ceiling is not None and rate is not None and known(rate) and rate < _LIMITS_FASTEST and _stands(row):
+            if ceiling is not None and rate is not None and known(rate) and rate < _LIMITS_FASTEST and _is_comparable(row):
                 _add_limits(found, row, ceiling, kind or kind_of(ceiling), rate)
     return _merged(found)
 
 
 def kind_of(ceiling: Ceiling) -> str:
-    """What it is, in words: "ring reference", "hard limit", "measured reference", "ceiling given"."""
+    """Return the name of its kind: "ring reference", "hard limit", "measured reference", "given ceiling"."""
     return _KINDS.get(ceiling.kind, "hard limit" if ceiling.model == "bound" else "ring reference")
 
 
-def _stands(row: Row) -> bool:
-    """Whether the row may be set against it: not where a percentage is withheld, unless for being above it."""
+def _is_comparable(row: Row) -> bool:
+    """Return whether the row may be compared with its ceiling: it has a percentage, or exceeds the hard limit."""
     return row.percent_of_ceiling is not None or "above_bound" in row.flags
 
 
 def _add_limits(found: list[Limit], row: Row, ceiling: Ceiling, kind: str, rate: float) -> None:
-    by = cut(ceiling.limited_by, 80)
-    same = (each for each in found if each.kinds == [kind] and each.by == by and _alike(each.curve.get(row.size_bytes, rate), rate))
+    by = "" if ceiling.kind == "given" else cut(ceiling.limited_by, 80)  # a given ceiling names no link
+    same = (each for each in found if each.kinds == [kind] and each.by == by and _is_equal(each.curve.get(row.size_bytes, rate), rate))
     limit = next(same, None)
     if limit is None:
         limit = Limit([kind], by, [cut(ceiling.source, 120)])
@@ -664,7 +667,7 @@ def _add_limits(found: list[Limit], row: Row, ceiling: Ceiling, kind: str, rate:
 
 
 def _merged(found: list[Limit]) -> list[Limit]:
-    """Reference and bound of one link and one rate as one; names of backends where two would read the same."""
+    """Return the limits with reference and hard limit of the same link and rate combined, and backends added to equal names."""
     kept: list[Limit] = []
     for limit in found:
         twin = next((each for each in kept if each.by == limit.by and each.kinds != limit.kinds and _same_curve(each, limit)), None)
@@ -675,34 +678,34 @@ def _merged(found: list[Limit]) -> list[Limit]:
     names = [(limit.kinds, limit.by) for limit in kept]
     for limit in kept:
         if names.count((limit.kinds, limit.by)) > 1:
-            limit.by = f"{limit.by} ({cut(', '.join(limit.backends))})"
+            limit.by = f"{limit.by} ({cut(', '.join(limit.backends))})".strip()
     return kept
 
 
 def _same_curve(one: Limit, other: Limit) -> bool:
     common = one.curve.keys() & other.curve.keys()
-    return bool(common) and all(_alike(one.curve[size], other.curve[size]) for size in common)
+    return bool(common) and all(_is_equal(one.curve[size], other.curve[size]) for size in common)
 
 
-def _alike(one: float, other: float) -> bool:
-    return max(one, other) <= _ALIKE * min(one, other)
+def _is_equal(one: float, other: float) -> bool:
+    return max(one, other) <= _EQUAL * min(one, other)
 
 
 # Bus bandwidth over size, with the ring reference and the hard limit.
 
 _RATES_TEXT = (
-    "Bus bandwidth is size / time × the operation's bus factor, so that it can be set against the rate of a link, in one direction."
+    "Bus bandwidth is size / time × the bus factor of the operation, so that it can be compared with the rate of a link in one direction."
 )
 
 
 def section_rates(material: Material) -> Section | None:
-    """The section, or None where no run has a bandwidth."""
+    """Return the section, or None if no run has a bandwidth."""
     charts = [chart for sheet in sheets(material) if (chart := _chart(sheet)) is not None]
     return Section("rates", "Bandwidth over message size", [_RATES_TEXT, *not_drawn(material)], (), charts) if charts else None
 
 
 def _chart(sheet: Sheet) -> Chart | None:
-    """None where nothing has a bandwidth, nor a reason for having none."""
+    """Return the chart of the bandwidths; None if there are none."""
     curves = curves_of(sheet.series, _point_rates)
     if span(curves) is None:
         return None
@@ -714,9 +717,10 @@ def _chart(sheet: Sheet) -> Chart | None:
     for limit in found:
         axes.plot(*zip(*_drawn(axes, limit), strict=True), color=limit.color, linewidth=1.4, dashes=(7, 2) if limit.hard else (2, 1.5))
     draw_curves(axes, curves)
-    write_words(axes, [Wish(limit.words, limit.color, _drawn(axes, limit)) for limit in found], list(joined_points(curves)))
+    write_labels(axes, [LineLabel(limit.label, limit.color, _drawn(axes, limit)) for limit in found], list(joined_points(curves)))
     hover = [*curve_spots(axes, curves), *(spot for limit in found for spot in _limit_spots(axes, limit))]
-    return Chart(key, title, _says_rates(sheet, curves, found), _made_rates(sheet, found, same), svg_of(figure, key, title), table, hover)
+    caption, method = _caption_rates(sheet, curves, found), _method_rates(sheet, found, same)
+    return Chart(key, title, caption, method, svg_of(figure, key, title), table, hover)
 
 
 def _point_rates(series: Series, row: Row) -> Point:
@@ -738,7 +742,7 @@ def _point_rates(series: Series, row: Row) -> Point:
 
 
 def _interval(row: Row, rate: float) -> tuple[float | None, float | None]:
-    """The interval of the time, as bandwidth: the longest time is the lowest rate."""
+    """Return the interval of the time as bandwidths: the longest time is the lowest rate."""
     (shortest, longest), time_s = sound_interval(row), time_of(row)
     if shortest is None or longest is None or time_s is None:
         return None, None
@@ -746,7 +750,7 @@ def _interval(row: Row, rate: float) -> tuple[float | None, float | None]:
 
 
 def _scale_rates(axes: Any, sheet: Sheet, curves: list[Curve], found: list[Limit]) -> None:
-    """From 0 to a little above all that is drawn."""
+    """Set the limits of the axes: y from 0 to slightly above the largest value."""
     reach = span(curves)
     values = [rate for limit in found for _, rate in limit.points]
     size_axis(axes, sheet.sizes)
@@ -755,29 +759,29 @@ def _scale_rates(axes: Any, sheet: Sheet, curves: list[Curve], found: list[Limit
 
 
 def _drawn(axes: Any, limit: Limit) -> list[tuple[float, float]]:
-    """The limit's points; a constant one reaches from end to end."""
+    """Return the points of a limit; a constant one extends over the whole axis."""
     points = limit.points
     left, right = axes.get_xlim()
     return [(left, points[0][1]), (right, points[-1][1])] if len({rate for _, rate in points}) == 1 else points
 
 
 def _limit_spots(axes: Any, limit: Limit) -> list[Any]:
-    """The limit's words under the pointer: at each of its rates, or once where it is one."""
+    """Return tooltips of a limit: at each of its rates, or a single one if it is constant."""
     points = limit.points
     if len({rate for _, rate in points}) == 1:
         points = points[len(points) // 2 :][:1]
-    return spots(axes, [x for x, _ in points], [y for _, y in points], [f"{limit.words}; here {_gbs(y)} GB/s" for _, y in points])
+    return spots(axes, [x for x, _ in points], [y for _, y in points], [f"{limit.label}; here {_gbs(y)} GB/s" for _, y in points])
 
 
 def _gbs(value: float) -> str:
     return format_rate(value * 1e9)
 
 
-def _says_rates(sheet: Sheet, curves: list[Curve], found: list[Limit]) -> str:
-    """The best of each series, which series have nothing, and what limits."""
+def _caption_rates(sheet: Sheet, curves: list[Curve], found: list[Limit]) -> str:
+    """Return the best value of each series, the series without values, and the limits."""
     best = [text for each in curves if (text := _best(each))]
     nothing = missing(sheet.series)
-    limit = f"Lines: {'; '.join(each.words for each in found)}" if found else "There is no rate to set them against"
+    limit = f"Lines: {'; '.join(each.label for each in found)}" if found else "There is no expected rate"
     return ". ".join(text for text in ("; ".join(best), nothing, limit) if text) + "."
 
 
@@ -785,23 +789,23 @@ def _best(curve: Curve) -> str:
     rows = [row for row in curve.series.rows if rate_of(row) is not None and not row.wrong]
     if not rows:
         return ""
-    honest = [row for row in rows if row.percent_of_ceiling is not None]  # what is above its bound is no peak
-    best = max(honest or rows, key=lambda row: rate_of(row) or 0.0)
+    comparable = [row for row in rows if row.percent_of_ceiling is not None]  # a rate above the hard limit is not a peak
+    best = max(comparable or rows, key=lambda row: rate_of(row) or 0.0)
     mark = "? " if state_of(best) else ""
     return f"{curve.series.label} reaches {mark}{_figure(best)} at {format_size(best.size_bytes)}"
 
 
 def _figure(row: Row) -> str:
-    figure = against(row)
-    return f"{format_rate(row.busbw_bytes_per_s or 0.0)} GB/s ({figure})" if figure.startswith("no") else figure
+    rate = of_ceiling(row)
+    return f"{format_rate(row.busbw_bytes_per_s or 0.0)} GB/s ({against(row)})" if rate == NOTHING else rate
 
 
-def _made_rates(sheet: Sheet, found: list[Limit], same: str) -> str:
+def _method_rates(sheet: Sheet, found: list[Limit], same: str) -> str:
     first = next((row for row in sheet.rows if rate_of(row) is not None), sheet.rows[0])
     factor = (first.busbw_bytes_per_s or 0) / first.algbw_bytes_per_s if first.algbw_bytes_per_s else None
     times = f" × {factor:.6g} (the bus factor of {cut(name_of(first).split()[0])} over {first.ranks} ranks)" if factor else ""
-    sources = dict.fromkeys(f"{each.by}: {source}" for each in found for source in each.sources if source)
+    sources = dict.fromkeys(f"{each.by or each.kinds[0]}: {source}" for each in found for source in each.sources if source)
     return (
-        f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is {time_words(sheet)}. "
-        f"{'Lines, from ' + '; '.join(sources) + '. ' if sources else ''}In all rows: {same}."
+        f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is {describe_times(sheet)}. "
+        f"{'Sources of the lines: ' + '; '.join(sources) + '. ' if sources else ''}All rows: {same}."
     )

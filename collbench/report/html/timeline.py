@@ -1,4 +1,4 @@
-"""The state of the machine on the time axis of the cells: canary, stolen time, lost cores, telemetry of GPUs."""
+"""The section "Machine state over time": state probe, stolen CPU time and preemptions around each case, and GPU telemetry."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from collbench.report.html.chart import (
     stacked,
     svg_of,
 )
+from collbench.results.flags import flag_names
 from collbench.units import format_percent
 
 if TYPE_CHECKING:
@@ -42,27 +43,27 @@ if TYPE_CHECKING:
     from collbench.results.row import Row
 
 
-# Clocks, power and temperature of the GPUs on the time axis of a run, and when they were slowed down.
+# Clocks, power and temperature of the GPUs over time, and when they were throttled.
 
 Figures = NDArray[np.float64]
-_MOST_LINES = 4  # more GPUs are drawn as the range of all, with those that were slowed down by name
+_MOST_LINES = 4  # more GPUs are drawn as the range of all, and the throttled ones as lines
 _MOST_STEPS = 150
 _GPUS_MOST_LISTED = 64
 _GPUS_PANELS = (("sm_mhz", "SM clock in MHz"), ("power_w", "power in W"), ("temperature_c", "temperature in °C"))
-_LARGEST = 1e6  # of a figure: more is none
-_TOLD = ((0, 0.0), (0, 0.5), (0, 1.0), (1, 0.5), (1, 1.0), (2, 1.0))  # in the table: figures by number, and which quantile
-_GPUS_HEAD = ("samples", "SM clock MHz: least", "median", "most", "power W: median", "most", "temperature °C: most", "slowed down")
-_GPUS_MADE = (
-    "NVML was asked by a process of its own on each host, a few times a second (--telemetry), while cells of at least 1 MiB were measured; "
-    "between them a line only joins what was seen. The hosts' clocks are put onto the run's so that no sample is later than its cell's "
-    "end. Of more than four GPUs the range and the median of all are drawn, and those that were slowed down most. A triangle marks "
-    "samples at which NVML named a slow-down: power, heat, or the board's brake; clocks that somebody set, and idling, are none."
+_LARGEST = 1e6  # larger values are not valid
+_TABLE_QUANTILES = ((0, 0.0), (0, 0.5), (0, 1.0), (1, 0.5), (1, 1.0), (2, 1.0))  # (panel, quantile) of each column of the table
+_GPUS_HEAD = ("samples", "SM clock MHz: min", "median", "max", "power W: median", "max", "temperature °C: max", "throttled")
+_GPUS_METHOD = (
+    "A process on each host reads NVML a few times per second (--telemetry) while cases of at least 1 MiB are measured; between cases a "
+    "line only connects the samples. The clocks of the hosts are aligned with that of the run, so that no sample is later than the end of "
+    "its case. With more than four GPUs, the chart shows the range and the median of all, and those that were throttled most. A triangle "
+    "marks samples at which NVML reported throttling: power, heat, or the hardware brake; clocks that were set, and idling, do not count."
 )
 
 
 @dataclass
 class _Gpu:
-    """A GPU's samples: when (in seconds since the run's start), figures in the order of _PANELS (NaN: not told), why it was slowed down."""
+    """Samples of a GPU: seconds since the start of the run, values in the order of _GPUS_PANELS (NaN: unknown), throttle reasons."""
 
     name: str
     times: list[float] = field(default_factory=list)
@@ -71,40 +72,40 @@ class _Gpu:
 
     @property
     def share(self) -> float:
-        """The share of the samples at which it was slowed down."""
+        """The share of samples at which it was throttled."""
         return sum(map(bool, self.slowed)) / len(self.slowed)
 
     @cached_property
     def arrays(self) -> tuple[Figures, Figures]:
-        """(times, figures: a row for each of _PANELS)."""
+        """(times, values with a row for each of _GPUS_PANELS)."""
         return np.array(self.times), np.array(self.values).T
 
     def figures(self, panel: int, slowed: bool = False) -> tuple[Figures, Figures]:
-        """(times, figures) of the samples that have it; of those alone at which it was slowed down."""
+        """Return (times, values) of the samples with a value; `slowed`: only of those at which it was throttled."""
         times, values = self.arrays
         known = np.isfinite(values[panel]) & (np.array([bool(why) for why in self.slowed]) if slowed else True)
         return times[known], values[panel][known]
 
     def text(self, panel: int, share: float) -> str:
-        """A quantile of its figures; a dash where there is none."""
+        """Return a quantile of its values; a dash if there are none."""
         known = self.figures(panel)[1]
         return f"{np.quantile(known, share):.4g}" if len(known) else NOTHING
 
     def reasons(self) -> str:
-        """How often it was slowed down, and why."""
-        words = Counter(word for each in self.slowed for word in each)
+        """Return how often it was throttled, and why."""
+        counts = Counter(reason for each in self.slowed for reason in each)
         often = f"{format_percent(100 * self.share)} of its samples"
-        return f"{often} ({', '.join(cut(word) for word, _ in words.most_common(4))})" if words else "no"
+        return f"{often} ({', '.join(cut(reason) for reason, _ in counts.most_common(4))})" if counts else "no"
 
 
 def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
-    """The chart of a run's telemetry; None where it has none. `axis` is that of the run's cells."""
+    """Return the chart of the telemetry of a run; None if there is none. `axis` is that of the cases of the run."""
     gpus = sorted(_gpus(run).values(), key=lambda each: (-each.share, each.name))
     panels = [each for each in range(len(_GPUS_PANELS)) if any(len(gpu.figures(each)[0]) for gpu in gpus)]
     if not panels:
         return None
     last = max(max(gpu.times) for gpu in gpus)
-    own = TimeAxis(max(axis.end, last) if axis.told else last, told=True)
+    own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
     figure, every = stacked(len(panels), own)
     for shown, axes in zip(panels, every, strict=True):
         _draw_gpus(axes, gpus, shown, own)
@@ -112,7 +113,7 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     if every[0].get_legend_handles_labels()[1]:
         every[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=_MOST_LINES + 1, borderaxespad=0, handletextpad=0.4)
     points = _points(every[0], gpus, panels[0], own)
-    return Chart(key, title, _says_gpus(gpus), _GPUS_MADE, svg_of(figure, key, title), _table_gpus(gpus), points, wide=True)
+    return Chart(key, title, _caption_gpus(gpus), _GPUS_METHOD, svg_of(figure, key, title), _table_gpus(gpus), points, wide=True)
 
 
 def _draw_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None:
@@ -129,7 +130,7 @@ def _draw_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> 
 
 
 def _mark_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None:
-    """The samples at which a GPU was slowed down."""
+    """Mark the samples at which a GPU was throttled."""
     parts = [gpu.figures(panel, slowed=True) for gpu in gpus]
     times, values = (np.concatenate(part) for part in zip(*parts, strict=True))
     every = max(1, -(-len(times) // _MOST_STEPS))
@@ -138,7 +139,7 @@ def _mark_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> 
 
 
 def _range(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None:
-    """From the least to the most of all GPUs, and their median."""
+    """Draw the range of all GPUs, and their median."""
     steps = _steps(gpus, panel)
     xs = [axis.at(at) for at, _ in steps]
     low, middle, high = ([float(np.quantile(values, share)) for _, values in steps] for share in (0, 0.5, 1))
@@ -147,7 +148,7 @@ def _range(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None
 
 
 def _steps(gpus: Sequence[_Gpu], panel: int) -> list[tuple[float, Figures]]:
-    """The figures by time, neighbours together where there are more than can be drawn: (when, figures)."""
+    """Return (time, values) in the order of time; neighbours are combined if there are more than can be drawn."""
     times, values = (np.concatenate(part) for part in zip(*(gpu.figures(panel) for gpu in gpus), strict=True))
     order = np.argsort(times, kind="stable")
     parts = np.array_split(order, min(_MOST_STEPS, len(order))) if len(order) else []
@@ -155,40 +156,40 @@ def _steps(gpus: Sequence[_Gpu], panel: int) -> list[tuple[float, Figures]]:
 
 
 def _points(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> list[Spot]:
-    """What all GPUs did at a time, on the first drawing."""
+    """Return tooltips with the range of all GPUs over time, for the first drawing."""
     steps = [(at, *np.quantile(values, (0, 0.5, 1)).tolist()) for at, values in _steps(gpus, panel)]
     unit = _GPUS_PANELS[panel][1]
     texts = [f"{axis.text(at)}: {unit} {low:.4g}–{high:.4g}, median {middle:.4g}" for at, low, middle, high in steps]
     return spots(axes, [axis.at(at) for at, *_ in steps], [middle for _, _, middle, _ in steps], texts)
 
 
-def _says_gpus(gpus: Sequence[_Gpu]) -> str:
-    """Who was slowed down, most of all."""
+def _caption_gpus(gpus: Sequence[_Gpu]) -> str:
+    """Return how many GPUs were throttled, and which one most."""
     slow = [gpu for gpu in gpus if gpu.share]
     if not slow:
-        return f"None of {len(gpus)} GPUs was slowed down." if len(gpus) > 1 else "The GPU was not slowed down."
-    return f"{len(slow)} of {len(gpus)} GPUs were slowed down, {slow[0].name} most: in {slow[0].reasons()}."
+        return f"None of {len(gpus)} GPUs was throttled." if len(gpus) > 1 else "The GPU was not throttled."
+    return f"{len(slow)} of {len(gpus)} GPUs were throttled, {slow[0].name} most: in {slow[0].reasons()}."
 
 
 def _table_gpus(gpus: Sequence[_Gpu]) -> Table:
-    """The GPUs that were slowed down most first; of many those alone."""
+    """Return the table of GPUs, those that were throttled most first."""
     rows = [
-        [gpu.name, str(len(gpu.times)), *(gpu.text(panel, share) for panel, share in _TOLD), gpu.reasons()]
+        [gpu.name, str(len(gpu.times)), *(gpu.text(panel, share) for panel, share in _TABLE_QUANTILES), gpu.reasons()]
         for gpu in gpus[:_GPUS_MOST_LISTED]
     ]  # fmt: skip
     marks = {place: "doubtful" for place, gpu in enumerate(gpus[:_GPUS_MOST_LISTED]) if gpu.share}
-    more = f"GPU ({_GPUS_MOST_LISTED} of {len(gpus)}, most slowed first)" if len(gpus) > _GPUS_MOST_LISTED else "GPU"
+    more = f"GPU ({_GPUS_MOST_LISTED} of {len(gpus)}, most throttled first)" if len(gpus) > _GPUS_MOST_LISTED else "GPU"
     return Table((more, *_GPUS_HEAD), rows, frozenset(range(1, 8)), marks)
 
 
 def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
-    """All samples by host and GPU; times are the run's."""
+    """Return all samples by host and GPU, with times of the run's clock."""
     found: dict[tuple[str, str], _Gpu] = {}
-    told = list(_samples(run))
+    samples = list(_samples(run))
     offsets: dict[str, float] = {}
-    for host, event_s, monotonic_s, _ in told:
+    for host, event_s, monotonic_s, _ in samples:
         offsets[host] = min(offsets.get(host, event_s - monotonic_s), event_s - monotonic_s)
-    for host, _, monotonic_s, gpus in told:
+    for host, _, monotonic_s, gpus in samples:
         for address, state in gpus.items():
             if isinstance(state, dict):
                 if (gpu := found.get((host, address))) is None:
@@ -201,16 +202,16 @@ def _add(gpu: _Gpu, at_s: float, state: dict[str, Any]) -> None:
     slowed = state.get("slowed_by")
     gpu.times.append(at_s)
     gpu.values.append([_figure(state.get(name)) for name, _ in _GPUS_PANELS])
-    gpu.slowed.append([str(word) for word in slowed] if isinstance(slowed, list) else [])
+    gpu.slowed.append([str(reason) for reason in slowed] if isinstance(slowed, list) else [])
 
 
 def _figure(value: Any) -> float:
-    """A stored figure, NaN where it is none; on the way of every sample, hence quick."""
+    """Return a stored value as a number, NaN if it is not valid. It is called for every sample, so it must be fast."""
     return value if type(value) in (int, float) and abs(value) < _LARGEST else nan
 
 
 def _samples(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
-    """(host, when its cell ended on the run's clock, when it was taken on the host's clock, GPUs), in seconds."""
+    """Yield (host, end of its case on the clock of the run, time on the clock of the host, GPUs), in seconds."""
     for event in run.events:
         ended_s = seconds_between(run.info.get("started_utc"), event.get("utc")) if event.get("kind") == "telemetry" else None
         hosts = event.get("hosts")
@@ -223,20 +224,20 @@ def _samples(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
                     yield host, ended_s, known, gpus
 
 
-# The machine's state around each cell of a run, in the order of time.
+# The machine state around each case of a run, in the order of time.
 
-FLAGS = ("state_flip", "remeasured", "cpu_shared")  # what the state of the machine did to a cell
+STATE_FLAGS = ("state_flip", "remeasured", "cpu_shared")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A cell, or some that followed one another (`cells` of them, their worst figures).
+    """A case, or several consecutive ones (`cells` of them, with their worst values).
 
     begin, end     on the run's `TimeAxis`
-    before, after  the canary in seconds, None: not measured; of several cells the least and the largest
-    stolen         share of the CPUs' time that a hypervisor took (0 … 1); None: not told
-    lost           how often a rank lost its core; None: not told
-    flags          those of FLAGS
+    before, after  the state probe in seconds, None if it was not measured; of several cases the smallest and the largest value
+    stolen         share of the CPU time that a hypervisor took (0 … 1); None if unknown
+    lost           how often a rank was preempted; None if unknown
+    flags          those of STATE_FLAGS
     """
 
     name: str
@@ -251,23 +252,23 @@ class Moment:
 
     @property
     def weight(self) -> tuple[int, float, float, float]:
-        """How unlike the others' the machine's state was: the larger the worse."""
+        """A key to sort by: the larger, the more the machine state differed."""
         swing = abs(log(self.after / self.before)) if self.before and self.after else 0.0
         return len(self.flags), self.stolen or 0.0, swing, self.lost or 0.0
 
 
 def moments(run: Run) -> tuple[list[Moment], TimeAxis]:
-    """The cells of a run that were measured, by time; in measuring order where a row does not say when that was."""
+    """Return the measured cases of a run by time, or in the order of measurement if a row has no time."""
     rows = [row for row in run.rows if row.na is None]
     times = [_at(row) for row in rows]
-    told = bool(times) and None not in times
-    spans = [at for at in times if at is not None] if told else [(place + 0.5, place + 1.5) for place in range(len(rows))]
+    timed = bool(times) and None not in times
+    spans = [at for at in times if at is not None] if timed else [(place + 0.5, place + 1.5) for place in range(len(rows))]
     found = sorted((_moment(row, span) for row, span in zip(rows, spans, strict=True)), key=lambda each: each.begin)
-    return found, TimeAxis(max((each.end for each in found), default=0.0), told)
+    return found, TimeAxis(max((each.end for each in found), default=0.0), timed)
 
 
 def grouped(found: Sequence[Moment], most: int) -> list[Moment]:
-    """At most so many: neighbours together, where there are more."""
+    """Return at most `most` moments; neighbours are combined if there are more."""
     each = -(-len(found) // most)
     return [_together(found[first : first + each]) for first in range(0, len(found), each)] if each > 1 else list(found)
 
@@ -280,7 +281,7 @@ def _at(row: Row) -> tuple[float, float] | None:
 def _moment(row: Row, span: tuple[float, float]) -> Moment:
     before, after = (_positive(row.canary_s.get(when)) for when in ("before", "after"))
     stolen, lost = (number(row.evidence.get(name)) for name in ("stolen", "preempted"))
-    flags = tuple(flag for flag in FLAGS if flag in row.flags)
+    flags = tuple(flag for flag in STATE_FLAGS if flag in row.flags)
     return Moment(cut(printable(f"{name_of(row)} {row.backend}"), 60), *span, before, after, stolen, lost, flags)
 
 
@@ -290,33 +291,33 @@ def _positive(value: object) -> float | None:
 
 
 def _together(some: Sequence[Moment]) -> Moment:
-    canaries = [value for each in some for value in (each.before, each.after) if value is not None]
+    probes = [value for each in some for value in (each.before, each.after) if value is not None]
     return Moment(
-        f"{len(some)} cells from {some[0].name} on" if len(some) > 1 else some[0].name, some[0].begin, max(each.end for each in some),
-        min(canaries, default=None), max(canaries, default=None),
+        f"{len(some)} cases from {some[0].name} on" if len(some) > 1 else some[0].name, some[0].begin, max(each.end for each in some),
+        min(probes, default=None), max(probes, default=None),
         max((each.stolen for each in some if each.stolen is not None), default=None),
         max((each.lost for each in some if each.lost is not None), default=None),
-        tuple(flag for flag in FLAGS if any(flag in each.flags for each in some)), len(some),
+        tuple(flag for flag in STATE_FLAGS if any(flag in each.flags for each in some)), len(some),
     )  # fmt: skip
 
 
 _MOST_RUNS = 6
 _MOST_DRAWN = 120
 _MOST_LISTED = 100
-_FAR = 6.0  # times the usual value: beyond, a linear axis would show nothing else
-_HEAD = ("cell", "canary before ns", "after ns", "stolen", "lost cores", "flags")
-_MADE = (
-    "The canary is a short measurement of the machine itself: two cores pass a cache line back and forth (where a rank has no partner: a "
-    "fixed piece of work), before and after each cell; shown is the slowest rank's. Every small latency moves with it. Further apart "
-    "than 1.25 times within a cell, the machine changed its state, and the cell is measured again. Stolen is the share of the CPUs' time "
-    "that a hypervisor gave to others while the cell was measured, at the rank that fared worst; lost cores is how often a rank lost "
-    "its core to somebody else meanwhile."
+_FAR = 6.0  # times the median: with larger values the axis is logarithmic
+_HEAD = ("case", "state probe before ns", "after ns", "stolen", "preemptions", "flags")
+_METHOD = (
+    "The state probe is a short measurement of the machine itself: two cores pass a cache line back and forth (a rank without a partner "
+    "does a fixed piece of work), before and after each case. The chart shows the slowest rank. Every small latency moves with it. If "
+    "both values differ by more than 1.25 times within a case, the machine state changed, and the case is measured again. Stolen is the "
+    "share of CPU time that a hypervisor took during the case, at the worst rank. Preemptions is how often a rank lost its core to "
+    "another process."
 )
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """One of the drawings: its values at a cell's begin and end, NaN where they are not known."""
+    """One of the drawings: its values at begin and end of a case, NaN if unknown."""
 
     title: str
     values: Callable[[Moment], tuple[float, float]]
@@ -327,14 +328,14 @@ def _constant(value: float | None, factor: float = 1.0) -> tuple[float, float]:
 
 
 _PANELS = (
-    _Panel("canary in ns, before and after", lambda each: (1e9 * (each.before or nan), 1e9 * (each.after or nan))),
+    _Panel("state probe in ns, before and after", lambda each: (1e9 * (each.before or nan), 1e9 * (each.after or nan))),
     _Panel("CPU time stolen in %", lambda each: _constant(each.stolen, 100)),
-    _Panel("cores lost, times", lambda each: _constant(each.lost)),
+    _Panel("preemptions", lambda each: _constant(each.lost)),
 )
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where no run says anything of the machine's state."""
+    """Return the section, or None if no run recorded the machine state."""
     named = [run for run in material.runs if run.rows]
     shown = sorted(named, key=_flagged, reverse=True)[:_MOST_RUNS]
     charts: list[Chart] = []
@@ -342,8 +343,8 @@ def section(material: Material) -> Section | None:
         if run in shown:
             where = f" ({cut(run.path.resolve().name)})" if len(named) > 1 else ""
             charts += _charts(place, where, run)
-    less = f"Shown are {len(shown)} of {len(named)} runs, those with the most cells that the machine's state disturbed."
-    return Section("timeline", "The machine's state meanwhile", [less] if len(shown) < len(named) else [], (), charts) if charts else None
+    less = f"The charts show {len(shown)} of {len(named)} runs: those with the most cases that the machine state disturbed."
+    return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), charts) if charts else None
 
 
 def _flagged(run: Run) -> int:
@@ -352,10 +353,10 @@ def _flagged(run: Run) -> int:
 
 def _charts(place: int, where: str, run: Run) -> list[Chart]:
     found, axis = moments(run)
-    made = [gpu_chart(f"timeline-{place}-gpus", f"GPUs over time{where}", run, axis)]
+    charts = [gpu_chart(f"timeline-{place}-gpus", f"GPUs over time{where}", run, axis)]
     if any(each.before or each.after or each.stolen for each in found):
-        made.insert(0, _chart(f"timeline-{place}", f"state of the machine around each cell{where}", found, axis))
-    return [chart for chart in made if chart is not None]
+        charts.insert(0, _chart(f"timeline-{place}", f"machine state around each case{where}", found, axis))
+    return [chart for chart in charts if chart is not None]
 
 
 def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Chart:
@@ -367,11 +368,11 @@ def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Cha
     _mark(every[0], drawn, axis)
     tops = [top if isfinite(top := max(panels[0].values(each))) else every[0].get_ylim()[0] for each in drawn]
     points = spots(every[0], [_middle(each, axis) for each in drawn], tops, [_spot(each, axis) for each in drawn])
-    return Chart(key, title, _says(found), _MADE, svg_of(figure, key, title), _table(found, axis), points, wide=True)
+    return Chart(key, title, _caption(found), _METHOD, svg_of(figure, key, title), _table(found, axis), points, wide=True)
 
 
 def _draw(axes: Axes, panel: _Panel, drawn: Sequence[Moment], axis: TimeAxis) -> None:
-    """All cells as one line with gaps; a cell of no length is a dot."""
+    """Draw all cases as one line with gaps; a case of no length is a dot."""
     xs = [x for each in drawn for x in (axis.at(each.begin), axis.at(each.end), nan)]
     ys = [y for each in drawn for y in (*panel.values(each), nan)]
     axes.plot(xs, ys, color=series_color(0), linewidth=2.4, solid_capstyle="round")
@@ -385,13 +386,13 @@ def _draw(axes: Axes, panel: _Panel, drawn: Sequence[Moment], axis: TimeAxis) ->
 
 
 def _mark(axes: Axes, drawn: Sequence[Moment], axis: TimeAxis) -> None:
-    """The cells that the machine's state disturbed, at the top: a canary that was not heard has no value."""
+    """Mark the cases that the machine state disturbed, at the top, since a probe without a result has no value."""
     marked = [each for each in drawn if each.flags]
     if marked:
         xs, top = [_middle(each, axis) for each in marked], axes.get_xaxis_transform()
         axes.plot(xs, [0.95] * len(xs), linestyle="none", marker="v", markersize=7, color=BAD, markeredgecolor=PAPER, transform=top)
-        words = " or ".join(flag for flag in FLAGS if any(flag in each.flags for each in marked))
-        axes.annotate(f"▼ {words}", (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", color=BAD)
+        names = " or ".join(flag_names(flag for flag in STATE_FLAGS if any(flag in each.flags for each in marked)))
+        axes.annotate(f"▼ {names}", (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", color=BAD)
 
 
 def _middle(each: Moment, axis: TimeAxis) -> float:
@@ -400,30 +401,30 @@ def _middle(each: Moment, axis: TimeAxis) -> float:
 
 def _spot(each: Moment, axis: TimeAxis) -> str:
     stolen = f", stolen {format_percent(100 * each.stolen)}" if each.stolen else ""
-    lost = f", lost cores {each.lost:.0f}" if each.lost else ""
-    flags = "".join(f", {flag}" for flag in each.flags)
-    return f"{axis.text(each.begin)}, {each.name}: canary {_ns(each.before)} → {_ns(each.after)} ns{stolen}{lost}{flags}"
+    lost = f", preemptions {each.lost:.0f}" if each.lost else ""
+    flags = "".join(f", {name}" for name in flag_names(each.flags))
+    return f"{axis.text(each.begin)}, {each.name}: state probe {_ns(each.before)} → {_ns(each.after)} ns{stolen}{lost}{flags}"
 
 
-def _says(found: Sequence[Moment]) -> str:
-    """How far the canary moved, how much was stolen, and how many cells that hit."""
-    canaries = [value for each in found for value in (each.before, each.after) if value]
-    canary = f"The canary lay between {_ns(min(canaries))} and {_ns(max(canaries))} ns" if canaries else "The canary was not measured"
+def _caption(found: Sequence[Moment]) -> str:
+    """Return the range of the state probe, the largest stolen share, and the number of disturbed cases."""
+    probes = [value for each in found for value in (each.before, each.after) if value]
+    probe = f"State probe: {_ns(min(probes))} to {_ns(max(probes))} ns" if probes else "The state probe was not measured"
     stolen = max((each.stolen or 0.0 for each in found), default=0.0)
-    taken = f"at most {format_percent(100 * stolen)} of the CPUs' time was stolen" if stolen else "no time was stolen"
-    hit = sum(bool(each.flags) for each in found)
-    return f"{canary}; {taken}. {f'{hit} of {len(found)} cells carry a flag for it.' if hit else 'No cell carries a flag for it.'}"
+    taken = f"at most {format_percent(100 * stolen)} of the CPU time was stolen" if stolen else "no CPU time was stolen"
+    flagged = sum(bool(each.flags) for each in found)
+    return f"{probe}; {taken}. {f'{flagged} of {len(found)} cases have a flag for it.' if flagged else 'No case has a flag for it.'}"
 
 
 def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
-    """The cells by time; of many those in which the machine was most unlike itself."""
+    """Return the table of cases by time; of many, those in which the machine state differed most."""
     worst = sorted(range(len(found)), key=lambda place: found[place].weight, reverse=True)[:_MOST_LISTED]
     listed = [found[place] for place in sorted(worst)]
-    head = (f"when ({len(listed)} of {len(found)} cells, those it changed most in)" if len(listed) < len(found) else "when", *_HEAD)
+    head = (f"time ({len(listed)} of {len(found)} cases, the largest changes)" if len(listed) < len(found) else "time", *_HEAD)
     rows = [
         [axis.text(each.begin), each.name, _ns(each.before), _ns(each.after),
          NOTHING if each.stolen is None else format_percent(100 * each.stolen),
-         NOTHING if each.lost is None else f"{each.lost:.0f}", ", ".join(each.flags)]
+         NOTHING if each.lost is None else f"{each.lost:.0f}", ", ".join(flag_names(each.flags))]
         for each in listed
     ]  # fmt: skip
     return Table(head, rows, frozenset({2, 3, 4, 5}), {place: "doubtful" for place, each in enumerate(listed) if each.flags})

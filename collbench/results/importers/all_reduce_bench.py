@@ -15,9 +15,21 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Arrays, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts
-from collbench.results.importers.rows import Kind, Printed, Samples, is_size, is_time, rank_range, sampled, short, with_digits
+from collbench.results.importers.importer import Arrays, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
+from collbench.results.importers.notes import Item, lacks
+from collbench.results.importers.rows import (
+    Kind,
+    Printed,
+    Samples,
+    is_size,
+    is_time,
+    rank_mismatch,
+    rank_range,
+    sampled,
+    short,
+    with_digits,
+)
 from collbench.results.row import Row
 
 _TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) warmups / (\d{1,9}) trials\)")
@@ -50,12 +62,12 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_TITLE.search(line) or _OLD.search(line) or _LINE.match(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per table. Raises UsageError where there is none, and where the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.trials]
     if not tables:
-        raise UsageError("it has no line with a size and its rates: the program was stopped before it printed its table")
+        raise UsageError("no line with a size and its rates found: the program was stopped before it printed its table")
     return read_tables(tables, lambda table: [_run(table, given, contexts.at(table.line))], lambda table: table.line)
 
 
@@ -111,17 +123,16 @@ def _size(found: re.Match[str]) -> int:
     return int(found[1]) * _UNITS.get(found[2], 0)
 
 
-def _run(table: _Table, given: Given, context: LogContext) -> PeerRun:
+def _run(table: _Table, given: UserInput, context: LogContext) -> ImportedTable:
     printed = [
         Printed(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
     ]
     factor = rank_range(operations()["allreduce"], printed)
     where = f"the table at line {table.line}"
     proven = table.ranks or (factor.only if factor else None)
-    extent = place_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), given, proven, where)
-    doubts = (
-        [] if factor is None or factor.holds(extent.ranks) else [f"busbw / algbw contradicts {extent.ranks} ranks: that is {factor} ranks"]
-    )
+    extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), given, proven, where)
+    fits = factor is None or factor.holds(extent.ranks)
+    doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
     statistic = "size / mean rate over the trials and ranks"
     kind = Kind(
         "allreduce", "torch-nccl", "torch", "float32", extent.ranks, extent.nodes, statistic, "cuda", "sum", in_place=True, mode="isolated",
@@ -131,10 +142,10 @@ def _run(table: _Table, given: Given, context: LogContext) -> PeerRun:
     facts: dict[str, Any] = {**table.numbers, **start_facts(context), **({"gpu": table.gpu} if table.gpu else {})}
     if table.software:
         facts |= {"torch": table.software[0], "library": table.software[1]}
-    missing = [*([] if arrays else ["no interval", "no samples"]), "no per-rank data", "no names of hosts", "nothing was verified"]
-    missing += [] if extent.nodes else ["no number of nodes (use --nodes N)"]
+    unknown = [*([] if arrays else [Item.INTERVAL, Item.SAMPLES]), *([] if extent.nodes else [Item.NODES])]
+    missing = lacks(*unknown, Item.RANK_DATA, Item.HOSTS, Item.VERIFICATION)
     statistic = rows[0].evidence["statistic"] if rows else statistic
-    return PeerRun(
+    return ImportedTable(
         "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts,
         extent.contradicted, arrays,
     )  # fmt: skip

@@ -13,9 +13,10 @@ from math import floor, log10
 from typing import NamedTuple
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables
 from collbench.results.importers.log_context import Contexts, start_facts
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, ranks_and_nodes
+from collbench.results.importers.notes import Item, Missing, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.rows import Kind, Quantiles, is_size, is_time, ranks_and_nodes
 from collbench.results.row import Row
 
 _F = r"(\d{1,9}(?:\.\d{1,9})?)"
@@ -48,7 +49,7 @@ class _Figure(NamedTuple):
     rank: int | None
     rate: float
     time_s: float
-    spread: Spread
+    spread: Quantiles
     size: int | None = None
 
 
@@ -65,7 +66,7 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_BOTH.search(line) or _EACH.search(line) or _ELASTIC.search(line) or _BEST.search(line) for line in lines if _marked(line))
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per kernel. Raises UsageError where no line has a rate and a time, and where the number of ranks is unknown."""
     groups: dict[_Key, _Group] = {}
     timeless = 0
@@ -79,7 +80,7 @@ def read(lines: Sequence[str], given: Given) -> Reading:
             group.figures.append(figure)
             group.ranks = ranks or group.ranks
     if not groups:
-        why = "its lines have a rate and no time" if timeless else "no line has a rate and a time"
+        why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
     told = _ranks(list(groups.values()), given)
@@ -93,7 +94,7 @@ def read(lines: Sequence[str], given: Given) -> Reading:
     )
 
 
-def _ranks(groups: Sequence[_Group], given: Given) -> int | None:
+def _ranks(groups: Sequence[_Group], given: UserInput) -> int | None:
     """As the elastic tests print them, else the ranks that print, if these are 0 to n - 1: with a filter, some may be missing."""
     printed = next((group.ranks for group in groups if group.ranks), None)
     seen = {figure.rank for group in groups for figure in group.figures if figure.rank is not None}
@@ -109,45 +110,44 @@ def _figures(at: int, line: str) -> Iterator[tuple[_Key, _Figure, int | None]]:
     """(key, figure, ranks in all) of each figure in a line: several ranks may print into one line."""
     for found in _BOTH.finditer(line):
         rate, mean, least, most = (float(text) for text in found.groups()[1:])
-        yield _key("ep_dispatch_combine"), _Figure(at, int(found[1]), rate * 1e9, mean / 1e6, Spread(min=least / 1e6, max=most / 1e6)), None
+        yield (
+            _key("ep_dispatch_combine"),
+            _Figure(at, int(found[1]), rate * 1e9, mean / 1e6, Quantiles(min=least / 1e6, max=most / 1e6)),
+            None,
+        )
     for found in _EACH.finditer(line):
         for operation, place in (("ep_dispatch", 2), ("ep_combine", 4)):
-            figure = _Figure(at, int(found[1]), float(found[place]) * 1e9, float(found[place + 1]) / 1e6, Spread())
+            figure = _Figure(at, int(found[1]), float(found[place]) * 1e9, float(found[place + 1]) / 1e6, Quantiles())
             yield _key(operation), figure, None
     for found in _ELASTIC.finditer(line):
         rank, ranks, size = int(found[1]), int(found[2]), int(found[7])
         key = _Key(f"ep_{'_'.join(found[3].split())}", "elastic", "uint8", None)
         time_s = float(found[6]) / 1e6
-        yield key, _Figure(at, rank, size / time_s if time_s else 0.0, time_s, Spread(), size), ranks
+        yield key, _Figure(at, rank, size / time_s if time_s else 0.0, time_s, Quantiles(), size), ranks
     if best := _BEST.search(line):
         time = _TIME.search(best[3])
         for rate, link in _RATE.findall(best[3]) if time else ():
             key = _Key(f"ep_{best[1]}", "tuned", _TYPES.get(best[2] or "", "bfloat16"), link.lower() or None)
             if float(rate) > 0 and time:
-                yield key, _Figure(at, None, float(rate) * 1e9, float(time[1] or time[2]) / 1e6, Spread()), None
+                yield key, _Figure(at, None, float(rate) * 1e9, float(time[1] or time[2]) / 1e6, Quantiles()), None
 
 
 def _key(operation: str) -> _Key:
     return _Key(operation, "low_latency", "uint8", None)
 
 
-def _run(these: list[tuple[_Key, _Group]], given: Given, told: int | None, about: tuple[int, dict[str, object]]) -> PeerRun:
+def _run(these: list[tuple[_Key, _Group]], given: UserInput, told: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
     timeless, facts = about
     first = these[0][1].figures[0].line
     extent = ranks_and_nodes(given, told, None, f"the output at line {first}")
     rows = [row for key, group in these if (row := _row(key, group, (extent.ranks, extent.nodes)))]
     algorithm = these[0][0].algorithm
-    missing = [
-        "no interval",
-        "no samples",
-        "no names of hosts",
-        "nothing was verified",
-        *([] if extent.nodes else ["no number of nodes (use --nodes N)"]),
-    ]
-    missing += ["no bytes (a size is rate × time, to three digits)"] if algorithm != "elastic" else []
-    missing += [f"{timeless} lines without a time are left out"] if timeless else []
+    unknown = [] if extent.nodes else [Item.NODES]
+    missing: list[Missing] = [*lacks(Item.INTERVAL, Item.SAMPLES, Item.HOSTS, Item.VERIFICATION, *unknown)]
+    missing += [NotInOutput(Item.SIZE, assumed="rate × time, to three digits")] if algorithm != "elastic" else []
+    missing += [SkippedLines(timeless, SkippedReason.NO_TIME)] if timeless else []
     statistic = rows[0].evidence["statistic"] if rows else "none"
-    return PeerRun("deepep", None, algorithm, statistic, rows, (), facts, missing, (), extent.contradicted)
+    return ImportedTable("deepep", None, algorithm, statistic, rows, (), facts, missing, (), extent.contradicted)
 
 
 def _row(key: _Key, group: _Group, place: tuple[int, int | None]) -> Row | None:

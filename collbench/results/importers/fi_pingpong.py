@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, parse_number, short, some
+from collbench.results.importers.importer import IMPORTED, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import Item, lacks
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, nonempty, parse_number, short
 from collbench.results.row import Row
 
 _HEADER = re.compile(r"(name\s+)?bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")
@@ -39,12 +40,12 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_HEADER.search(line) for line in lines if "usec/xfer" in line)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per table: both ends may print one. Raises UsageError where there is none, and where it is not clear what was measured."""
     if given.ranks not in (None, 2):
-        raise UsageError(f"fi_pingpong runs between 2 ends, and --ranks is {given.ranks}: leave --ranks out")
+        raise UsageError(f"--ranks {given.ranks} is not valid for fi_pingpong, which has 2 ranks: omit --ranks")
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines]
-    return some(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "fi_pingpong")
+    return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "fi_pingpong")
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_Table]:
@@ -67,7 +68,7 @@ def _tables(lines: Sequence[str]) -> Iterator[_Table]:
         yield table
 
 
-def _run(table: _Table, given: Given) -> PeerRun:
+def _run(table: _Table, given: UserInput) -> ImportedTable:
     operation = _operation(table, given)
     half = "half the round trip, the mean over all" if operation == "p2p_latency" else "the mean per message over all"
     kind = Kind(
@@ -77,20 +78,18 @@ def _run(table: _Table, given: Given) -> PeerRun:
     rows = [row for at, words in table.lines if (row := _row(kind, at, words))]
     facts = {"provider": short(table.provider)} if table.provider else {}
     program = table.program or ("fi_pingpong" if table.pingpong else "fabtests")
-    untold = [*missing(given.nodes), "its version", "a check of what arrived"]
-    return PeerRun("libfabric", None, short(program), kind.statistic, rows, facts=facts, missing=untold)
+    unknown = [*missing(given.nodes), *lacks(Item.VERSION, Item.VERIFICATION)]
+    return ImportedTable("libfabric", None, short(program), kind.statistic, rows, facts=facts, missing=unknown)
 
 
-def _operation(table: _Table, given: Given) -> str:
+def _operation(table: _Table, given: UserInput) -> str:
     if table.pingpong or (table.program or "").endswith("pingpong"):
         return "p2p_latency"
     if (table.program or "").endswith("_bw"):
         return "p2p_bandwidth"
     if given.operation in ("p2p_latency", "p2p_bandwidth"):
         return str(given.operation)
-    raise UsageError(
-        f"the table at line {table.number} is of fabtests, and no line names the program: use --operation p2p_latency or p2p_bandwidth"
-    )
+    raise UsageError(f"the table at line {table.number}: the program of fabtests is unknown: use --operation p2p_latency or p2p_bandwidth")
 
 
 def _row(kind: Kind, at: int, words: dict[str, str]) -> Row | None:

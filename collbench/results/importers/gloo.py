@@ -12,18 +12,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import (
+    ConcurrentThreads,
+    Doubt,
+    ElementSizeMismatch,
+    InputBuffers,
+    Item,
+    SkippedLines,
+    SkippedReason,
+    lacks,
+)
 from collbench.results.importers.rows import (
     Extent,
     Kind,
-    Spread,
+    Quantiles,
     is_size,
     is_time,
     missing,
+    nonempty,
     parse_number,
     ranks_and_nodes,
     short,
-    some,
     whole,
     without_figures,
 )
@@ -98,10 +108,10 @@ def knows(lines: Sequence[str]) -> bool:
     return any(line.strip() == _RESULTS for line in lines) or any(len(_COLUMN.findall(line)) >= 5 for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per benchmark. Raises UsageError where neither the output nor --ranks says the number of processes."""
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
-    return some(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "Gloo's benchmark")
+    return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "Gloo's benchmark")
 
 
 GLOO = Reader("gloo", "gloo's benchmark", knows, read)
@@ -136,16 +146,16 @@ def _take(table: _Table, line: str, at: int) -> None:
         (table.lines.append((at, dict(zip(table.columns, words, strict=True)))) if complete else table.bad.append(at))
 
 
-def _run(table: _Table, given: Given) -> PeerRun:
+def _run(table: _Table, given: UserInput) -> ImportedTable:
     meaning, algorithm = _meaning(table.name)
     extent = ranks_and_nodes(given, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
     kind = _kind(table, extent, meaning, algorithm)
     rows = [row for line, figures in table.lines if (row := _row(table, meaning, kind, (line, figures)))]
     if rows and table.mismatches:
         rows[-1] = _failed(rows[-1], table.mismatches)
-    return PeerRun(
+    return ImportedTable(
         "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
-        missing=[*missing(extent.nodes), "its version", "the other ranks' times"], doubts=_doubts(table, meaning),
+        missing=[*missing(extent.nodes), *lacks(Item.VERSION, Item.OTHER_RANKS)], doubts=_doubts(table, meaning),
         contradicted=extent.contradicted,
     )  # fmt: skip
 
@@ -195,8 +205,10 @@ def _row(table: _Table, meaning: _Meaning, kind: Kind, cell: tuple[int, Mapping[
         return None
     p50, least, p99, most = (_seconds(figures, name) for name in ("p50", "min", "p99", "max"))
     if p50 is None or not is_time(p50 / meaning.calls):
-        return without_figures(kind, size, elements, line, "the median shown is 0: below the microsecond that it is cut to; use --nanos")
-    spread = Spread(**{name: value / meaning.calls for name, value in (("min", least), ("p99", p99), ("max", most)) if value is not None})
+        return without_figures(kind, size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
+    spread = Quantiles(
+        **{name: value / meaning.calls for name, value in (("min", least), ("p99", p99), ("max", most)) if value is not None}
+    )
     checked = int(table.facts.get("verify") == "true")
     row = kind.row(size, p50 / meaning.calls, count=elements, line=line, spread=spread, checked=checked, wrong=0 if checked else None)
     beside = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
@@ -211,17 +223,15 @@ def _seconds(figures: Mapping[str, str], name: str) -> float | None:
 
 
 def _failed(row: Row, mismatches: Sequence[str]) -> Row:
-    return replace(row, checked=1, wrong=len(mismatches), wrong_detail=f"at least so many: it lists the first; {mismatches[0]}")
+    return replace(row, checked=1, wrong=len(mismatches), wrong_detail=f"at least this many (only the first are listed): {mismatches[0]}")
 
 
-def _doubts(table: _Table, meaning: _Meaning) -> list[str]:
-    doubts = [f"{len(table.bad)} lines of figures are incomplete and were left out, the first is line {table.bad[0]}"] if table.bad else []
+def _doubts(table: _Table, meaning: _Meaning) -> list[Doubt]:
+    doubts: list[Doubt] = [SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0])] if table.bad else []
     if meaning.width:
-        doubts.append(
-            f"{table.name} prints the size of 4-byte elements and moves {meaning.width} bytes each, to each rank: our size is of these"
-        )
-    if (whole(table.facts.get("threads", "1")) or 1) > 1:
-        doubts.append(f"{table.facts['threads']} threads ran at the same time: times are those of one, not of all together")
-    if (whole(table.facts.get("inputs", "1")) or 1) > 1:
-        doubts.append(f"each process gave {table.facts['inputs']} buffers, whose sum within the process takes part of the time")
+        doubts.append(ElementSizeMismatch(table.name, meaning.width))
+    if (threads := whole(table.facts.get("threads", "1")) or 1) > 1:
+        doubts.append(ConcurrentThreads(threads))
+    if (inputs := whole(table.facts.get("inputs", "1")) or 1) > 1:
+        doubts.append(InputBuffers(inputs))
     return doubts

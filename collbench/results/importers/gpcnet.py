@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, parse_number, short
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
+from collbench.results.importers.notes import Item, lacks
+from collbench.results.importers.rows import Kind, Quantiles, is_size, is_time, parse_number, short
 from collbench.results.row import Row
 
 _TITLE = re.compile(r"(NetworkLoad|Network) Tests v([\d.]{1,10})\s*$")
@@ -44,12 +45,12 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_TITLE.search(line) or _SECTION.search(line) for line in lines if "Tests" in line)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per table. Raises UsageError where none has a figure."""
     contexts = Contexts(lines)
     sections = [section for section in _sections(without_prefixes(lines)) if section.lines]
     if not sections:
-        raise UsageError("it has no table with figures: GPCNeT was stopped before its first test, or refused the number of nodes")
+        raise UsageError("no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes")
     return read_tables(sections, lambda each: [_run(each, given, contexts.at(each.number))], lambda each: each.number)
 
 
@@ -85,14 +86,14 @@ def _take(section: _Section, line: str, at: int) -> None:
         section.lines.append((at, dict(zip(section.columns, words, strict=True))))
 
 
-def _run(section: _Section, given: Given, context: LogContext) -> PeerRun:
+def _run(section: _Section, given: UserInput, context: LogContext) -> ImportedTable:
     ranks, nodes = section.place
-    extent = place_of(context, given, ranks, f"the table at line {section.number}")
+    extent = extent_of(context, given, ranks, f"the table at line {section.number}")
     rows = [row for at, words in section.lines if (row := _row(section, (extent.ranks, nodes or extent.nodes), at, words))]
-    missing = ["no interval", "no samples", "no per-rank data", "no names of hosts", "nothing was verified"]
+    missing = lacks(Item.INTERVAL, Item.SAMPLES, Item.RANK_DATA, Item.HOSTS, Item.VERIFICATION)
     statistic = "the mean over all samples of all ranks"
     facts = {**start_facts(context), **({"congestion": section.traffic} if section.traffic else {})}
-    return PeerRun("gpcnet", section.version or None, section.program, statistic, rows, (), facts, missing, (), extent.contradicted)
+    return ImportedTable("gpcnet", section.version or None, section.program, statistic, rows, (), facts, missing, (), extent.contradicted)
 
 
 def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[str, str]) -> Row | None:
@@ -110,7 +111,7 @@ def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[
         operation, "mpi", "mpi", "float64", *place, "the mean over all samples of all ranks", mode="isolated",
         like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
     )  # fmt: skip
-    row = kind.row(size, time_s, count=size // 8, line=at, spread=Spread(p99=p99))
+    row = kind.row(size, time_s, count=size // 8, line=at, spread=Quantiles(p99=p99))
     printed = {title: parse_number(word) for title, word in words.items() if title not in ("Name", "Units")}
     return replace(row, evidence={**row.evidence, "printed": printed})
 

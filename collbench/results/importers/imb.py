@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
+from collbench.results.importers.notes import SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
     MOST_RANKS,
     Kind,
     is_size,
     is_time,
     missing,
+    nonempty,
     parse_number,
     short,
-    some,
     type_name,
     whole,
     width_of,
@@ -139,7 +140,7 @@ def _statistic(block: Block) -> str:
 
 def _kind(block: Block, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> Kind:
     if not 1 <= block.ranks <= MOST_RANKS:
-        raise UsageError(f"line {block.number}: {block.name} does not say how many processes ran: the output is cut, or no IMB output")
+        raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
     reducing = meaning.like in _REDUCING
     told = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
     dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(told or "")
@@ -202,7 +203,7 @@ def _row(block: Block, meaning: _Meaning, kind: Kind, cell: tuple[int, list[tupl
     failed = next((f"IMB: {short(found['failed'].split(';')[0])}" for _, found in lines if "failed" in found), None)
     times = [_time(block, meaning, size, found) for _, found in lines]
     if failed or not all(time_s is not None and is_time(time_s) for time_s in times) or (size and not is_size(size)):
-        why = failed or "the output shows no figure to take a time from"
+        why = failed or "the output has no valid time"
         return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], why)
     known = [time_s for time_s in times if time_s is not None]
     line, found = lines[known.index(max(known))]
@@ -296,16 +297,16 @@ def knows(lines: Sequence[str]) -> bool:
     return blocks or any(_VERSION.match(line) for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per block. Raises UsageError where --ranks names a number that no block has."""
     state = _State()
     blocks = [block for block in _blocks(state, without_prefixes(lines)) if block.lines]
     if given.ranks is not None and blocks and given.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
-        raise UsageError(f"IMB prints how many ranks ran ({found}), and --ranks {given.ranks} is not one of them: leave --ranks out")
+        raise UsageError(f"--ranks {given.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
     contexts = Contexts(lines)
     reading = read_tables(blocks, lambda block: [_run(state, block, given, contexts.at(block.number))], lambda block: block.number)
-    return some(reading, "IMB")
+    return nonempty(reading, "IMB")
 
 
 IMB = Reader("imb", "Intel MPI Benchmarks", knows, read)
@@ -363,11 +364,11 @@ def _body(block: Block, line: str, number: int) -> None:
         block.lines.append((number, words))
 
 
-def _run(state: _State, block: Block, given: Given, context: LogContext) -> PeerRun:
+def _run(state: _State, block: Block, given: UserInput, context: LogContext) -> ImportedTable:
     hosts = with_hosts(context, block.ranks)
     nodes = given.nodes or len(set(hosts)) or None
     rows, statistic, bad = rows_of(block, nodes, {**state.facts, "version": state.version})
-    doubts = [f"{len(bad)} lines of {block.name} could not be read and were left out, the first is line {bad[0]}"] if bad else []
+    doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
     facts = {**state.facts, **start_facts(context)}
-    return PeerRun("imb", state.version, program, statistic, rows, hosts, facts, missing(nodes, hosts), doubts)
+    return ImportedTable("imb", state.version, program, statistic, rows, hosts, facts, missing(nodes, hosts), doubts)

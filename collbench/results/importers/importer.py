@@ -1,4 +1,4 @@
-"""What a reader returns: one `PeerRun` per table of the tool's output, and the tables that it skipped.
+"""What a reader returns: one `ImportedTable` per table of the tool's output, and the tables that it skipped.
 
 A row's time is the tool's own statistic. Bandwidths follow from size and time by collbench's definitions; the printed bandwidths are
 compared with them, not taken.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from collbench.errors import UsageError
+from collbench.results.importers.notes import Doubt, Missing
 from collbench.results.row import Row
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def lines_of(data: bytes) -> list[str]:
     """The lines without their ends, without colours; UTF-16 by its mark, else UTF-8. Raises UsageError for what is packed, or too long."""
     tool = next((tool for start, tool in _PACKED.items() if data.startswith(start)), None)
     if tool:
-        raise UsageError(f"it is compressed: unpack it first ({tool})")
+        raise UsageError(f"the file is compressed: unpack it first ({tool})")
     if len(data) > _MOST_LINES and sum(map(data.count, _ENDS)) > _MOST_LINES:
-        raise UsageError(f"it has more than {_MOST_LINES:,} lines: cut out the part with the tables")
+        raise UsageError(f"the file has more than {_MOST_LINES:,} lines: extract the part with the tables")
     lines = _lines(data)
     return [_COLOURS.sub("", line) for line in lines] if b"\x1b" in data else list(lines)
 
@@ -48,9 +49,7 @@ def _lines(data: bytes) -> Iterator[str]:
         return
     for number, piece in enumerate(io.BytesIO(data.removeprefix(codecs.BOM_UTF8)), 1):
         if len(piece) > _LONGEST_LINE:
-            raise UsageError(
-                f"line {number} has more than {_LONGEST_LINE >> 20} MiB, which no tool prints: cut out the part with the tables"
-            )
+            raise UsageError(f"line {number} is longer than {_LONGEST_LINE >> 20} MiB: extract the part with the tables")
         yield from piece.decode(errors="replace").splitlines()
 
 
@@ -132,7 +131,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class PeerRun:
+class ImportedTable:
     """One table of a tool's output.
 
     tool          "nccl-tests", "rccl-tests", "osu", "imb", "perftest", "param", "gloo-benchmark" …
@@ -142,8 +141,8 @@ class PeerRun:
     rows          in the order of the output
     hosts         names by rank, empty where they are unknown
     facts         what else the output contains, JSON-ready: {"warmup": 5, "iterations": 20, "devices": [...]}
-    missing       what rows of collbench have and the output lacks, a short phrase each: "no interval", "no per-rank data"
-    doubts        what does not fit, a sentence each: a rank count that busbw / algbw contradicts, figures that do not agree
+    missing       what rows of collbench have and the output lacks
+    doubts        what does not fit: a rank count that busbw / algbw contradicts, figures that do not agree
     contradicted  options that do not apply to this table
     arrays        samples of a row by its index in `rows`, where the tool prints them: arrays as the run folder has them
     """
@@ -155,8 +154,8 @@ class PeerRun:
     rows: list[Row]
     hosts: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    missing: Sequence[str] = ()
-    doubts: Sequence[str] = ()
+    missing: Sequence[Missing] = ()
+    doubts: Sequence[Doubt] = ()
     contradicted: Sequence[Contradiction] = ()
     arrays: Mapping[int, Arrays] = field(default_factory=dict)
 
@@ -165,12 +164,12 @@ class PeerRun:
 class Reading:
     """What a file contains: the tables that were read, and those that were skipped."""
 
-    runs: Sequence[PeerRun]
+    runs: Sequence[ImportedTable]
     skipped: Sequence[Skipped] = ()
 
 
 @dataclass(frozen=True)
-class Given:
+class UserInput:
     """What the user adds to an output, None: nothing. It fills gaps; what a table proves stays.
 
     file    the file's name without its folder, a hint alone: "nccl_allgather.log" decides between operations that print the same
@@ -196,15 +195,15 @@ class Reader:
     name: str
     tools: str
     knows: Callable[[Sequence[str]], bool]
-    read: Callable[[Sequence[str], Given], Reading]
+    read: Callable[[Sequence[str], UserInput], Reading]
 
 
-def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[PeerRun]], line_of: Callable[[_T], int]) -> Reading:
+def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedTable]], line_of: Callable[[_T], int]) -> Reading:
     """What is in the tables; one that cannot be read is skipped.
 
     Raises UsageError where all are skipped, and where an option contradicts each one.
     """
-    runs, skipped = list[PeerRun](), list[Skipped]()
+    runs, skipped = list[ImportedTable](), list[Skipped]()
     for table in tables:
         try:
             runs += runs_of(table)
@@ -213,16 +212,16 @@ def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[PeerRun]]
     if skipped and not runs:
         more = f" (and {len(skipped) - 1} more tables cannot be read)" if len(skipped) > 1 else ""
         raise UsageError(skipped[0].reason + more)
-    refuse_useless_options(runs)
+    reject_useless_options(runs)
     return Reading(runs, skipped)
 
 
-def refuse_useless_options(runs: Sequence[PeerRun]) -> None:
+def reject_useless_options(runs: Sequence[ImportedTable]) -> None:
     """Raises UsageError for an option that every table contradicts: the user means another file."""
     for option in dict.fromkeys(each.option for run in runs for each in run.contradicted):
         against = [next((each for each in run.contradicted if each.option == option), None) for run in runs]
         first = against[0]
         if first is not None and all(against):
             raise UsageError(
-                f"{first.where} is of {first.found}, and {option} is {first.given}: leave {option} out, or name the file that it belongs to"
+                f"{first.where} has {first.found}, not {option} {first.given}: omit {option}, or use the file that it belongs to"
             )

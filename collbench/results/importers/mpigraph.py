@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, parse_number, ranks_and_nodes, short
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import Item, lacks
+from collbench.results.importers.rows import Kind, is_size, is_time, parse_number, ranks_and_nodes, short
 from collbench.results.row import Row
 
 _START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")
@@ -38,11 +39,11 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_START.search(line) for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per start. Raises UsageError where a matrix is not complete."""
     runs = list(_starts(without_prefixes(lines)))
     if not runs:
-        raise UsageError("it has no line 'START mpiGraph': use the whole output")
+        raise UsageError("no line 'START mpiGraph' found: use the whole output")
     return read_tables(runs, lambda run: [_read(run, given)], lambda run: run.number)
 
 
@@ -63,11 +64,11 @@ def _starts(lines: Sequence[str]) -> Iterator[_Run]:
         yield run
 
 
-def _read(run: _Run, given: Given) -> PeerRun:
+def _read(run: _Run, given: UserInput) -> ImportedTable:
     ranks, size = len(run.hosts), run.facts.get("MsgSize", 0)
     tables = {way: table for way, table in run.rates.items() if _is_whole(table, ranks)}
     if not 2 <= ranks <= _MOST_RANKS or not tables:
-        raise UsageError(f"line {run.number}: neither matrix of mpiGraph is complete: the program was stopped, or the output was cut")
+        raise UsageError(f"line {run.number}: no matrix of mpiGraph is complete: the program was stopped, or the output was cut")
     if not is_size(size):
         raise UsageError(f"line {run.number}: mpiGraph's message size (MsgSize) is missing: use the output from its first line on")
     hosts = [run.hosts[rank] for rank in range(ranks)]
@@ -79,8 +80,8 @@ def _read(run: _Run, given: Given) -> PeerRun:
         evidence={"iterations": iterations} if iterations else {},
     )  # fmt: skip
     rows = [row for shift in range(1, ranks) if (row := _row(kind, (run.number, size, shift), tables, hosts))]
-    left = [*missing(extent.nodes, hosts)[:3], "nothing was verified", *([] if len(tables) == 2 else ["one of the two matrices"])]
-    return PeerRun("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), left, (), extent.contradicted)
+    left = lacks(Item.INTERVAL, Item.SAMPLES, Item.RANK_DATA, Item.VERIFICATION, *([] if len(tables) == 2 else [Item.MATRIX]))
+    return ImportedTable("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), left, (), extent.contradicted)
 
 
 def _is_whole(table: dict[int, list[float | None]], ranks: int) -> bool:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Arrays, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.importer import Arrays, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import CallRateMismatch, Doubt, Item, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import MOST_RANKS, Kind, Samples, is_size, is_time, sampled, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -58,7 +59,7 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per communicator. Raises UsageError where no object has a size and a time."""
     calls: dict[_Key, _Calls] = {}
     bad = 0
@@ -71,7 +72,7 @@ def read(lines: Sequence[str], given: Given) -> Reading:
     for key, each in calls.items():
         communicators.setdefault(key.communicator, []).append((key, each))
     if not communicators:
-        raise UsageError("it has no object with an operation, a size and a time: the program ended before the Inspector wrote them")
+        raise UsageError("no object with an operation, a size and a time found: the program ended before the Inspector wrote them")
     return read_tables(communicators.values(), lambda each: [_run(each, given, bad)], lambda each: each[0][1].line)
 
 
@@ -116,7 +117,7 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     return True
 
 
-def _run(calls: list[tuple[_Key, _Calls]], given: Given, bad: int) -> PeerRun:
+def _run(calls: list[tuple[_Key, _Calls]], given: UserInput, bad: int) -> ImportedTable:
     rows, arrays = list[Row](), dict[int, Arrays]()
     for key, each in calls:
         row, found = _row(key, each, given)
@@ -126,16 +127,17 @@ def _run(calls: list[tuple[_Key, _Calls]], given: Given, bad: int) -> PeerRun:
     first, seen = calls[0][0], {rank: host for _, each in calls for rank, host in each.hosts.items()}
     hosts = [seen[rank] for rank in sorted(seen)] if sorted(seen) == list(range(first.ranks)) and all(seen.values()) else []
     unlike = sum(each.unlike for _, each in calls)
-    doubts = [f"{bad} objects could not be read and were left out"] if bad else []
-    doubts += [f"the printed bandwidth of {unlike} calls is not size / time; the time is taken"] if unlike else []
-    missing = ["no element type (uint8 is assumed)", "nothing was verified", "no per-rank data: who waits and who is slow looks alike"]
-    missing += [] if hosts else [f"the other ranks' times (it has {len(seen)} of {first.ranks} ranks)"] if len(seen) < first.ranks else []
+    doubts: list[Doubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
+    doubts += [CallRateMismatch(unlike)] if unlike else []
+    missing = [NotInOutput(Item.DTYPE, assumed=given.dtype or "uint8"), *lacks(Item.VERIFICATION, Item.SLOW_RANK)]
+    if not hosts and len(seen) < first.ranks:
+        missing.append(NotInOutput(Item.OTHER_RANKS, source=f"the files have {len(seen)} of {first.ranks} ranks"))
     program = f"communicator {first.communicator}"
     statistic = rows[0].evidence["statistic"]
-    return PeerRun("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
+    return ImportedTable("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
 
 
-def _row(key: _Key, calls: _Calls, given: Given) -> tuple[Row, Arrays]:
+def _row(key: _Key, calls: _Calls, given: UserInput) -> tuple[Row, Arrays]:
     seen = sorted({rank for ranks in calls.times.values() for rank in ranks})
     whole = len(seen) == key.ranks
     # Where all ranks' files are there, calls that some of them lack (the ring buffer was full) do not count.

@@ -18,31 +18,46 @@ from collbench.results.importers.importer import (
     RANKS_DOUBTFUL,
     Arrays,
     Contradiction,
-    Given,
-    PeerRun,
+    ImportedTable,
     Reader,
     Reading,
+    UserInput,
     read_tables,
     split_prefix,
 )
 from collbench.results.importers.log_context import Contexts, LogContext, with_hosts
+from collbench.results.importers.notes import (
+    AveragedGroups,
+    Doubt,
+    InterleavedJobs,
+    Item,
+    Missing,
+    NotInOutput,
+    OutOfBoundsValues,
+    RepeatedCases,
+    SingleRankTable,
+    SkippedLines,
+    SkippedReason,
+    lacks,
+)
 from collbench.results.importers.rows import (
     Extent,
     Kind,
     Printed,
+    Quantiles,
     RankRange,
     Samples,
-    Spread,
     is_size,
     is_time,
-    known_operation,
+    operation_named,
     parse_number,
+    rank_mismatch,
     rank_range,
     ranks_and_nodes,
+    rate_mismatch,
     sampled,
     short,
     type_name,
-    unlike_time,
     width_of,
     with_digits,
 )
@@ -278,7 +293,7 @@ class RankSource(Enum):
     LAUNCHER = "the launcher's command"
 
 
-class Named(NamedTuple):
+class NamedOperation(NamedTuple):
     """An operation, where its name is from, and whether --operation contradicts it."""
 
     operation: Operation
@@ -295,35 +310,35 @@ class Ranks(NamedTuple):
     nodes: int | None
 
 
-class Decided(NamedTuple):
+class DecidedRanks(NamedTuple):
     """The ranks and nodes of a table, and where they are from."""
 
     extent: Extent
     source: RankSource
 
 
-def operation_of(head: Head, lines: Sequence[Line], given: Given, context: LogContext) -> Named:
+def operation_of(head: Head, lines: Sequence[Line], given: UserInput, context: LogContext) -> NamedOperation:
     """The operation. Raises UsageError where the output names an unknown program, and where nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
     if head.program is not None:
         printed = program_operation(head.program)
         if printed is not None:
-            return Named(known_operation(printed), NameSource.PRINTED, _contradiction(where, given, printed))
+            return NamedOperation(operation_named(printed), NameSource.PRINTED, _contradiction(where, given, printed))
         if given.operation is None:
-            raise UsageError(f"{where} is of '{short(head.program)}', which is not a known program of nccl-tests: use --operation NAME")
+            raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     typed = program_operation(context.program) if context.program is not None else None
     if typed is not None and typed in possible and head.program is None:
-        return Named(known_operation(typed), NameSource.COMMAND, _contradiction(where, given, typed))
+        return NamedOperation(operation_named(typed), NameSource.COMMAND, _contradiction(where, given, typed))
     if given.operation is not None:
         if given.operation not in possible:
-            raise UsageError(f"{where} is not of {given.operation} (its columns fit {_listed(possible)}): leave --operation out")
-        return Named(known_operation(given.operation), NameSource.OPTION)
+            raise UsageError(f"{where}: the columns do not fit --operation {given.operation} (they fit {_listed(possible)}): omit it")
+        return NamedOperation(operation_named(given.operation), NameSource.OPTION)
     if len(possible) == 1:
-        return Named(known_operation(possible[0]), NameSource.COLUMNS)
+        return NamedOperation(operation_named(possible[0]), NameSource.COLUMNS)
     hint = _in_name(given.file)
     if hint in possible and context.program is None:
-        return Named(known_operation(hint), NameSource.FILE)
-    raise UsageError(f"{where} does not say its operation ({_listed(possible)}): use --operation NAME")
+        return NamedOperation(operation_named(hint), NameSource.FILE)
+    raise UsageError(f"{where}: the operation is unknown ({_listed(possible)}): use --operation NAME")
 
 
 def program_operation(program: str) -> str | None:
@@ -344,7 +359,7 @@ def ranks_of(head: Head, lines: Sequence[Line], operation: Operation) -> Ranks:
     return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
 
 
-def decide_ranks(proven: Ranks, given: Given, head: Head, context: LogContext, where: str) -> Decided:
+def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
     """The ranks: what the output proves, else what the user gives, else what the log says of the start, if the bandwidths allow it.
 
     Raises UsageError where none is known, and where the bandwidths prove that the one given is wrong.
@@ -354,18 +369,18 @@ def decide_ranks(proven: Ranks, given: Given, head: Head, context: LogContext, w
         (proven.head, RankSource.DEVICES), (proven.counts, RankSource.COUNTS), (factor.only if factor else None, RankSource.BANDWIDTHS),
     ):  # fmt: skip
         if known is not None:
-            return Decided(ranks_and_nodes(given, known, proven.nodes, where), source)
+            return DecidedRanks(ranks_and_nodes(given, known, proven.nodes, where), source)
     if given.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(given.ranks):
-            raise UsageError(f"{where}: busbw / algbw proves {factor} ranks, and --ranks is {given.ranks}: leave --ranks out")
-        return Decided(ranks_and_nodes(given, None, proven.nodes, where), RankSource.OPTION)
+            raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {given.ranks}: omit --ranks")
+        return DecidedRanks(ranks_and_nodes(given, None, proven.nodes, where), RankSource.OPTION)
     if factor is not None and factor.empty:
-        raise UsageError(f"{where}: no number of ranks explains busbw / algbw: lines of another program, or an edited log")
+        raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
     for known, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
         if known and (factor is None or factor.holds(known)):
-            return Decided(ranks_and_nodes(given, known, proven.nodes or len(set(context.hosts)) or None, where), source)
+            return DecidedRanks(ranks_and_nodes(given, known, proven.nodes or len(set(context.hosts)) or None, where), source)
     allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
-    return Decided(ranks_and_nodes(given, None, proven.nodes, where + allowed), RankSource.OPTION)
+    return DecidedRanks(ranks_and_nodes(given, None, proven.nodes, where + allowed), RankSource.OPTION)
 
 
 def fastest(lines: Sequence[Line]) -> list[Printed]:
@@ -383,7 +398,7 @@ def parts_of(line: Line) -> int | None:
     return line.size // whole if whole and line.size % whole == 0 else None
 
 
-def _contradiction(where: str, given: Given, printed: str) -> tuple[Contradiction, ...]:
+def _contradiction(where: str, given: UserInput, printed: str) -> tuple[Contradiction, ...]:
     if given.operation is None or given.operation == printed:
         return ()
     return (Contradiction(where, "--operation", given.operation, printed),)
@@ -451,12 +466,8 @@ def _rate(body: Body) -> float:
 # Makes runs from a table of nccl-tests: separates repetitions, compares figures with each other, lists what is missing.
 
 _MOST_WRONG = 2**62
-_UNTOLD = Spread()
+_UNTOLD = Quantiles()
 _BUFFERS, _BLOCKED = "rotating", {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
-_ONE_RANK = (
-    "one rank: its bus bandwidth is 0, and nothing crosses a link; where more were started, they ran as separate jobs of one rank each "
-    "(the program was built without MPI=1, or the launcher does not fit its MPI)"
-)
 
 
 @dataclass(frozen=True)
@@ -472,7 +483,7 @@ class Block:
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
 
 
-def runs_of(block: Block, given: Given) -> Iterator[PeerRun]:
+def runs_of(block: Block, given: UserInput) -> Iterator[ImportedTable]:
     """The runs in a block that have a line to show. Raises UsageError where operation or ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
@@ -508,10 +519,10 @@ def _side_by_side(lines: Sequence[Line], jobs: int) -> list[list[Line]]:
     return [list(each.values()) for each in passes if each]
 
 
-def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> PeerRun | None:
+def _run(block: Block, lines: Sequence[Line], given: UserInput, passes: int) -> ImportedTable | None:
     head = block.head
     if head.cpu_time:
-        raise UsageError(f"line {lines[0].number}: its time is what the CPU needed to start the calls (-C 1): run it again without -C 1")
+        raise UsageError(f"line {lines[0].number}: the times are CPU times for starting the calls (-C 1): run it again without -C 1")
     if head.old is None and shows_errors(lines):
         head = replace(head, old=True)
     named = operation_of(head, lines, given, block.context)
@@ -522,7 +533,7 @@ def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> Peer
         return None
     typed = block.context.program if named.source is NameSource.COMMAND else None
     program = head.program or typed or named.operation.name
-    return PeerRun(
+    return ImportedTable(
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
         rows[0].evidence["statistic"], rows,
         _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
@@ -535,7 +546,9 @@ def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> Peer
     )  # fmt: skip
 
 
-def _rows(block: Block, head: Head, lines: Sequence[Line], about: tuple[Operation, Ranks, Decided]) -> tuple[list[Row], dict[int, Arrays]]:
+def _rows(
+    block: Block, head: Head, lines: Sequence[Line], about: tuple[Operation, Ranks, DecidedRanks]
+) -> tuple[list[Row], dict[int, Arrays]]:
     """(rows, their arrays by index)."""
     operation, proven, decided = about
     ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
@@ -560,7 +573,7 @@ def _rows(block: Block, head: Head, lines: Sequence[Line], about: tuple[Operatio
     return rows, arrays
 
 
-def _kind(head: Head, line: Line, decided: Decided, operation: Operation, in_place: bool) -> Kind:
+def _kind(head: Head, line: Line, decided: DecidedRanks, operation: Operation, in_place: bool) -> Kind:
     where = (decided.extent.ranks, decided.extent.nodes)
     library = "rccl" if head.tool == "rccl-tests" else "nccl"
     return Kind(
@@ -586,7 +599,7 @@ def _time(body: Body | None) -> float | None:
     return known / 1e6 if known and is_time(known / 1e6) else None
 
 
-def _spread(head: Head, body: Body) -> Spread:
+def _spread(head: Head, body: Body) -> Quantiles:
     """The spread of the iterations, per call: each iteration makes several calls with -m."""
     if not body.per_iteration:
         return _UNTOLD
@@ -594,7 +607,7 @@ def _spread(head: Head, body: Body) -> Spread:
     least, most, p99, _, p95 = (
         known / 1e6 / calls if (known := parse_number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
     )
-    return Spread(least, p95, p99, most)
+    return Quantiles(least, p95, p99, most)
 
 
 def _wrong(head: Head, text: str) -> int | None:
@@ -632,61 +645,61 @@ def _facts(head: Head, context: LogContext) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _missing(head: Head, named: Named, ranks: Decided, lines: Sequence[Line], arrays: Mapping[int, Arrays]) -> Iterator[str]:
+def _missing(
+    head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[Line], arrays: Mapping[int, Arrays]
+) -> Iterator[Missing]:
     if named.source not in (NameSource.PRINTED, NameSource.COMMAND):
-        yield f"no name of the program (its operation is from {named.source.value})"
+        yield NotInOutput(Item.PROGRAM, source=f"the operation is from {named.source.value}")
     if ranks.extent.nodes is None:
-        yield "no number of nodes (use --nodes N)"
+        yield NotInOutput(Item.NODES)
     if ranks.source is not RankSource.DEVICES:
-        yield f"no list of devices (the number of ranks is from {ranks.source.value})"
+        yield NotInOutput(Item.DEVICES, source=f"the number of ranks is from {ranks.source.value}")
     if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
-        yield "no samples: neither interval nor percentiles"
+        yield from lacks(Item.SAMPLES, Item.INTERVAL, Item.PERCENTILES)
     if not any("all_s" in each for each in arrays.values()):
-        yield "no per-rank data"
+        yield NotInOutput(Item.RANK_DATA)
     if head.numbers.get("validation") == 0:
-        yield "nothing was verified (validation: 0)"
+        yield NotInOutput(Item.VERIFICATION)
 
 
-def _left_out(block: Block, passes: int) -> Iterator[str]:
+def _left_out(block: Block, passes: int) -> Iterator[Missing]:
     empty = sum(1 for line in block.lines if not is_size(line.size))
     if empty:
-        yield "lines of size 0, which are left out"
+        yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
     kept = len({line.cell for line in block.lines if is_size(line.size)})
     twice = len(block.lines) - empty - kept
     if passes == 1 and twice:
-        yield f"lines left out whose size was rounded to the one before: {twice}"
+        yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
 
 
-def _doubts(head: Head, operation: Operation, told: Ranks, ranks: int) -> Iterator[str]:
+def _doubts(head: Head, operation: Operation, proven: Ranks, ranks: int) -> Iterator[Doubt]:
     groups = len({device.group for device in head.devices})
-    contradicted = told.factor if told.factor is not None and not told.factor.holds(ranks) else None
+    contradicted = proven.factor if proven.factor is not None and not proven.factor.holds(ranks) else None
     if contradicted is not None:
-        fits = "no number of ranks fits" if contradicted.empty else f"that is {contradicted} ranks"
-        yield f"busbw / algbw contradicts {ranks} rank{'' if ranks == 1 else 's'} of {operation.name}: {fits}"
-    if told.counts is not None and told.counts != ranks:
-        yield f"size / count contradicts {ranks} ranks of {operation.name}: that is {told.counts} ranks"
+        yield rank_mismatch("busbw / algbw", contradicted, ranks, operation.name)
+    if proven.counts is not None and proven.counts != ranks:
+        yield rank_mismatch("size / count", RankRange(proven.counts, proven.counts), ranks, operation.name)
     if ranks == 1 and contradicted is None:
-        yield _ONE_RANK
+        yield SingleRankTable()
     if groups > 1:
-        yield f"{groups} groups ran at the same time (NCCL_TESTS_SPLIT): the ranks are those of one, the times are averaged over all"
+        yield AveragedGroups(groups)
     if head.bad:
-        yield f"it counted {head.bad} values out of bounds: what arrived was wrong"
+        yield OutOfBoundsValues(head.bad)
 
 
-def _disagreements(lines: Sequence[Line], operation: Operation, ranks: int) -> Iterator[str]:
-    """The fastest line's algbw against size / time."""
+def _disagreements(lines: Sequence[Line], operation: Operation, ranks: int) -> Iterator[Doubt]:
+    """Compare the algbw of the fastest line with size / time."""
     placed = [(line, body) for line in lines for body in line.placed if body]
     line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
-    if why := unlike_time(_size(line, operation, ranks), body.algbw, body.time):
-        yield f"line {line.number}: algbw {why}"
+    if mismatch := rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number):
+        yield mismatch
 
 
-def _of_passes(head: Head, passes: int) -> Iterator[str]:
+def _of_passes(head: Head, passes: int) -> Iterator[Doubt]:
     if head.starts > 1:
-        yield f"{head.starts} jobs print into each other: which line is whose is not known"
+        yield InterleavedJobs(head.starts)
     elif passes > 1:
-        why = "with one head, so that they may be repetitions within one start (-N), no launches" if head.starts else "without heads"
-        yield f"its cells come {passes} times, {why}"
+        yield RepeatedCases(passes, has_header=bool(head.starts))
 
 
 # Reads what nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, arguments and environment.
@@ -710,17 +723,15 @@ def knows_json(lines: Sequence[str]) -> bool:
     return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
 
 
-def read_json(lines: Sequence[str], given: Given) -> Reading:
+def read_json(lines: Sequence[str], given: UserInput) -> Reading:
     """The one table. Raises UsageError for text that is not such an object, and for one that was cut off."""
     try:
         document = parse_object("\n".join(lines).encode())
     except ValueError as error:
-        raise UsageError(
-            f"it is {error}: the program was stopped before it had written all, its text output has what was finished"
-        ) from error
+        raise UsageError(f"the file is {error}: the program was stopped while it wrote the file; import its text output instead") from error
     version = document.get("version")
     if not isinstance(version, int) or not 0 < version <= _NEWEST:
-        raise UsageError(f"its version is {str(version)[:20]}, and this collbench knows nccl-tests' JSON up to version {_NEWEST}: update")
+        raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
     head = _head(document)
     table, samples = list[Line](), dict[tuple[int, bool], Samples]()
     for number, each in enumerate(_objects(document.get("results")), 1):
@@ -730,7 +741,7 @@ def read_json(lines: Sequence[str], given: Given) -> Reading:
     block = Block(head, table, samples=samples)
     reading = read_tables([block], lambda one: runs_of(one, given), lambda one: 0)
     if not reading.runs:
-        raise UsageError("its results hold no size with a time: the program was stopped before its first line")
+        raise UsageError("no results in the file: the program was stopped before its first line")
     return reading
 
 
@@ -899,11 +910,11 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per table; where a table's cases come again, each time is a run. Raises UsageError."""
     reading = read_tables(_blocks(lines), lambda block: runs_of(block, given), lambda block: block.lines[0].number)
     if not reading.runs:
-        raise UsageError("it has no line of nccl-tests' table with a size and a time: name the file with the program's whole output")
+        raise UsageError("no line of nccl-tests' table with a size and a time found: use the whole output of the program")
     return reading
 
 
@@ -931,7 +942,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
 
 def _refuse_ours(text: str, number: int) -> None:
     if text.startswith(_OURS):
-        raise UsageError(f"line {number} was written by collbench itself, which keeps more in its run folder: use `collbench report`")
+        raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
 
 
 NCCL_TESTS = Reader("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import Item, NotInOutput, lacks
 from collbench.results.importers.rows import Kind, is_time, parse_number, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -57,19 +58,19 @@ def knows_json(lines: Sequence[str]) -> bool:
     return any(re.match(r'\s*\{?\s*"nvbandwidth"\s*:', line) for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per test case. Raises UsageError where none has a figure."""
     head = _Head()
     return _reading(list(_in_text(without_prefixes(lines), head)), head, given)
 
 
-def read_json(lines: Sequence[str], given: Given) -> Reading:
+def read_json(lines: Sequence[str], given: UserInput) -> Reading:
     """The same of JSON, which lines before or after it do not hide. Raises UsageError for JSON that was cut."""
     text = "\n".join(lines)
     try:
         document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
     except ValueError as error:
-        raise UsageError(f"it is {error}: use the whole output of nvbandwidth -j") from error
+        raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
     told = document.get("nvbandwidth")
     told = told if isinstance(told, dict) else {}
     head = _Head(short(str(told["version"])) if told.get("version") else None)
@@ -79,10 +80,10 @@ def read_json(lines: Sequence[str], given: Given) -> Reading:
     return _reading(list(_in_json(told)), head, given)
 
 
-def _reading(matrices: list[_Matrix], head: _Head, given: Given) -> Reading:
+def _reading(matrices: list[_Matrix], head: _Head, given: UserInput) -> Reading:
     found = [matrix for matrix in matrices if any(value for _, _, values in matrix.rows for value in values)]
     if not found:
-        raise UsageError("it has no test case with a figure: all were waived, or the program was stopped")
+        raise UsageError("no test case with a figure found: all were waived, or the program was stopped")
     return read_tables(found, lambda matrix: [_run(matrix, head, given)], lambda matrix: matrix.number)
 
 
@@ -155,7 +156,7 @@ def _part_name(name: str, part: int, parts: int) -> str:
     return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
 
 
-def _run(matrix: _Matrix, head: _Head, given: Given) -> PeerRun:
+def _run(matrix: _Matrix, head: _Head, given: UserInput) -> ImportedTable:
     latency = "(ns)" in matrix.description
     between = matrix.description.count("GPU(") > 1 or "Device to Device" in matrix.description
     ranks = sorted(head.hosts)
@@ -163,14 +164,10 @@ def _run(matrix: _Matrix, head: _Head, given: Given) -> PeerRun:
     statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")
     nodes = given.nodes or len(set(hosts)) or None
     rows = list(_rows(matrix, latency, between, (statistic, nodes)))
-    missing = [
-        "no interval",
-        "no samples",
-        "nothing was verified",
-        *([] if latency else ["no size of a copy (the default, 512 MiB, is assumed)"]),
-    ]
+    missing = lacks(Item.INTERVAL, Item.SAMPLES, Item.VERIFICATION)
+    missing += [] if latency else [NotInOutput(Item.SIZE, assumed="512 MiB, the default")]
     facts = {"devices": head.devices} if head.devices and not hosts else {}
-    return PeerRun("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
+    return ImportedTable("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
 
 
 def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int | None]) -> Iterator[Row]:

@@ -13,17 +13,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts, with_hosts
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
+from collbench.results.importers.notes import (
+    Doubt,
+    FailedValidation,
+    Item,
+    Missing,
+    MixedMemory,
+    NotInOutput,
+    SkippedLines,
+    SkippedReason,
+)
 from collbench.results.importers.rows import (
     Extent,
     Kind,
     is_size,
     is_time,
     missing,
+    nonempty,
     parse_number,
     short,
-    some,
     type_name,
     whole,
     width_of,
@@ -272,7 +282,7 @@ def _figures(table: Table, line: str, number: int) -> None:
     words = line.split()
     if not words or not words[0].replace(".", "", 1).isdigit():
         if line.startswith("DATA VALIDATION ERROR"):
-            table.said["failed"] = f"line {number}: {short(line)}"
+            table.said["failed"] = FailedValidation(number, short(line))
         return
     complete = len(words) == len(table.columns) + table.windows
     (table.lines.append((number, words)) if complete else table.bad.append(number))
@@ -378,10 +388,10 @@ def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str])
         return None
     size, count = _size(table, kind, printed)
     if printed and not is_size(size):
-        return without_figures(kind, 0, 0, line.number, "fewer elements than ranks, so nothing is moved; or more than can be")
+        return without_figures(kind, 0, 0, line.number, "no bytes are moved (fewer elements than ranks), or the size is not valid")
     time_s = _time(table, size, figure)
     if time_s is None or not is_time(time_s):
-        return without_figures(kind, size, count, line.number, f"the output shows {figure[:20]}: no figure to take a time from")
+        return without_figures(kind, size, count, line.number, f"the output has no valid time: {figure[:20]}")
     row = kind.row(size, time_s, count=count, line=line.number, **_checked(by_name))
     mean = time_s if table.test.measure == "latency" and not table.test.pairs else None
     return replace(row, time_rank_mean_s=mean, evidence={**row.evidence, **_beside(by_name)}, **_all_pairs(table, row), **_wrong(by_name))
@@ -402,7 +412,7 @@ def _checked(by_name: dict[str, str]) -> dict[str, Any]:
 
 def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
     failed = by_name.get("Validation") == "Fail"
-    return {"wrong_detail": "OSU's validation failed; how many elements are wrong is not told"} if failed else {}
+    return {"wrong_detail": "OSU's validation failed; the number of wrong elements is unknown"} if failed else {}
 
 
 def _beside(by_name: dict[str, str]) -> dict[str, Any]:
@@ -426,24 +436,24 @@ def knows(lines: Sequence[str]) -> bool:
     return any(is_title(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per table. Raises UsageError where there is none, and where the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
     reading = read_tables(tables, lambda table: [_run(table, given, contexts.at(table.number))], lambda table: table.number)
-    return some(reading, "OSU's tests")
+    return nonempty(reading, "OSU's tests")
 
 
 OSU = Reader("osu", "OSU Micro-Benchmarks", knows, read)
 
 
-def _run(table: Table, given: Given, context: LogContext) -> PeerRun:
+def _run(table: Table, given: UserInput, context: LogContext) -> ImportedTable:
     pairs = table.said.get("pairs")
     told = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
-    extent = place_of(context, given, told, f"{table.test.program} (line {table.number})")
+    extent = extent_of(context, given, told, f"{table.test.program} (line {table.number})")
     rows, statistic = rows_of(table, extent)
     hosts = with_hosts(context, extent.ranks)
-    return PeerRun(
+    return ImportedTable(
         "osu", table.version, table.test.program, statistic, rows,
         hosts=hosts, facts=_facts(table, context), missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
         contradicted=extent.contradicted if table.test.pairs != "one" else (),
@@ -455,21 +465,21 @@ def _facts(table: Table, context: LogContext) -> Mapping[str, Any]:
     return {"interface": table.library, **start_facts(context), **{name: table.said[name] for name in names if name in table.said}}
 
 
-def _missing(table: Table) -> list[str]:
-    untold = ["options (root, in place: taken as rank 0 and out of place)"]
+def _missing(table: Table) -> list[Missing]:
+    unknown: list[Missing] = [NotInOutput(Item.OPTIONS, assumed="root 0, out of place")]
     if table.test.measure == "bandwidth" and not table.windows and not table.said.get("window"):
-        untold.append("the window")
+        unknown.append(NotInOutput(Item.WINDOW))
     if not any(column == "Iterations" for column in table.columns):
-        untold.append("the number of iterations")
-    if "datatype" not in table.said and table.test.like != "barrier":
-        untold.append("the element type: MPI_FLOAT where it reduces, else MPI_CHAR, as versions before 7.1 had it")
-    return untold
+        unknown.append(NotInOutput(Item.ITERATIONS))
+    if "datatype" not in table.said and table.test.like != "barrier":  # as before version 7.1
+        unknown.append(NotInOutput(Item.DTYPE, assumed="MPI_FLOAT" if table.test.reduces else "MPI_CHAR"))
+    return unknown
 
 
-def _doubts(table: Table) -> list[str]:
-    doubts = [table.said["failed"]] if "failed" in table.said else []
+def _doubts(table: Table) -> list[Doubt]:
+    doubts: list[Doubt] = [table.said["failed"]] if "failed" in table.said else []
     if table.bad:
-        doubts.append(f"{len(table.bad)} lines of figures are incomplete and were left out, the first is line {table.bad[0]}")
+        doubts.append(SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0]))
     if table.said.get("memory") and len(set(table.said["memory"])) > 1:
-        doubts.append(f"the two ranks' buffers are in different memory: {' and '.join(map(short, table.said['memory']))}")
+        doubts.append(MixedMemory(tuple(map(short, table.said["memory"]))))
     return doubts

@@ -12,17 +12,19 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Contradiction, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.importer import Contradiction, ImportedTable, Reader, Reading, UserInput, read_tables
+from collbench.results.importers.notes import Doubt, Item, Missing, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
     Kind,
     Printed,
     is_size,
     is_time,
+    rank_mismatch,
     rank_range,
     ranks_and_nodes,
+    rate_mismatch,
     short,
     type_name,
-    unlike_time,
     width_of,
     with_digits,
 )
@@ -98,7 +100,7 @@ def knows(lines: Sequence[str]) -> bool:
     return any("COMMS-RES" in line or "PARAM COMM environment" in line for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per collective and element type; of point-to-point one with all three patterns. Raises UsageError."""
     head, tables, quantised = _Head(), list[_Table](), 0
     for number, line in enumerate(lines, 1):
@@ -111,10 +113,8 @@ def read(lines: Sequence[str], given: Given) -> Reading:
             _append(tables, found[2] or head.collective or given.operation or "", found[3] or given.dtype or "", number, found[5].split())
     reading = read_tables(tables, lambda table: _runs(head, table, given, quantised), lambda table: table.lines[0][0])
     if not reading.runs:
-        what = (
-            "only lines of quantised collectives, which move other bytes than they name" if quantised else "no line COMMS-RES with a time"
-        )
-        raise UsageError(f"it has {what}: name the output of a run of comms.py that came to its results")
+        what = "only lines of quantized collectives, whose sizes are not those moved" if quantised else "no line COMMS-RES with a time"
+        raise UsageError(f"{what}: use the output of a complete run of comms.py")
     return reading
 
 
@@ -127,10 +127,10 @@ def _append(tables: list[_Table], collective: str, dtype: str, number: int, figu
     last.lines.append((number, figures))
 
 
-def _runs(head: _Head, table: _Table, given: Given, quantised: int) -> Iterator[PeerRun]:
+def _runs(head: _Head, table: _Table, given: UserInput, quantised: int) -> Iterator[ImportedTable]:
     first = table.lines[0][0]
     if not table.collective or not table.dtype:
-        raise UsageError(f"line {first}: nothing says which collective and type it is of: use --operation NAME and --dtype NAME")
+        raise UsageError(f"line {first}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
     told = _OURS.get(table.collective, table.collective)
     names = [head.hosts[rank] for rank in sorted(head.hosts)] if len(head.hosts) == head.world else []
     part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
@@ -144,13 +144,13 @@ def _runs(head: _Head, table: _Table, given: Given, quantised: int) -> Iterator[
     rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, told, base))
     if not rows:
         return
-    missing = ["no samples: neither interval nor percentiles over iterations", "no per-rank data", "nothing is said of verification"]
-    missing += ["no device (cpu is taken)"] if head.device is None and base["device"] == "cpu" else []
-    missing += ["no names of hosts"] if not names else []
-    missing += [f"{quantised} lines of quantised collectives are left out"] if quantised else []
+    missing: list[Missing] = [*lacks(Item.SAMPLES, Item.INTERVAL, Item.PERCENTILES, Item.RANK_DATA, Item.VERIFICATION)]
+    missing += [NotInOutput(Item.DEVICE, assumed="cpu")] if head.device is None and base["device"] == "cpu" else []
+    missing += lacks(Item.HOSTS) if not names else []
+    missing += [SkippedLines(quantised, SkippedReason.QUANTIZED)] if quantised else []
     doubts = [] if table.collective == "pt2pt" else list(_doubts(table, told, ranks))
     program = f"comms.py {short(table.collective)}"
-    yield PeerRun("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
+    yield ImportedTable("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
 
 
 def _carrier(head: _Head) -> dict[str, Any]:
@@ -197,18 +197,18 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
                 yield kind.row(size, ways * size / rate[0] / 1e9, count=size // width, line=number)
 
 
-def _doubts(table: _Table, name: str, ranks: int) -> Iterator[str]:
-    """What the table's own bandwidths contradict."""
+def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
+    """Yield what the bandwidths of the table contradict."""
     ours = operations().get(name)
     whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
     known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]
     printed = [Printed(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
     found = rank_range(ours, sorted(printed, reverse=True)[:16]) if ours else None
     if found is not None and not found.holds(ranks):
-        yield f"BusBW / AlgBW contradicts {ranks} ranks of {name}: that is {found} ranks"
+        yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
     best = max(whole, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
-    if best and (why := unlike_time(_whole(best[0]) or 0, best[7], best[2])):
-        yield why
+    if best and (mismatch := rate_mismatch(_whole(best[0]) or 0, best[7], best[2])):
+        yield mismatch
 
 
 def _whole(text: str) -> int | None:

@@ -15,8 +15,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, missing, parse_number, short, some, whole, without_figures
+from collbench.results.importers.importer import IMPORTED, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import Doubt, Item, MessageRateMismatch, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.rows import (
+    Kind,
+    Quantiles,
+    is_size,
+    is_time,
+    missing,
+    nonempty,
+    parse_number,
+    short,
+    whole,
+    without_figures,
+)
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -66,13 +78,13 @@ def knows(lines: Sequence[str]) -> bool:
     return _is_json(lines) or any(_TITLE.match(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
     if given.ranks not in (None, 2):
-        raise UsageError(f"perftest runs between 2 ends, and --ranks is {given.ranks}: leave --ranks out")
+        raise UsageError(f"--ranks {given.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
     tests = list(_in_json(lines) if _is_json(lines) else _in_text(without_prefixes(lines)))
     found = [test for test in tests if test.lines or test.bad]
-    return some(read_tables(found, lambda test: [_run(test, given)], lambda test: test.number), "perftest")
+    return nonempty(read_tables(found, lambda test: [_run(test, given)], lambda test: test.number), "perftest")
 
 
 def _is_json(lines: Sequence[str]) -> bool:
@@ -142,7 +154,7 @@ def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
     info, results = parts.get("test_info", {}), parts.get("results", {})
     title = _TITLE.match(info.get("test", "")[:200])
     if title is None or not results:
-        raise UsageError(f'line {line}: no JSON of perftest: "test_info" with its test, or "results", is not there')
+        raise UsageError(f'line {line}: "test_info" with a known test, or "results", is missing in the JSON of perftest')
     named = {_JSON_FACTS.get(name, name): short(given) for name, given in info.items() if name != "test"}
     device = "cuda" if "cuda_device" in info else "rocm" if info.get("Use_ROCm_memory") == "ON" else "cpu"
     test = _Test(title[1], title[2].replace("_", " "), title[3] == "Latency", line, named, device)
@@ -168,9 +180,7 @@ def _unit(figures: Mapping[str, str], line: int) -> str:
     size, rate, messages = (parse_number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
     fitting = [unit for unit in ("MiB", "Gb") if size and rate and messages and _agree(rate, messages, size / _BYTES[unit])]
     if len(fitting) != 1:
-        raise UsageError(
-            f"line {line}: perftest's JSON does not tell the unit of its rate, nor does its message rate: give the printed text"
-        )
+        raise UsageError(f"line {line}: the unit of the rate is missing in perftest's JSON: import the text output instead")
     return fitting[0]
 
 
@@ -179,15 +189,15 @@ def _agree(rate: float, messages: float, size: float) -> bool:
     return abs(rate - messages * 1e6 * size) <= 1.02 * (0.005 + 0.5 * size)
 
 
-def _run(test: _Test, given: Given) -> PeerRun:
+def _run(test: _Test, given: UserInput) -> ImportedTable:
     kind = _kind(test, given)
     rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
     program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
-    untold = [*missing(given.nodes), "its version", "a check of what arrived"]
-    return PeerRun("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=untold, doubts=_doubts(test))
+    unknown = [*missing(given.nodes), *lacks(Item.VERSION, Item.VERIFICATION)]
+    return ImportedTable("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=unknown, doubts=_doubts(test))
 
 
-def _kind(test: _Test, given: Given) -> Kind:
+def _kind(test: _Test, given: UserInput) -> Kind:
     pairs = whole(str(test.facts.get("Number of qps", ""))) or 1
     depth = whole(str(test.facts.get("TX depth", "")))
     operation = "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth"
@@ -211,7 +221,7 @@ def _rows(test: _Test, kind: Kind, line: int, figures: Mapping[str, str]) -> lis
         return []
     time_s = _time(test, size, figures)
     if time_s is None or not is_time(time_s):
-        return [without_figures(kind, size, size, line, "the output shows no figure to take a time from")]
+        return [without_figures(kind, size, size, line, "the output has no valid time")]
     row = kind.row(size, time_s, count=size, line=line, spread=_spread(figures))
     printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
     return [replace(row, evidence={**row.evidence, "printed": printed})]
@@ -226,18 +236,18 @@ def _time(test: _Test, size: int, figures: Mapping[str, str]) -> float | None:
     return size * (2 if test.both_ways else 1) / (value * _BYTES[unit]) if value else None
 
 
-def _spread(figures: Mapping[str, str]) -> Spread:
+def _spread(figures: Mapping[str, str]) -> Quantiles:
     names = ("t_min[usec]", "99% percentile[usec]", "t_max[usec]")
     least, most_of_them, most = (parse_number(figures.get(name, "")) for name in names)
     in_s = [None if value is None else value * _US for value in (least, most_of_them, most)]
-    return Spread(min=in_s[0], p99=in_s[1], max=in_s[2])
+    return Quantiles(min=in_s[0], p99=in_s[1], max=in_s[2])
 
 
-def _doubts(test: _Test) -> list[str]:
-    doubts = [f"{len(test.bad)} lines of figures are incomplete and were left out, the first is line {test.bad[0]}"] if test.bad else []
-    apart = [line for line, figures in test.lines if not _consistent(figures)]
-    if apart:
-        doubts.append(f"rate and message rate do not agree in {len(apart)} lines, the first is line {apart[0]}: the rate was taken")
+def _doubts(test: _Test) -> list[Doubt]:
+    doubts: list[Doubt] = [SkippedLines(len(test.bad), SkippedReason.INCOMPLETE, test.bad[0])] if test.bad else []
+    inconsistent = [line for line, figures in test.lines if not _consistent(figures)]
+    if inconsistent:
+        doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
     return doubts
 
 

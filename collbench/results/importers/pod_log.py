@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, refuse_useless_options
+from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, reject_useless_options
+from collbench.results.importers.notes import Doubt, FailedCommand, IncompleteLog, Item, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import contradiction
 from collbench.results.reader import row_from_json
 from collbench.results.row import Row
@@ -25,7 +26,7 @@ END = "----- collbench: rows end, exit code"  # then the code, and five dashes
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
 # kubectl logs --prefix, and then --timestamps
 _PREFIX = re.compile(r"(?:\[pod/[^\]\s]{1,512}\] )?(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,10}(?:Z|[+-]\d\d:\d\d) )?")
-_MISSING = ("no samples", "no names of hosts", "no per-rank data beside the rows' own", "no versions of libraries")
+_MISSING = lacks(Item.SAMPLES, Item.HOSTS, Item.RANK_DATA, Item.LIBRARIES)
 
 
 @dataclass
@@ -42,15 +43,15 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_bare(line) == BEGIN for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run for each pair of marks. Raises UsageError where there are no rows, or what the user says of them contradicts them."""
     blocks = list(_blocks(lines))
     if not any(block.rows for block in blocks):
         number, why = next(((number, why) for block in blocks for number, why in block.bad.items()), (0, ""))
-        at = f"line {number} is no row of a collective: {why}" if number else "there is nothing"
-        raise UsageError(f"between the marks {at}; give the whole log of rank 0's pod, of a command that measures collectives")
+        what = f"line {number} between the marks is not a valid row ({why})" if number else "no rows between the marks"
+        raise UsageError(f"{what}: use the whole log of rank 0's pod, of a command that measures collectives")
     runs = [_run(block, given) for block in blocks if block.rows]
-    refuse_useless_options(runs)
+    reject_useless_options(runs)
     return Reading(runs)
 
 
@@ -87,10 +88,10 @@ def _take(block: _Block, number: int, text: str) -> None:
         block.rows.append(replace(row, samples={}))  # their arrays are not here
 
 
-def _run(block: _Block, given: Given) -> PeerRun:
+def _run(block: _Block, given: UserInput) -> ImportedTable:
     ranks, nodes = block.rows[0].ranks, next((row.nodes for row in block.rows if row.nodes), None)
     operations = dict.fromkeys(row.operation for row in block.rows)
-    return PeerRun(
+    return ImportedTable(
         "collbench",
         None,
         ", ".join(operations),
@@ -103,14 +104,14 @@ def _run(block: _Block, given: Given) -> PeerRun:
     )
 
 
-def _doubts(block: _Block) -> Iterator[str]:
+def _doubts(block: _Block) -> Iterator[Doubt]:
     if block.ended is None:
-        yield "the log ends before the command did: later rows are not in it"
+        yield IncompleteLog()
     elif block.ended:
-        yield f"the command ended with exit code {block.ended}: see why in the log"
+        yield FailedCommand(block.ended)
     if block.bad:
-        number, why = next(iter(block.bad.items()))
-        yield f"{len(block.bad)} lines between the marks are no rows and were left out, the first is line {number}: {why}"
+        number, problem = next(iter(block.bad.items()))
+        yield SkippedLines(len(block.bad), SkippedReason.UNREADABLE, number, problem)
 
 
 POD_LOG = Reader("log", "pod logs with rows of collbench", knows, read)

@@ -21,13 +21,14 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Given, Reading
+from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Reading, UserInput
+from collbench.results.importers.notes import Item, Missing, RankMismatch, RateMismatch, lacks
 from collbench.results.row import Row, Times
 from collbench.stats.median import drift, median, modes, quantiles
 
 # Ceilings for rows that another tool measured: --ceiling, or what the machines that the user names could carry.
 
-Found = tuple[Ceiling | None, Ceiling | None]
+RowCeilings = tuple[Ceiling | None, Ceiling | None]
 JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError where the machines do not fit
 
 
@@ -35,7 +36,7 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
     """The rows with ceiling, hard limit and percentage; where there is none, with the reason."""
 
     @cache
-    def found(operation: str, ranks: int, nodes: int | None, device: str, pairs: int) -> Found:
+    def found(operation: str, ranks: int, nodes: int | None, device: str, pairs: int) -> RowCeilings:
         """Once for all rows that are alike."""
         return _ceilings(operation, pairs, lambda: job_of(ranks, nodes, device))
 
@@ -60,7 +61,7 @@ def _shared(job: Job, pairs: int) -> Job:
     return replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
 
 
-def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> Found:
+def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
     ours = operations().get(operation)
     name = "p2p" if ours and ours.pair else operation
     if name not in OPERATIONS or (ours and ours.is_barrier):
@@ -94,7 +95,7 @@ _SHARED = (
 
 
 @dataclass(frozen=True)
-class Spread:
+class Quantiles:
     """What a tool tells of its samples beside the time, in seconds; None where it does not."""
 
     min: float | None = None
@@ -103,7 +104,7 @@ class Spread:
     max: float | None = None
 
 
-_NO_SPREAD = Spread()
+_NO_SPREAD = Quantiles()
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Kind:
         *,
         count: int,
         line: int | None = None,
-        spread: Spread = _NO_SPREAD,
+        spread: Quantiles = _NO_SPREAD,
         checked: int = 0,
         wrong: int | None = None,
     ) -> Row:
@@ -185,11 +186,11 @@ def is_size(size_bytes: int) -> bool:
     return 0 < size_bytes < _LARGEST
 
 
-def known_operation(name: str) -> Operation:
+def operation_named(name: str) -> Operation:
     """The operation of that name. Raises UsageError for --operation with another one."""
     found = operations().get(name)
     if found is None:
-        raise UsageError(f"--operation '{short(name)}' is unknown: choose from {', '.join(operations())}")
+        raise UsageError(f"unknown --operation '{short(name)}': choose from {', '.join(operations())}")
     return found
 
 
@@ -201,14 +202,14 @@ class Extent(NamedTuple):
     contradicted: tuple[Contradiction, ...] = ()
 
 
-def ranks_and_nodes(given: Given, ranks: int | None, nodes: int | None, where: str) -> Extent:
+def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, where: str) -> Extent:
     """Ranks and nodes from the output (None: it does not say), else from the user. What the output says is never replaced.
 
     Raises UsageError for unknown ranks, for a number that no machine has, and for more nodes than ranks; `where` names the table.
     """
     known, parts = ranks if ranks is not None else given.ranks, nodes if nodes is not None else given.nodes
     if known is None:
-        raise UsageError(f"{where} does not say how many ranks it ran on: use --ranks N")
+        raise UsageError(f"{where}: the number of ranks is unknown: use --ranks N")
     if not 1 <= known <= MOST_RANKS:
         raise UsageError(f"{where}: {known} is not a valid number of ranks; check --ranks and the file")
     if parts is not None and parts > known:
@@ -253,17 +254,22 @@ def _group(name: str, ranks: int) -> str:
 _LONGEST_DIGITS = 18
 
 
-def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[str]:
-    """What most of these tools do not print; nodes and hosts as far as they are known from elsewhere."""
-    unnamed = [] if hosts else ["no names of hosts"]
-    return ["no interval", "no samples", "no per-rank data", *unnamed, *([] if nodes else ["no number of nodes (use --nodes N)"])]
+def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
+    """Return what most of these tools do not print; nodes and hosts unless they are known from elsewhere."""
+    unknown = [*([] if hosts else [Item.HOSTS]), *([] if nodes else [Item.NODES])]
+    return [*lacks(Item.INTERVAL, Item.SAMPLES, Item.RANK_DATA, *unknown)]
 
 
-def some(reading: Reading, tool: str) -> Reading:
+def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) -> RankMismatch:
+    """Return the doubt about a number of ranks that these figures do not fit."""
+    return RankMismatch(figures, ranks, operation, fitting.low, fitting.high)
+
+
+def nonempty(reading: Reading, tool: str) -> Reading:
     """The reading without empty runs. Raises UsageError where no run has rows or lines that could not be read."""
     found = [run for run in reading.runs if run.rows or run.doubts]
     if not found:
-        raise UsageError(f"no line in it is a figure of {tool}: use the output from its title on, with the lines of figures")
+        raise UsageError(f"no results of {tool} found: use the output from its title on, with the lines of figures")
     return Reading(found, reading.skipped)
 
 
@@ -355,15 +361,15 @@ def rank_range(operation: Operation, lines: Iterable[Printed]) -> RankRange | No
     return RankRange(max(1, first), floor(_ranks(high, limit) * (1 + _SLACK)) if high < limit * (1 - 1 / _MANY) else None)
 
 
-def unlike_time(size_bytes: int, algbw: str, micros: str) -> str | None:
-    """Why a printed algbw in GB/s is not size / time, as one follows from the other; None: it is, or the digits tell nothing."""
+def rate_mismatch(size_bytes: int, algbw: str, micros: str, line: int | None = None) -> RateMismatch | None:
+    """Return the doubt about a printed algbw in GB/s that is not size / time; None if it is, or the digits do not decide."""
     rate, time = with_digits(algbw), with_digits(micros)
     if not rate or not time or rate[0] <= 0 or time[0] <= time[1]:
         return None
     least, most = size_bytes / (time[0] + time[1]) / 1e3, size_bytes / (time[0] - time[1]) / 1e3
     if least * (1 - _ROUNDED) - rate[1] <= rate[0] <= most * (1 + _ROUNDED) + rate[1]:
         return None
-    return f"{algbw} GB/s at {size_bytes} bytes is not size / time ({size_bytes / time[0] / 1e3:.2f} GB/s); the time is taken"
+    return RateMismatch(algbw, size_bytes, size_bytes / time[0] / 1e3, line)
 
 
 def _factor(line: Printed) -> tuple[float, float]:

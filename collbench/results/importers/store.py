@@ -11,17 +11,19 @@ from typing import Any
 
 from collbench import __version__
 from collbench.errors import UsageError
-from collbench.results.folder import Whole, write_all
+from collbench.reason import as_json
+from collbench.results.folder import FinishedRun, write_all
 from collbench.results.importers.all_reduce_bench import ALL_REDUCE_BENCH
 from collbench.results.importers.deepep import DEEPEP
 from collbench.results.importers.fi_pingpong import FI_PINGPONG
 from collbench.results.importers.gloo import GLOO
 from collbench.results.importers.gpcnet import GPCNET
 from collbench.results.importers.imb import IMB
-from collbench.results.importers.importer import Arrays, PeerRun, Reader, Skipped
+from collbench.results.importers.importer import Arrays, ImportedTable, Reader, Skipped
 from collbench.results.importers.mpigraph import MPIGRAPH
 from collbench.results.importers.nccl_inspector import NCCL_INSPECTOR
 from collbench.results.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
+from collbench.results.importers.notes import Doubt, Missing
 from collbench.results.importers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
 from collbench.results.importers.osu import OSU
 from collbench.results.importers.param import PARAM
@@ -29,8 +31,9 @@ from collbench.results.importers.perftest import PERFTEST
 from collbench.results.importers.pod_log import POD_LOG
 from collbench.results.importers.ucx_perftest import UCX_PERFTEST
 from collbench.results.row import SERIES, Row
+from collbench.units import plural
 
-# Names tools whose output looks familiar and cannot be imported, so that a refusal says which tool it is.
+# Tools whose output is recognized but cannot be imported: errors name them.
 
 _FORMS = {
     "p2pBandwidthLatencyTest (CUDA samples)": r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth",
@@ -87,27 +90,27 @@ def reader_for(lines: Sequence[str], name: str | None) -> Reader:
     if name is not None:
         found = next((reader for reader in READERS if reader.name == name), None)
         if found is None:
-            raise UsageError(f"--as '{name[:40]}' is unknown: choose from {names}")
+            raise UsageError(f"unknown format --as '{name[:40]}': choose from {names}")
         return found
     for start in range(0, max(1, len(lines)), HEAD):
         if (found := _reader_of(lines[start : start + HEAD])) is not None:
             return found
     tool = unread_tool(lines[: 10 * HEAD])
     if tool is not None:
-        raise UsageError(f"this looks like {tool}, which cannot be imported; formats that can: {names}")
-    raise UsageError(f"the format is unknown: use --as FORMAT ({names})")
+        raise UsageError(f"output of {tool} is not supported: supported formats are {names}")
+    raise UsageError(f"unknown format: use --as FORMAT ({names})")
 
 
-# Renders what an imported run says of itself: where it is from, what is missing, what is doubtful, what was skipped.
+# Notes on an imported run: its sources, what they lack, what is doubtful, what was skipped.
 
 _MOST = 12  # of a kind; a log may have thousands of tables
 _STORED_LONGEST = 400
 
 
-def sentences(info: Mapping[str, Any]) -> list[str]:
-    """Sentences of a run.json: one per tool and statistic, one on what is missing, then options, doubts and skipped tables.
+def import_notes(info: Mapping[str, Any]) -> list[str]:
+    """Return the notes in a run.json: one per tool and statistic, one on what is missing, then options, doubts and skipped tables.
 
-    Nothing for a run that collbench measured.
+    There are none for a run that collbench measured.
     """
     imported = info.get("imported")
     if not isinstance(imported, dict):
@@ -117,8 +120,8 @@ def sentences(info: Mapping[str, Any]) -> list[str]:
     unused = list(dict.fromkeys(_unused(each) for each in _objects(imported.get("unused_options"))))
     missing = "; ".join(_texts(imported.get("missing")))
     return [
-        *_few(list(_tools(imported)), "statistics"), *([f"not in it: {missing}"] if missing else []), *_few(unused, "unused options"),
-        *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
+        *_few(list(_tools(imported)), "statistics"), *([f"missing in the output: {missing}"] if missing else []),
+        *_few(unused, "unused options"), *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
     ]  # fmt: skip
 
 
@@ -137,7 +140,7 @@ def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _file(name: str, programs: Mapping[str, int]) -> str:
-    rows = [f"{number} row{'' if number == 1 else 's'} of {program}" for program, number in programs.items()]
+    rows = [f"{plural(number, 'row')} of {program}" for program, number in programs.items()]
     return f"{', '.join(_few(rows, 'programs'))[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST]
 
 
@@ -148,7 +151,7 @@ def _skipped(each: Mapping[str, Any]) -> str:
 def _unused(each: Mapping[str, Any]) -> str:
     return (
         f"{each.get('option')} {each.get('given')} is not used for {each.get('program')} ({each.get('file')}): "
-        f"that table is of {each.get('found')}"
+        f"the table has {each.get('found')}"
     )[:_STORED_LONGEST]
 
 
@@ -183,12 +186,12 @@ class Table:
     """A table, and the file that it is from; `skipped` are tables of that file that were not read, on its first table alone."""
 
     source: Source
-    run: PeerRun
+    run: ImportedTable
     skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass
-class Together:
+class ImportedRun:
     """The tables that become one run folder."""
 
     tables: list[Table] = field(default_factory=list)
@@ -198,6 +201,10 @@ class Together:
     def rows(self) -> list[Row]:
         """All rows, in the order of the tables."""
         return [row for table in self.tables for row in table.run.rows]
+
+    @property
+    def _missing(self) -> list[Missing]:
+        return list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
 
     @property
     def _unused_options(self) -> list[dict[str, Any]]:
@@ -236,8 +243,10 @@ class Together:
             "imported": {
                 "files": list(files.values()),
                 "tables": [_told(table) for table in self.tables],
-                "missing": list(dict.fromkeys(phrase for table in self.tables for phrase in table.run.missing)),
-                "doubts": [_named(table, doubt) for table in self.tables for doubt in table.run.doubts],
+                "missing": [fact.render() for fact in self._missing],
+                "missing_facts": as_json(self._missing),
+                "doubts": [_doubt_text(table, doubt) for table in self.tables for doubt in table.run.doubts],
+                "doubt_facts": [_doubt_json(table, doubt) for table in self.tables for doubt in table.run.doubts],
                 **_listed("unused_options", self._unused_options),
                 **_listed("skipped", [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]),
             },
@@ -249,10 +258,10 @@ def _listed(name: str, values: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: values} if values else {}
 
 
-def together(tables: Iterable[Table]) -> list[Together]:
+def together(tables: Iterable[Table]) -> list[ImportedRun]:
     """The tables by the run that they become: the first of the same tool, library, settings and hosts that lacks their series."""
-    found: list[Together] = []
-    by_maker: dict[tuple[Any, ...], list[Together]] = {}
+    found: list[ImportedRun] = []
+    by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
     free: dict[tuple[Any, ...], int] = {}  # by maker and series: the first run that lacks it; all before have it
     for table in tables:
         maker, series = _made_by(table.run), set(map(_SERIES_OF, table.run.rows))
@@ -261,7 +270,7 @@ def together(tables: Iterable[Table]) -> list[Together]:
         while at < len(runs) and not runs[at].series.isdisjoint(series):
             at += 1
         if at == len(runs):
-            runs.append(Together())
+            runs.append(ImportedRun())
             found.append(runs[at])
         runs[at].tables.append(table)
         runs[at].series |= series
@@ -270,18 +279,18 @@ def together(tables: Iterable[Table]) -> list[Together]:
 
 
 def store(
-    runs: Sequence[Together], out: Path, command: Sequence[str], allocation: str | None, topology: Mapping[str, Any] | None
+    runs: Sequence[ImportedRun], out: Path, command: Sequence[str], allocation: str | None, topology: Mapping[str, Any] | None
 ) -> list[Path]:
     """Writes the runs: one as `out` itself, several as out/launch-1, launch-2, … Returns the folders.
 
     Several with an `allocation` are read as launches of it; without, each stands alone. Raises UsageError where a run is there already.
     """
     if any(out.glob("launch-*")):
-        raise UsageError(f"--out {out} already holds launches: choose a new folder, so that nothing is lost")
+        raise UsageError(f"--out {out} already has launches: choose a new folder")
     paths = [out] if len(runs) == 1 else [out / f"launch-{number}" for number in range(1, len(runs) + 1)]
     same = {"collbench": __version__, "command": ["collbench", *command], "allocation_id": allocation, "launches": len(runs)}
     write_all(
-        Whole(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology, run.arrays)
+        FinishedRun(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology, run.arrays)
         for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1)
     )
     return paths
@@ -298,11 +307,15 @@ def _told(table: Table) -> dict[str, Any]:
     }
 
 
-def _named(table: Table, doubt: str) -> str:
-    return f"{table.source.name}, {table.run.program}: {doubt}"
+def _doubt_text(table: Table, doubt: Doubt) -> str:
+    return f"{table.source.name}, {table.run.program}: {doubt.render()}"
 
 
-def _versions(run: PeerRun) -> dict[str, str]:
+def _doubt_json(table: Table, doubt: Doubt) -> dict[str, Any]:
+    return {"file": table.source.name, "program": table.run.program, "fact": as_json(doubt)}
+
+
+def _versions(run: ImportedTable) -> dict[str, str]:
     """As for collbench's own backends: the library's version by its name, and the tool's."""
     library = run.facts.get("library")
     name = "rccl" if any(row.backend == "rccl" for row in run.rows[:1]) else "nccl"
@@ -310,7 +323,7 @@ def _versions(run: PeerRun) -> dict[str, str]:
     return {**of_library, run.tool: run.version or "version unknown"}
 
 
-def _rank_map(run: PeerRun) -> list[dict[str, Any]]:
+def _rank_map(run: ImportedTable) -> list[dict[str, Any]]:
     devices = run.facts.get("devices")
     by_rank = {device["rank"]: device for device in devices} if isinstance(devices, list) else {}
     return [{"rank": rank, "host": host, **_device(by_rank.get(rank))} for rank, host in enumerate(run.hosts)]
@@ -320,7 +333,7 @@ def _device(device: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"local_rank": device["device"], "gpu": device["gpu"], "gpu_name": device["name"]} if device else {}
 
 
-def _made_by(run: PeerRun) -> tuple[Any, ...]:
+def _made_by(run: ImportedTable) -> tuple[Any, ...]:
     environment = run.facts.get("environment")
     settings = tuple(sorted(environment.items())) if isinstance(environment, dict) else ()
     return run.tool, run.version, run.facts.get("library"), settings, tuple(run.hosts)

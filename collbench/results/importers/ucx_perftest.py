@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.importer import IMPORTED, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, parse_number, short, some, with_digits
+from collbench.results.importers.notes import Item, SizeMismatch, lacks
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, nonempty, parse_number, short, with_digits
 from collbench.results.row import Row
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
@@ -43,14 +44,14 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], given: Given) -> Reading:
+def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per test. Raises UsageError where none came to its end, and for --ranks other than 2."""
     if given.ranks not in (None, 2):
-        raise UsageError(f"ucx_perftest runs between 2 ends, and --ranks is {given.ranks}: leave --ranks out")
+        raise UsageError(f"--ranks {given.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
     contexts = Contexts(lines)
     tests = [test for test in _tests(without_prefixes(lines)) if test.final]
     reading = read_tables(tests, lambda test: [_run(test, given, contexts.at(test.number))], lambda test: test.number)
-    return some(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
+    return nonempty(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
 
 
 def _tests(lines: Sequence[str]) -> Iterator[_Test]:
@@ -77,26 +78,26 @@ def _tests(lines: Sequence[str]) -> Iterator[_Test]:
         yield test
 
 
-def _run(test: _Test, given: Given, context: LogContext) -> PeerRun:
+def _run(test: _Test, given: UserInput, context: LogContext) -> ImportedTable:
     at, words = test.final or (0, [])
     latency, size = _is_latency(test, context), _size(test, words, context)
     figures = [parse_number(word) for word in words]
     time_s = _time(figures, size, latency) if len(words) in (4, 8) else None
     if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
         what = "kind of test" if latency is None else "message size" if size is None else "time"
-        raise UsageError(f"line {at}: the output does not say the {what}: use the client's whole output, with its table's head")
+        raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
     kind = _kind(test, given, latency)
     row = kind.row(size, time_s, count=size, line=at)
     row = replace(row, evidence={**row.evidence, "iterations": int(figures[0] or 0), "printed": _printed(test, figures)})
-    doubts = [] if _agree(row, words, size) else [f"line {at}: bandwidth and message rate do not agree with a size of {size} bytes"]
-    untold = [*missing(given.nodes), "its version", "a check of what arrived"]
-    return PeerRun(
+    doubts = [] if _agree(row, words, size) else [SizeMismatch(at, size)]
+    unknown = [*missing(given.nodes), *lacks(Item.VERSION, Item.VERIFICATION)]
+    return ImportedTable(
         "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
-        facts={**test.facts, **start_facts(context)}, missing=untold, doubts=doubts,
+        facts={**test.facts, **start_facts(context)}, missing=unknown, doubts=doubts,
     )  # fmt: skip
 
 
-def _kind(test: _Test, given: Given, latency: bool) -> Kind:
+def _kind(test: _Test, given: UserInput, latency: bool) -> Kind:
     memory = {test.facts.get("Send memory", "host"), test.facts.get("Recv memory", "host")}
     device = next((name for name in ("cuda", "rocm") if any(each.startswith(name) for each in memory)), "cpu")
     statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from collbench.analysis.pairs import PairEffects
 from collbench.report.html.chart import Chart
-from collbench.report.html.pairs import Told, charts
+from collbench.report.html.pairs import MatrixInput, charts
 from collbench.results.rounds import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
@@ -36,7 +36,7 @@ def slowed(matrix: PairMatrix, sender: object = slice(None), receiver: object = 
 def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str = "") -> list[Chart]:
     """Its charts."""
     effects = PairEffects(matrix, again)
-    return charts(Told("pairs-0", run, "nodes", effects, effects.findings(), (60, 30)))
+    return charts(MatrixInput("pairs-0", run, "nodes", effects, effects.findings(), (60, 30)))
 
 
 def cell_texts(chart: Chart) -> list[list[str]]:

@@ -113,7 +113,7 @@ def test_it_stands_first_and_the_overview_says_the_result_too() -> None:
     found = overview(material(regression()))
     assert found is not None
     assert found.texts[0] == (
-        "The gate says: regression: 2 confirmed, 1 accepted (judged: night-9, night-10, night-11; baseline base: 6 allocations, "
+        "Gate: regression: 2 confirmed, 1 accepted (judged: night-9, night-10, night-11; baseline base: 6 allocations, "
         "6 cells with a history)."
     )
 

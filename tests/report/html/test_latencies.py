@@ -39,7 +39,7 @@ def test_small_messages_have_a_chart_and_the_fit_another() -> None:
 def test_switches_of_regime_are_marked_and_named() -> None:
     _, fit = charts(*series("nccl", 8e-6, switch=1 << 16))
     assert "nccl: 64 KiB" in re.findall(r"<text[^>]*>([^<]*)<", fit.drawing)
-    assert fit.says == "nccl: α 8.000 µs, then towards 15.0 GB/s, another regime from 64 KiB on."
+    assert fit.says == "nccl: α 8.000 µs, asymptotic rate 15.0 GB/s, another regime from 64 KiB on."
     ((label, sizes, *_, switches, off),) = [list(row) for row in fit.table.rows]
     assert (label, sizes, switches, off) == ("nccl", "8 B–1 GiB", "64 KiB", "–")
 
@@ -48,7 +48,7 @@ def test_a_size_that_is_off_is_in_the_fits_table_and_what_is_left_out_is_said() 
     rows = series("nccl", 8e-6)
     rows[10] = make_row(8192, backend="nccl", time_s=make_times(30e-6), flags=("two_modes",))
     _, fit = charts(*rows)
-    assert "not fitted, two_modes: allreduce 8 KiB nccl" in fit.made
+    assert "not fitted, bimodal: allreduce 8 KiB nccl" in fit.made
 
 
 def test_large_messages_alone_have_no_chart_of_small_ones() -> None:
@@ -72,7 +72,7 @@ def test_a_barrier_is_a_table() -> None:
     section = sweep.section_latencies(material(run_of([(row, {}) for row in rows])))
     assert section
     ((caption, table),) = section.tables
-    assert caption == "What moves no bytes"
+    assert caption == "Operations without bytes"
     assert [list(row) for row in table.rows] == [["barrier", "mpi", "3.000 (? 2.970–3.030)", "drift"]]
     assert table.marks == {0: "doubtful"}
     assert sweep.section_latencies(material()) is None

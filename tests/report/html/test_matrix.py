@@ -11,6 +11,7 @@ import pytest
 from collbench.report.html.chart import Section
 from collbench.report.html.material import Material
 from collbench.report.html.pairs import section
+from collbench.results.flags import explain
 from collbench.results.reader import read_run
 from tests.report.html.matrices import cell_texts, drawn, even, slowed, texts_in
 
@@ -51,8 +52,7 @@ def test_sentences_say_what_was_measured_who_is_slow_and_what_is_doubtful(sick_h
         "bandwidth: a single pair is named from 15 % below expectation on",
         "latency: the pairs scatter too much to name a single one, but for those measured again, from 80 % below expectation on; "
         "raise --max-time, or measure on an idle system",
-        "few_samples: fewer than 60 samples within the time given: the interval is wide; raise --max-time",
-        "pairs_at_once: all pairs ran at the same time and shared what lies between them",
+        *explain(["few_samples", "pairs_at_once"]),
     ]
 
 
@@ -66,10 +66,10 @@ def test_each_place_has_a_line_and_who_is_named_is_marked(sick_host: Section) ->
 def test_bandwidth_and_latency_have_a_chart_each(sick_host: Section) -> None:
     bandwidth, latency = sick_host.charts
     assert (bandwidth.key, bandwidth.title) == ("pairs-0-bandwidth", "Bandwidth of 128 KiB messages between 8 nodes")
-    assert bandwidth.says.startswith("Named: cb1h2: both ways 50 %. Who sends is a row")
+    assert bandwidth.says.startswith("Slow: cb1h2: both ways 50 %. Senders are rows")
     assert "cb1h2: both ways 50 %" in texts_in(bandwidth.drawing)
     assert (latency.key, latency.title) == ("pairs-0-latency", "Latency of 8 B messages between 8 nodes")
-    assert latency.says.startswith("Nobody is named. A cell is a pair")
+    assert latency.says.startswith("No slow place or pair. A cell is a pair")
     assert "by the median of up to 16 samples of 128 KiB" in bandwidth.made
 
 
@@ -129,7 +129,7 @@ def test_a_run_without_a_single_round_has_its_sentences_and_no_chart(tmp_path: P
 
 def test_the_table_of_many_places_has_the_slowest_pairs() -> None:
     bandwidth, latency = drawn(slowed(even(20), 3, 7))
-    assert bandwidth.table.head == ["sender", "receiver", "GB/s", "it is"]
+    assert bandwidth.table.head == ["sender", "receiver", "GB/s", "versus the median"]
     assert bandwidth.table.rows[0] == ["node4", "node8", "5.00", "50 % of the median"]
     assert len(bandwidth.table.rows) == len(latency.table.rows) == 40
     assert latency.table.rows[0][2:] == ["20.00", "1.00 times the median"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.launches import Launches
-from collbench.report.headlines import subject
+from collbench.report.headlines import NO_CONCERNS, subject
 from collbench.report.html import overview as peak_bars
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
@@ -53,12 +53,12 @@ def table(found: Section, begins: str) -> Table:
 
 def test_what_was_measured_on_what() -> None:
     assert table(overview(ROWS), "What was measured").rows == [
-        ["measured", "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cells)"],
+        ["measured", "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cases)"],
         ["how", "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"],
-        ["on", "2 hosts: node1, node2"],
-        ["of which the first", "AMD EPYC, 96 CPUs, Debian 12, kernel 6.1"],
-        ["with", "nccl: 2.30.3"],
-        ["when", "2026-11-21 06:58 UTC, collbench 0.1.0"],
+        ["hosts", "2 hosts: node1, node2"],
+        ["first host", "AMD EPYC, 96 CPUs, Debian 12, kernel 6.1"],
+        ["software", "nccl: 2.30.3"],
+        ["date", "2026-11-21 06:58 UTC, collbench 0.1.0"],
         ["launches", "1 launch: intervals are within it, another may differ by more"],
     ]
 
@@ -72,7 +72,7 @@ def test_intervals_over_launches_are_called_so() -> None:
 def test_peaks_say_how_fast_how_fast_it_could_be_and_what_limits() -> None:
     found = table(overview(ROWS), "Peaks")
     assert found.head == ["operation", "backend", "peak", "at", "smallest message"]
-    mpi = "? 31.0 of 50.0 GB/s (62 %) limited by NIC 4×100 Gb/s (ring) · two_modes"
+    mpi = "? 31.0 of 50.0 GB/s (62 %) limited by NIC 4×100 Gb/s (ring) · bimodal"
     assert found.rows == [
         ["allreduce", "gloo", "n/a (no library)", "64 MiB", "–"],
         ["allreduce", "mpi", mpi, "64 MiB", "? 2399 µs at 64 MiB"],
@@ -147,47 +147,50 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     assert concerns.head == ["severity", "what", "where"]
     assert [[row[0], row[1][:32], row[2]] for row in concerns.rows] == [
         ["wrong data", "2 elements are not what was sent", "1 of 5 cells: allreduce nccl at 16 B"],
-        ["doubtful", "two_modes: the samples gather ar", "1 of 5 cells: allreduce mpi at 64 MiB"],
+        ["doubtful", "bimodal: the samples gather arou", "1 of 5 cells: allreduce mpi at 64 MiB"],
         ["missing", "not measured: no library", "1 of 5 cells: allreduce gloo at 64 MiB"],
         ["missing", "run-7 is empty", ""],
     ]
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
     assert list(found.texts) == [
-        "To know before any figure: 1 × wrong data, 1 × doubtful, 2 × missing.",
+        "Concerns: 1 × wrong data, 1 × doubtful, 2 × missing.",
         "2 elements are not what was sent (1 of 5 cells: allreduce nccl at 16 B).",
     ]
 
 
 def test_what_is_well_is_called_so() -> None:
     found = overview([make_row()])
-    assert list(found.texts) == ["Nothing stands out: no finding, no flag on any row, nothing missing."]
+    assert list(found.texts) == ["No findings, no flags, nothing missing."]
     assert [caption.split()[0] for caption, _ in found.tables] == ["What", "Peaks:"]
 
 
 def test_several_runs_stand_side_by_side_and_the_sixth_is_counted() -> None:
     found = overview(*([make_row()] for _ in range(7)))
     assert table(found, "What was measured").head == ["", "run-0", "run-1", "run-2", "run-3", "run-4"]
-    assert found.texts[-1] == "The table below shows 5 runs, 2 more are in the other parts of this page."
+    assert found.texts[-1] == "The table below shows the first 5 runs; 2 more are in the other sections."
     assert [row[:2] for row in table(found, "Peaks").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
 
 
 def test_what_became_slower_is_said_first() -> None:
     found = overview([make_row(8), make_row(16)], [make_row(8), make_row(16, time_s=make_times(3e-3))])
-    assert found.texts[1] == "Against run-0: run-1 (1 launch): 2 cells: 1 slower (+25.1 %), 0 faster, 1 no change (±5 %), 0 inconclusive."
+    assert (
+        found.texts[1]
+        == "Compared with run-0: run-1 (1 launch): 2 cells: 1 slower (+25.1 %), 0 faster, 1 no change (±5 %), 0 inconclusive."
+    )
 
 
 def test_a_matrix_of_pairs_begins_with_who_is_slow() -> None:
     folder = ROOT / "reports" / "pairs-trials" / "host-0"
     found = section(Material([read_run(folder)], Path("page.html")))
     assert found is not None
-    assert found.texts[0].startswith("To know before any figure: 1 × finding")
+    assert found.texts[0].startswith("Concerns: 1 × finding")
     assert found.texts[1] == "cb1h2 sends and receives at 50 % of what the others do (14 of 14 pairs): its NIC, cable or slot."
     assert table(found, "What was measured").rows[0][1].startswith("pairs of 8 nodes, over socket, bandwidth of 128 KiB")
     assert found.charts == []
 
 
 def test_runs_without_rows_or_without_a_word_of_themselves() -> None:
-    assert table(overview([], info={}), "What was measured").rows == [["measured", "no cells"], ["launches", "1 launch"]]
+    assert table(overview([], info={}), "What was measured").rows == [["measured", "no cases"], ["launches", "1 launch"]]
     strange = {"hosts": 7, "host": [], "backends": {"x": [], "y": {}}, "started_utc": 5, "collbench": None}
     assert [row[0] for row in table(overview([make_row()], info=strange), "What was measured").rows] == ["measured", "how", "launches"]
     assert overview().tables == []
@@ -209,7 +212,7 @@ def test_the_drawing_of_all_peaks() -> None:
     drawn = peak_bars.chart([*rows, ("above", make_row(percent_of_ceiling=400.0))])
     assert drawn is not None
     assert drawn.says == "Between ? 62 % (allreduce · mpi) and 400 % (above) of the expected bandwidth; 1 of 3 is doubtful (open)."
-    assert drawn.made.endswith("Peaks without a percentage have no bar, and are in the table above.")
+    assert drawn.made.endswith("see the table above.")
     assert drawn.drawing.startswith("<svg") and "allreduce · $nccl$" in drawn.drawing
     assert "42.0 of 50.0 GB/s (84 %)  NIC 4×100 Gb/s (ring)" in drawn.drawing and "? 31.0 of 50.0" in drawn.drawing
     assert [spot.text[:21] for spot in drawn.spots] == ["allreduce · $nccl$: 4", "allreduce · mpi: ? 31", "above: 42.0 of 50.0 G"]
@@ -243,12 +246,12 @@ def test_an_imported_run_says_from_what_and_what_it_lacks() -> None:
     found = overview([make_row()], info={**INFO, "imported": imported})
     facts = {row[0]: row[1] for row in table(found, "What was measured").rows}
     assert facts["imported from"] == "nccl-tests: a.log, b.log (a time is the mean over 20 iterations)"
-    assert facts["when"].startswith("imported 2026-11-21 06:58 UTC")
+    assert facts["date"].startswith("imported 2026-11-21 06:58 UTC")
     assert (table(found, "Findings").head, table(found, "Findings").rows) == (
         ["severity", "what"],
         [["doubtful", "a.log: 8 ranks, but 4 by its figures"], ["note", "imported, and not in it: no interval; no per-rank data"]],
     )
-    assert overview([make_row()], info={**INFO, "imported": {"tables": 3, "missing": 4}}).texts[0].startswith("Nothing stands out")
+    assert overview([make_row()], info={**INFO, "imported": {"tables": 3, "missing": 4}}).texts[0] == NO_CONCERNS
 
 
 _NUMBER = st.floats() | st.integers()

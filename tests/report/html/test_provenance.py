@@ -41,9 +41,9 @@ def test_each_run_says_what_was_typed_and_how_it_ended(tmp_path: Path) -> None:
         "2",
         "n[1-2]",
         "1",
-        "came to its end",
+        "complete",
     )
-    assert last[-1] == "broke off"
+    assert last[-1] == "not finished"
     assert runs.marks == {1: "doubtful"}
 
 
@@ -59,7 +59,7 @@ def test_several_runs_show_what_differs(tmp_path: Path) -> None:
     before = stored(tmp_path / "before", backends={"mpi": {"mpi": "MPICH 4.3"}})
     after = stored(tmp_path / "after", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp"})
     made = shown(tmp_path / "page.html", before, after)
-    differing = table(made, "What differs: before → after")
+    differing = table(made, "Differences: before → after")
     assert differing.head == ("kind", "what", "before", "after")
     assert ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0") in differing.rows
     assert ("environment", "UCX_TLS", "–", "tcp") in differing.rows
@@ -69,7 +69,7 @@ def test_several_runs_show_what_differs(tmp_path: Path) -> None:
 def test_equal_runs_say_so(tmp_path: Path) -> None:
     one, other = (stored(tmp_path / name, backends={"mpi": {"mpi": "MPICH 5.0"}}) for name in ("one", "other"))
     made = shown(tmp_path / "page.html", one, other)
-    assert table(made, "What differs").rows == [("nothing", "that the runs recorded", "–", "–")]
+    assert table(made, "Differences").rows == [("none", "in what the runs recorded", "–", "–")]
     assert table(made, "Versions").head == ("kind", "what", "in all runs")
 
 
@@ -90,18 +90,18 @@ def test_a_name_that_would_be_a_scheme_is_a_file(tmp_path: Path) -> None:
 def test_how_numbers_were_made_tells_of_those_that_occur(tmp_path: Path) -> None:
     plain = stored(tmp_path / "plain")
     other = stored(tmp_path / "other", [make_row(flags=("imported",), canary_s={"before": 65e-9, "after": 65e-9})])
-    terms = [row[0] for row in table(shown(tmp_path / "page.html", plain), "How each number").rows]
+    terms = [row[0] for row in table(shown(tmp_path / "page.html", plain), "Definitions").rows]
     assert terms == ["time", "95 % interval", "algbw", "busbw", "of ceiling", "wrong"]
-    more = [row[0] for row in table(shown(tmp_path / "page.html", other), "How each number").rows]
-    assert more == ["time of what is imported", *terms[1:], "canary"]
-    both = [row[0] for row in table(shown(tmp_path / "page.html", plain, other), "How each number").rows]
-    assert both == ["time", "time of what is imported", *terms[1:], "canary"]
+    more = [row[0] for row in table(shown(tmp_path / "page.html", other), "Definitions").rows]
+    assert more == ["time of imported rows", *terms[1:], "state probe"]
+    both = [row[0] for row in table(shown(tmp_path / "page.html", plain, other), "Definitions").rows]
+    assert both == ["time", "time of imported rows", *terms[1:], "state probe"]
 
 
 def test_intervals_over_launches_do_not_speak_for_one_launch(tmp_path: Path) -> None:
-    made = dict(table(shown(tmp_path / "page.html", stored(tmp_path / "run", [make_row(launches=3)])), "How each number").rows)
+    made = dict(table(shown(tmp_path / "page.html", stored(tmp_path / "run", [make_row(launches=3)])), "Definitions").rows)
     assert [term for term in made if "interval" in term] == ["95 % interval over launches"]
-    assert made["95 % interval over launches"].startswith("covers the median over launches with 95 %")
+    assert made["95 % interval over launches"].startswith("95 % confidence interval of the median over launches")
 
 
 def test_imported_runs_say_from_which_file_and_what_is_missing(tmp_path: Path) -> None:

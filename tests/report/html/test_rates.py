@@ -40,7 +40,7 @@ def page_of(*rows: Row, **info: Any) -> Any:
 def test_of_very_many_runs_the_first_ones_have_charts_and_the_rest_is_told() -> None:
     found = material(*(run_of([(make_row(1 << 20), {})], name=f"night-{number}") for number in range(30)))
     assert {sheet.title for sheet in sheets(found)} == {f"allreduce (night-{number})" for number in range(24)}
-    assert not_drawn(found) == ["Charts show the first 24 of 30 runs: collbench report --csv has all."]
+    assert not_drawn(found) == ["Charts show the first 24 of 30 runs; `collbench report --csv FILE` has all."]
 
 
 def texts(drawing: str) -> list[str]:
@@ -84,7 +84,7 @@ class TestRates:
         section = sweep.section_rates(page_of(*rows))
         assert section
         (chart,) = section.charts
-        assert {"doubtful (see its flags)", "n/a", "wrong data"} <= set(texts(chart.drawing))
+        assert {"doubtful (see flags)", "n/a", "wrong data"} <= set(texts(chart.drawing))
         assert set(chart.table.marks.values()) == {"doubtful", "na", "wrong"}
         assert "gloo: n/a (no <GPU> here)" in chart.says
         said = [spot.text for spot in chart.spots]
@@ -101,7 +101,7 @@ class TestRates:
         section = sweep.section_rates(page_of(*above, *without))
         assert section
         said = [spot.text for spot in section.charts[0].spots]
-        assert "mpi 1 MiB: 60.0 GB/s (no percentage: above_bound) [54.5, 66.7]" in said
+        assert "mpi 1 MiB: 60.0 GB/s (no percentage: above hard limit) [54.5, 66.7]" in said
         assert "tcp 1 MiB: 40.0 GB/s (no percentage: virtual: no speed of its own) [36.4, 44.4]" in said
 
     def test_what_is_above_its_bound_is_no_peak(self) -> None:
@@ -118,7 +118,7 @@ class TestRates:
         many = sweep.section_rates(page_of(*(row for number in range(50) for row in curve(f"backend{number:02}")[:2])))
         assert many
         assert len(many.charts) == 6
-        assert many.texts[-1] == "allreduce of run has 50 series, of which 48 are drawn: collbench report --csv has all"
+        assert many.texts[-1] == "allreduce of run has 50 series, of which 48 are drawn; `collbench report --csv FILE` has all."
 
     def test_one_rank_has_no_bus_and_no_chart(self) -> None:
         assert sweep.section_rates(page_of(*curve("mpi", ranks=1))) is None
@@ -133,16 +133,16 @@ class TestRates:
 class TestLimits:
     def test_one_rate_for_all_is_one_line(self) -> None:
         (found,) = limits([*curve("nccl"), *curve("mpi")])
-        assert (found.words, found.backends) == ("ring reference 50.0 GB/s: NIC 4×100 Gb/s", ["nccl", "mpi"])
+        assert (found.label, found.backends) == ("ring reference 50.0 GB/s: NIC 4×100 Gb/s", ["nccl", "mpi"])
 
     def test_reference_that_is_the_bound_too_is_both(self) -> None:
         (found,) = limits(curve("nccl", hard_bound=replace(NIC, model="bound")))
-        assert found.words == "ring reference and hard limit 50.0 GB/s: NIC 4×100 Gb/s"
+        assert found.label == "ring reference and hard limit 50.0 GB/s: NIC 4×100 Gb/s"
 
     def test_a_reference_of_each_size_is_a_curve(self) -> None:
         rows = [replace(row, ceiling=replace(COPY, bytes_per_s=row.size_bytes * 1e5)) for row in curve("mpi")]
         (found,) = limits(rows)
-        assert found.words == "measured reference 0.0256–105 GB/s: memory copy and sum"
+        assert found.label == "measured reference 0.0256–105 GB/s: memory copy and sum"
         assert len(found.points) == 7
 
     def test_what_a_row_is_not_set_against_is_not_drawn(self) -> None:
@@ -185,4 +185,4 @@ def test_how_numbers_were_made_names_the_factor_and_the_interval(launches: int) 
     assert section
     made = section.charts[0].made
     assert "× 1.5 (the bus factor of allreduce over 4 ranks)" in made
-    assert ("within one launch" if launches == 1 else "of 3 launches the median") in made
+    assert ("within one launch" if launches == 1 else "the median over 3 launches") in made

@@ -56,7 +56,7 @@ def test_a_ratio_is_as_doubtful_as_the_worse_of_both() -> None:
     assert section
     (chart,) = section.charts
     assert list(chart.table.rows[0])[1].startswith("? slower 4.00×")
-    assert "doubtful (see its flags)" in chart.drawing
+    assert "doubtful (see flags)" in chart.drawing
 
 
 def test_without_an_interval_it_is_inconclusive() -> None:

@@ -41,14 +41,11 @@ def test_two_values_are_seen_named_and_shown_in_whole() -> None:
     found = section(material(run_of([cell(EVEN), cell(BOTH, 4096)])))
     assert found is not None
     strips, doubtful = found.charts
-    assert (
-        strips.says
-        == "The samples scatter most at 4 KiB nccl: 98 % lie between 9.034 and 40.95 µs. In 1 of 2 cells they gather around two values."
-    )
-    assert strips.table.rows[1][10:] == ["10.00 µs (60 %) and 40.00 µs (40 %)", "two_modes"]
+    assert strips.says == "Largest spread at 4 KiB nccl: 98 % of the samples are between 9.034 and 40.95 µs. 1 of 2 cases are bimodal."
+    assert strips.table.rows[1][10:] == ["10.00 µs (60 %) and 40.00 µs (40 %)", "bimodal"]
     assert strips.table.marks == {1: "doubtful"}
     assert strips.spots[1].text.startswith("4 KiB nccl: 10.00 µs (60 %) and 40.00 µs (40 %), half ")
-    assert doubtful.says == "1 cell is doubtful. allreduce 4 KiB nccl gathers around 10.00 µs (60 %) and 40.00 µs (40 %)."
+    assert doubtful.says == "1 doubtful case. allreduce 4 KiB nccl is bimodal: 10.00 µs (60 %) and 40.00 µs (40 %)."
     assert [row[0] for row in doubtful.table.rows] == ["allreduce 4 KiB nccl"]
     assert doubtful.spots[-1].text.startswith("allreduce 4 KiB nccl: 95 % took at most 40.")
 
@@ -69,7 +66,7 @@ def test_cells_without_samples_are_counted_and_named_and_na_rows_are_not() -> No
     found = section(material(run_of(cells)))
     assert found is not None
     assert found.texts == [
-        "run: 4 cells have a time but no samples (samples.bin is not whole) and so no strip: "
+        "run: no samples for 4 cases with a time (samples.bin is incomplete): "
         "allreduce 1 B nccl, allreduce 2 B nccl, allreduce 4 B nccl, …."
     ]
     assert len(found.charts[0].table.rows) == 1

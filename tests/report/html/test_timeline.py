@@ -44,17 +44,15 @@ def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
         ["2 s", "allreduce 8 B nccl", "80", "81"],
         ["10 s", "allreduce 16 B nccl", "80", "240"],
     ]
-    assert chart.table.rows[1][4:] == ["3.0 %", "3", "state_flip"]
+    assert chart.table.rows[1][4:] == ["3.0 %", "3", "unstable state"]
     assert chart.table.marks == {1: "doubtful"}
-    assert chart.says == (
-        "The canary lay between 80 and 240 ns; at most 3.0 % of the CPUs' time was stolen. 1 of 2 cells carry a flag for it."
-    )
-    assert chart.spots[1].text == "10 s, allreduce 16 B nccl: canary 80 → 240 ns, stolen 3.0 %, lost cores 3, state_flip"
+    assert chart.says == ("State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it.")
+    assert chart.spots[1].text == "10 s, allreduce 16 B nccl: state probe 80 → 240 ns, stolen 3.0 %, preemptions 3, unstable state"
     assert chart.spots[0].x < chart.spots[1].x
     for words in (
-        ">canary in ns, before and after<",
+        ">state probe in ns, before and after<",
         ">CPU time stolen in %<",
-        ">cores lost, times<",
+        ">preemptions<",
         ">▼ state_flip<",
         ">s since the run's start<",
     ):
@@ -63,18 +61,18 @@ def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
 
 def test_rows_of_older_runs_stand_in_measuring_order() -> None:
     found, axis = moments(run([row(3, 5.0), row(4), row(5)]))
-    assert axis == TimeAxis(3.5, told=False)
+    assert axis == TimeAxis(3.5, timed=False)
     assert [(each.name, axis.text(each.begin)) for each in found] == [
-        ("allreduce 8 B nccl", "cell 1"), ("allreduce 16 B nccl", "cell 2"), ("allreduce 32 B nccl", "cell 3"),
+        ("allreduce 8 B nccl", "case 1"), ("allreduce 16 B nccl", "case 2"), ("allreduce 32 B nccl", "case 3"),
     ]  # fmt: skip
-    assert axis.title == "cells in the order in which they were measured"
+    assert axis.title == "cases in the order of measurement"
 
 
 def test_a_canary_that_was_not_heard_is_marked_all_the_same() -> None:
     found = section(material(run([row(3, 1.0), row(4, 2.0, (None, None), flags=("cpu_shared",))])))
     assert found is not None
-    assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: canary ? → ? ns")
-    assert ">▼ cpu_shared<" in found.charts[0].drawing
+    assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: state probe ? → ? ns")
+    assert ">▼ CPU shared<" in found.charts[0].drawing
 
 
 def test_of_many_cells_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
@@ -84,10 +82,10 @@ def test_of_many_cells_neighbours_are_drawn_together_and_the_worst_are_listed() 
     assert found is not None
     (chart,) = found.charts
     assert len(chart.spots) == 100
-    assert chart.spots[62].text == "4.133 min, 4 cells from allreduce 2 KiB nccl on: canary 80 → 300 ns, lost cores 3, state_flip"
+    assert chart.spots[62].text == "4.133 min, 4 cases from allreduce 2 KiB nccl on: state probe 80 → 300 ns, preemptions 3, unstable state"
     assert len(chart.table.rows) == 100
-    assert ["4.167 min", "allreduce 256 B nccl", "80", "300", "0.0 %", "3", "state_flip"] in chart.table.rows
-    assert chart.table.head[0] == "when (100 of 400 cells, those it changed most in)"
+    assert ["4.167 min", "allreduce 256 B nccl", "80", "300", "0.0 %", "3", "unstable state"] in chart.table.rows
+    assert chart.table.head[0] == "time (100 of 400 cases, the largest changes)"
     assert len(chart.drawing) < 15_000
     together = grouped(moments(run(rows))[0], 3)
     assert [(each.cells, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
@@ -110,7 +108,7 @@ def test_hosts_clocks_are_put_onto_the_runs_and_who_was_slowed_down_comes_first(
     found = section(material(run([row(3, 5.0), row(4, 10.5)], events, started_utc=STARTED.isoformat())))
     assert found is not None
     chart = found.charts[1]
-    assert chart.says == "1 of 2 GPUs were slowed down, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
+    assert chart.says == "1 of 2 GPUs were throttled, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
     assert chart.table.rows == [
         ["b 0000:18:00.0", "3", "1400", "1980", "1980", "512.5", "512.5", "61", "33 % of its samples (power cap)"],
         ["a 0000:18:00.0", "3", "1980", "1980", "1980", "512.5", "512.5", "61", "no"],
@@ -135,13 +133,13 @@ def test_what_is_no_telemetry_is_left_out(hosts: Any) -> None:
         {"kind": "telemetry", "utc": STARTED.isoformat(), "hosts": hosts},
         {"kind": "telemetry", "utc": hosts, "hosts": {"a": [sample(1)]}},
     ]
-    found = gpu_chart("key", "title", run([], events, started_utc=STARTED.isoformat()), TimeAxis(0.0, told=False))
+    found = gpu_chart("key", "title", run([], events, started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
     assert found is None or found.table.rows
 
 
 @pytest.mark.parametrize("at", [7, [1], [2, 1], [None, 1], ["1", "2"], [True, 2], [-1, 1], [0.0, 1e99]])
 def test_times_that_are_none_are_not_believed(at: Any) -> None:
-    assert not moments(run([make_row(8, evidence={"at_s": at, "stolen": "much", "preempted": None}, canary_s={"before": "x"})]))[1].told
+    assert not moments(run([make_row(8, evidence={"at_s": at, "stolen": "much", "preempted": None}, canary_s={"before": "x"})]))[1].timed
 
 
 def test_a_run_that_says_nothing_of_the_machine_has_no_section() -> None:

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.gloo import GLOO
-from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.importer import ImportedTable, UserInput
+from collbench.results.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, SkippedLines, SkippedReason
 
 LINES = (Path(__file__).parent / "samples" / "gloo-benchmark.txt").read_text().splitlines()
 TITLES = "   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   bandwidth (GB/s)   iterations"
 
 
-def runs(lines: Sequence[str] = LINES, ranks: int | None = None) -> list[PeerRun]:
-    return list(GLOO.read(lines, Given(ranks=ranks)).runs)
+def runs(lines: Sequence[str] = LINES, ranks: int | None = None) -> list[ImportedTable]:
+    return list(GLOO.read(lines, UserInput(ranks=ranks)).runs)
 
 
-def run(program: str) -> PeerRun:
+def run(program: str) -> ImportedTable:
     return next(run for run in runs() if run.program == program)
 
 
@@ -56,7 +57,7 @@ def test_times_are_rank_0s_quantiles() -> None:
 def test_all_to_all_moves_twice_what_it_prints_and_to_every_rank() -> None:
     alltoall = run("alltoall")
     assert [(row.size_bytes, row.count, row.dtype) for row in alltoall.rows] == [(16000, 1000, "uint64")]
-    assert alltoall.doubts == ["alltoall prints the size of 4-byte elements and moves 8 bytes each, to each rank: our size is of these"]
+    assert alltoall.doubts == [ElementSizeMismatch("alltoall", 8)]
     uneven = run("alltoall_v").rows[0]
     assert (uneven.operation, uneven.traffic, uneven.size_bytes) == ("alltoallv", "uneven", 8 * 1000 * (3 + 2))  # rank 1 sends 2 + 3 parts
 
@@ -77,32 +78,32 @@ def test_wrong_elements_belong_to_the_size_after_which_it_stopped() -> None:
     last = halves.rows[-1]
     assert last.wrong == sum("Mismatch" in line for line in LINES)
     assert last.wrong is not None and last.wrong > 0
-    assert (last.wrong_detail or "").endswith("; 4104 vs 4100. Mismatch at index: 256")
-    assert "buffers, whose sum within the process" in halves.doubts[0]
+    assert (last.wrong_detail or "").endswith(": 4104 vs 4100. Mismatch at index: 256")
+    assert isinstance(halves.doubts[0], InputBuffers)
 
 
 def test_old_columns_threads_and_medians_below_a_microsecond() -> None:
     found = runs(
         printed("BROADCAST_ONE_TO_ALL", "  400  100  0  0  2  9  1.000  50", options="processes=4, inputs=1, threads=3, verify=false")
     )[0]
-    assert found.rows[0].na == "the median shown is 0: below the microsecond that it is cut to; use --nanos"
-    assert found.doubts == ["3 threads ran at the same time: times are those of one, not of all together"]
+    assert found.rows[0].na == "the median is 0 (cut to whole microseconds): use --nanos"
+    assert found.doubts == [ConcurrentThreads(3)]
     old = ["   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples", "   100   10   20   30   40   1000"]
-    row = GLOO.read(old, Given(ranks=2)).runs[0].rows[0]
+    row = GLOO.read(old, UserInput(ranks=2)).runs[0].rows[0]
     assert (row.operation, row.size_bytes, row.busbw_bytes_per_s, row.checked, row.wrong) == ("unnamed", 400, None, 0, None)
 
 
 def test_ranks_are_told_and_must_not_be_contradicted() -> None:
-    with pytest.raises(UsageError, match=r"reduce \(line 2\) is of 4 ranks, and --ranks is 2"):
+    with pytest.raises(UsageError, match=r"reduce \(line 2\) has 4 ranks, not --ranks 2"):
         runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50"), 2)
-    with pytest.raises(UsageError, match=r"reduce .* does not say how many ranks"):
+    with pytest.raises(UsageError, match=r"reduce .* the number of ranks is unknown"):
         runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50", options="inputs=1"))
 
 
 def test_lines_that_are_cut_are_said() -> None:
     found = runs(printed("SCATTER", "  400  100  1  2  3  4  1.000  50", "  800  200"))[0]
     assert [row.size_bytes for row in found.rows] == [1600]
-    assert found.doubts == ["1 lines of figures are incomplete and were left out, the first is line 11"]
+    assert found.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 11)]
 
 
 def test_it_is_known_by_its_headings() -> None:
@@ -112,8 +113,8 @@ def test_it_is_known_by_its_headings() -> None:
 
 
 def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no line in it is a figure of"):
-        GLOO.read(["  BENCHMARK RESULTS"], Given(ranks=2))
+    with pytest.raises(UsageError, match="no results of"):
+        GLOO.read(["  BENCHMARK RESULTS"], UserInput(ranks=2))
 
 
 _WORDS = [
@@ -127,7 +128,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     GLOO.knows(lines)
     try:
-        found = GLOO.read(lines, Given()).runs
+        found = GLOO.read(lines, UserInput()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

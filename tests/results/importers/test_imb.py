@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.imb import IMB, _switched
-from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.importer import ImportedTable, UserInput
+from collbench.results.importers.notes import Item, NotInOutput, SkippedLines, SkippedReason
 
 SAMPLES = Path(__file__).parent / "samples"
 ALL = (SAMPLES / "imb-mpi1-2-ranks.txt").read_text().splitlines()
 GROUPS = (SAMPLES / "imb-mpi1-groups.txt").read_text().splitlines()
 
 
-def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
-    return list(IMB.read(lines, Given(ranks=ranks)).runs)
+def runs(lines: Sequence[str], ranks: int | None = None) -> list[ImportedTable]:
+    return list(IMB.read(lines, UserInput(ranks=ranks)).runs)
 
 
-def run(name: str, lines: Sequence[str] = ALL) -> PeerRun:
+def run(name: str, lines: Sequence[str] = ALL) -> ImportedTable:
     return next(run for run in runs(lines) if run.program == f"IMB-MPI1 {name}")
 
 
@@ -108,14 +109,14 @@ def test_cells_that_failed_keep_their_reason() -> None:
         0
     ]
     assert [(row.size_bytes, row.na) for row in rows.rows] == [(32, "IMB: time-out."), (64, "IMB: int-overflow")]
-    assert rows.doubts == ["1 lines of Alltoall could not be read and were left out, the first is line 7"]
+    assert rows.doubts == [SkippedLines(1, SkippedReason.UNREADABLE, 7)]
 
 
 def test_ranks_are_told_and_must_not_be_contradicted() -> None:
-    with pytest.raises(UsageError, match=r"IMB prints how many ranks ran \(4\), and --ranks 8 is not one of them"):
+    with pytest.raises(UsageError, match=r"--ranks 8 does not fit"):
         runs(GROUPS, 8)
     titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
-    with pytest.raises(UsageError, match="line 1: PingPong does not say how many processes ran"):
+    with pytest.raises(UsageError, match="line 1: the number of processes of PingPong is missing"):
         runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
 
 
@@ -133,8 +134,8 @@ def test_it_is_known_by_its_head_or_its_blocks() -> None:
 
 
 def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no line in it is a figure of"):
-        IMB.read(["# Benchmarking PingPong"], Given(ranks=2))
+    with pytest.raises(UsageError, match="no results of"):
+        IMB.read(["# Benchmarking PingPong"], UserInput(ranks=2))
 
 
 _WORDS = [
@@ -148,7 +149,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     IMB.knows(lines)
     try:
-        found = IMB.read(lines, Given()).runs
+        found = IMB.read(lines, UserInput()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:
@@ -177,9 +178,9 @@ def test_root_and_meeting_are_as_options_and_version_have_them(version: str, opt
 
 
 def test_nodes_are_missing_until_the_user_says_them() -> None:
-    assert "no number of nodes (use --nodes N)" in run("Bcast").missing
-    told = IMB.read(ALL, Given(nodes=1)).runs[0]
-    assert (told.rows[0].nodes, [text for text in told.missing if "nodes" in text]) == (1, [])
+    assert NotInOutput(Item.NODES) in run("Bcast").missing
+    told = IMB.read(ALL, UserInput(nodes=1)).runs[0]
+    assert (told.rows[0].nodes, NotInOutput(Item.NODES) in told.missing) == (1, False)
 
 
 @pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])

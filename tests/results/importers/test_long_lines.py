@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given
+from collbench.results.importers.importer import UserInput
 from collbench.results.importers.store import READERS
 
 _LENGTH = 400_000  # where the time grows with the square of the length, this takes minutes
@@ -46,7 +46,7 @@ def test_a_line_that_says_the_same_again_and_again(name: str, before: str, again
     lines = (before + again * (_LENGTH // len(again)) + "\x00").split("\n")
     reader.knows(lines)
     with pytest.raises(UsageError):
-        reader.read(lines, Given(ranks=2, operation="allreduce"))
+        reader.read(lines, UserInput(ranks=2, operation="allreduce"))
 
 
 def test_every_reader_has_such_a_line() -> None:
@@ -64,10 +64,10 @@ def test_every_reader_has_such_a_line() -> None:
 def test_numbers_that_python_does_not_take_are_none(name: str, line: str) -> None:
     reader = next(reader for reader in READERS if reader.name == name)
     with pytest.raises(UsageError):
-        reader.read(["# OSU MPI Multiple Bandwidth / Message Rate Test v7.4", "#  size", line], Given(ranks=2, operation="allreduce"))
+        reader.read(["# OSU MPI Multiple Bandwidth / Message Rate Test v7.4", "#  size", line], UserInput(ranks=2, operation="allreduce"))
 
 
 def test_a_root_with_two_signs_is_none() -> None:
     reader = next(reader for reader in READERS if reader.name == "nccl-tests")
-    (run,) = reader.read(["8 2 float sum --5 1.0 0.1 0.1 0"], Given(ranks=2, operation="allreduce")).runs
+    (run,) = reader.read(["8 2 float sum --5 1.0 0.1 0.1 0"], UserInput(ranks=2, operation="allreduce")).runs
     assert [row.root for row in run.rows] == [None]

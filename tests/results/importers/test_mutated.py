@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, Reading, lines_of
+from collbench.results.importers.importer import Reading, UserInput, lines_of
 from collbench.results.importers.store import READERS, reader_for
 from tests.benchmarks import mutations
 
@@ -57,7 +57,7 @@ def test_an_altered_sample_gives_rows_or_one_sentence(path: Path) -> None:
     for case in range(_CASES):
         draw = random.Random(f"{path.name} {case}")
         text = mutations.of_bytes(data, draw) if case % 4 == 0 else altered(data, draw)
-        for given in (Given(), Given(ranks=8, nodes=2, operation="allreduce", dtype="float32")):
+        for given in (UserInput(), UserInput(ranks=8, nodes=2, operation="allreduce", dtype="float32")):
             try:
                 lines = lines_of(text)
                 check(own.read(lines, given))
@@ -70,7 +70,7 @@ def test_every_reader_takes_every_sample(reader: object) -> None:
     for path in SAMPLES:
         lines = lines_of(path.read_bytes())
         try:
-            check(reader.read(lines, Given(ranks=2)))  # type: ignore[attr-defined]
+            check(reader.read(lines, UserInput(ranks=2)))  # type: ignore[attr-defined]
         except UsageError as error:
             assert str(error).strip()
 

@@ -10,8 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.importer import ImportedTable, UserInput
 from collbench.results.importers.nccl_tests import Head, _mode, _wrong, knows, read
+from collbench.results.importers.notes import (
+    InterleavedJobs,
+    Item,
+    NotInOutput,
+    OutOfBoundsValues,
+    RankMismatch,
+    RateMismatch,
+    RepeatedCases,
+    SingleRankTable,
+    SkippedLines,
+    SkippedReason,
+)
 from tests.helpers import CAPTURED_MACHINES
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -22,7 +34,7 @@ COLUMNS = "#       size         count      type   redop    root     time   algbw
 LINE = "  8589934592    2147483648     float     sum      -1    63896  134.44  235.26      0    63959  134.30  235.03      0"
 GATHERED = LINE.replace("    sum      -1", "              ").replace("2147483648", " 268435456")
 BROADCAST, SMALL = "# Collective test starting: broadcast_perf", "  4096  1024  float  sum  -1  9.80"
-NOTHING = Given()
+NOTHING = UserInput()
 PROGRAM = "# Collective test starting: all_reduce_perf"
 
 
@@ -30,13 +42,13 @@ def lines_of(name: str) -> list[str]:
     return (SAMPLES / name).read_text().splitlines()
 
 
-def only(lines: list[str], given_: Given = NOTHING) -> PeerRun:
+def only(lines: list[str], given_: UserInput = NOTHING) -> ImportedTable:
     runs = read(lines, given_).runs
     assert len(runs) == 1
     return runs[0]
 
 
-def peak(run: PeerRun) -> float:
+def peak(run: ImportedTable) -> float:
     return round(max(row.busbw_bytes_per_s or 0 for row in run.rows) / 1e9, 1)
 
 
@@ -44,7 +56,7 @@ def peak(run: PeerRun) -> float:
 @pytest.mark.parametrize("operation", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
 def test_the_published_figures_of_eight_a100(operation: str) -> None:
     lines = (NDV4 / f"nccl_{operation}.log").read_text().splitlines()
-    run = only(lines, Given(file=f"nccl_{operation}.log"))
+    run = only(lines, UserInput(file=f"nccl_{operation}.log"))
     expected = json.loads((NDV4 / "EXPECTED.json").read_text())["peak_busbw_GBps"][operation]
     assert knows(lines[:400])
     assert peak(run) == pytest.approx(expected, rel=0.001)
@@ -54,15 +66,15 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
     assert all(row.flags == ("imported",) and row.wrong is None and row.checked == 0 for row in run.rows)
     assert list(run.hosts) == ["localhost"] * 8
     assert (run.doubts, run.statistic) == ([], "the mean over 20 iterations, averaged over the ranks")
-    assert "nothing was verified (validation: 0)" in run.missing
+    assert NotInOutput(Item.VERIFICATION) in run.missing
 
 
 @pytest.mark.skipif(not P4DE.is_dir(), reason="the captured logs are not beside this checkout")
 def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
-    runs = read((P4DE / "results.log").read_text().splitlines(), Given(nodes=2)).runs
+    runs = read((P4DE / "results.log").read_text().splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
-    assert "no list of devices (the number of ranks is from busbw / algbw)" in runs[0].missing
-    assert runs[1].doubts == ["its cells come 2 times, without heads"]
+    assert NotInOutput(Item.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
+    assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
 
 
 def test_the_columns_of_per_iteration_timing() -> None:
@@ -73,7 +85,7 @@ def test_the_columns_of_per_iteration_timing() -> None:
     assert (row.time_s.p50, row.time_s.min, row.time_s.p99, row.time_s.max) == pytest.approx((50e-6, 48.1e-6, 60.2e-6, 61.3e-6))
     assert (row.time_s.p95, row.time_s.ci_low) == (None, None)
     assert [(row.in_place, row.wrong) for row in run.rows] == [(False, 0), (True, 0), (False, 2), (True, None)]
-    assert run.doubts == ["it counted 1 values out of bounds: what arrived was wrong"]
+    assert run.doubts == [OutOfBoundsValues(1)]
     assert list(run.hosts) == ["node01"] * 4 + ["node02"] * 4
 
 
@@ -90,32 +102,31 @@ def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before
 
 
 def test_ranks_that_the_bandwidths_contradict_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"^the table at line 3 is of 8 ranks, and --ranks is 1: leave --ranks out"):
-        read([PROGRAM, COLUMNS, LINE], Given(ranks=1))
-    with pytest.raises(UsageError, match=r"^the table at line 2: busbw / algbw proves 12 to 18 ranks, and --ranks is 8: leave --ranks out"):
-        read([PROGRAM, f"{SMALL} 0.43  0.80  0"], Given(ranks=8))
+    with pytest.raises(UsageError, match=r"^the table at line 3 has 8 ranks, not --ranks 1"):
+        read([PROGRAM, COLUMNS, LINE], UserInput(ranks=1))
+    with pytest.raises(UsageError, match=r"^the table at line 2: busbw / algbw fits 12 to 18 ranks, not --ranks 8"):
+        read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
 
 
 def test_separate_jobs_of_one_rank_are_named() -> None:
-    runs = read(lines_of("one_rank_jobs.txt"), Given()).runs
+    runs = read(lines_of("one_rank_jobs.txt"), UserInput()).runs
     assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
     assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
-    assert "separate jobs of one rank each" in runs[0].doubts[0]
-    assert runs[0].doubts[1] == "2 jobs print into each other: which line is whose is not known"
+    assert list(runs[0].doubts) == [SingleRankTable(), InterleavedJobs(2)]
 
 
 def test_a_head_that_the_bandwidths_contradict_is_doubted() -> None:
     run = only([*HEAD[:5], PROGRAM, LINE])
     assert run.rows[0].ranks == 4
-    assert run.doubts == ["busbw / algbw contradicts 4 ranks of allreduce: that is 8 ranks"]
+    assert run.doubts == [RankMismatch("busbw / algbw", 4, "allreduce", 8, 8)]
 
 
 def test_ranks_fill_tables_that_allow_them_and_leave_the_others_as_they_are() -> None:
     many = "  8589934592  2147483648  float  sum  -1  63896  134.44  267.98  0"
-    reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, many], Given(ranks=300))
+    reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
     assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
     assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
-    assert "no list of devices (the number of ranks is from --ranks)" in reading.runs[1].missing
+    assert NotInOutput(Item.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
     assert {row.flags for run in reading.runs for row in run.rows} == {("imported",)}
 
 
@@ -123,17 +134,14 @@ def test_a_table_of_unknown_ranks_is_skipped_and_the_others_are_read() -> None:
     reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert [run.rows[0].ranks for run in reading.runs] == [8]
     (skipped,) = reading.skipped
-    assert (skipped.line, skipped.reason.partition(":")[0]) == (
-        5,
-        "the table at line 5 (busbw / algbw allows 12 to 18) does not say how many ranks it ran on",
-    )
+    assert skipped.line == 5 and "allows 12 to 18" in skipped.reason
 
 
 def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
     apart = LINE.replace("235.03", "134.30")
-    with pytest.raises(UsageError, match="no number of ranks explains busbw / algbw: lines of another program, or an edited log"):
+    with pytest.raises(UsageError, match="no number of ranks fits busbw / algbw"):
         read([PROGRAM, apart], NOTHING)
-    run = only([PROGRAM, apart], Given(ranks=8))
+    run = only([PROGRAM, apart], UserInput(ranks=8))
     assert (run.rows[0].ranks, run.rows[0].flags) == (8, ("imported", "ranks_doubtful"))
 
 
@@ -149,25 +157,25 @@ def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
 def test_a_programs_name_may_have_any_suffix(program: str, operation: str, suffix: str) -> None:
     line = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0  100.0  83.89  73.40  0"
     name = f"{program}_perf{suffix}"
-    run = only([*HEAD, f"# Collective test starting: {name}", line], Given(file="reduce_night.log"))
+    run = only([*HEAD, f"# Collective test starting: {name}", line], UserInput(file="reduce_night.log"))
     assert (run.program, run.rows[0].operation) == (name, operation)
     command = f"$ mpirun -np 8 ./build/{name} -b 8M -e 8M"
     if operation in ("allgather", "alltoall", "alltoallv", "hypercube"):  # its columns fit
-        assert only([command, *HEAD, line], Given(file="alltoall_night.log")).rows[0].operation == operation
+        assert only([command, *HEAD, line], UserInput(file="alltoall_night.log")).rows[0].operation == operation
     else:
-        with pytest.raises(UsageError, match="does not say its operation"):
-            read([command, *HEAD, line], Given(file="hypercube_night.log"))
+        with pytest.raises(UsageError, match="the operation is unknown"):
+            read([command, *HEAD, line], UserInput(file="hypercube_night.log"))
 
 
 def test_a_printed_program_that_is_unknown_is_refused_whatever_the_file_is_called() -> None:
     lines = [*HEAD, "# Collective test starting: all_shuffle_perf_mpi", GATHERED]
-    with pytest.raises(UsageError, match="is of 'all_shuffle_perf_mpi', which is not a known program of nccl-tests: use --operation NAME"):
-        read(lines, Given(file="alltoall_night.log"))
-    assert only(lines, Given(operation="alltoall")).rows[0].operation == "alltoall"
-    with pytest.raises(UsageError, match=r"is not of allreduce \(its columns fit allgather, alltoall, alltoallv, hypercube\)"):
-        read(lines, Given(operation="allreduce"))
-    with pytest.raises(UsageError, match="does not say its operation"):
-        read(["$ ./all_shuffle_perf -g 8", *HEAD, GATHERED], Given(file="alltoall_night.log"))
+    with pytest.raises(UsageError, match="unknown program 'all_shuffle_perf_mpi'"):
+        read(lines, UserInput(file="alltoall_night.log"))
+    assert only(lines, UserInput(operation="alltoall")).rows[0].operation == "alltoall"
+    with pytest.raises(UsageError, match=r"--operation allreduce \(they fit allgather, alltoall, alltoallv, hypercube\)"):
+        read(lines, UserInput(operation="allreduce"))
+    with pytest.raises(UsageError, match="the operation is unknown"):
+        read(["$ ./all_shuffle_perf -g 8", *HEAD, GATHERED], UserInput(file="alltoall_night.log"))
 
 
 @pytest.mark.parametrize(("in_place", "operation"), [("0", "allreduce"), ("N/A", "sendrecv")])
@@ -181,7 +189,7 @@ def test_a_list_of_devices_and_a_head_without_their_marks_are_read() -> None:
     run = only([*bare[1:], LINE.removesuffix("0") + "2", " Out of bounds values : 2 FAILED"])
     assert (run.rows[0].ranks, list(run.hosts)) == (8, ["node01"] * 8)
     assert [row.flags for row in run.rows] == [("imported",), ("imported", "wrong_data")]
-    assert run.doubts == ["it counted 2 values out of bounds: what arrived was wrong"]
+    assert run.doubts == [OutOfBoundsValues(2)]
 
 
 def test_the_old_error_column_without_a_head_is_not_a_number_of_wrong_elements() -> None:
@@ -199,7 +207,7 @@ def test_what_the_log_says_of_the_start_is_kept() -> None:
     run = only(log)
     assert (run.rows[0].ranks, run.facts["library"]) == (8, "2.99.1+cuda12.9")
     assert run.facts["environment"] == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
-    assert "no list of devices (the number of ranks is from the launcher's command)" in run.missing
+    assert NotInOutput(Item.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
 
 
 def test_a_launchers_number_that_the_bandwidths_contradict_is_not_used() -> None:
@@ -210,32 +218,32 @@ def test_a_launchers_number_that_the_bandwidths_contradict_is_not_used() -> None
 
 def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
     assert only([*HEAD, PROGRAM, LINE.replace("63896", "53896").replace("63959", "53959")]).doubts == [
-        "line 11: algbw 134.44 GB/s at 8589934592 bytes is not size / time (159.38 GB/s); the time is taken"
+        RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
     ]
 
 
 @pytest.mark.parametrize(
     ("lines", "given_", "sentence"),
     [
-        ([PROGRAM, LINE], Given(operation="allgather"), "the table at line 2 is of allreduce, and --operation is allgather"),
-        ([*HEAD, PROGRAM, LINE], Given(ranks=4), "the table at line 11 is of 8 ranks, and --ranks is 4"),
-        ([*HEAD, GATHERED], NOTHING, "does not say its operation (allgather, alltoall, alltoallv, hypercube): use --operation NAME"),
-        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "does not say how many ranks it ran on: use --ranks N"),
-        ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18) does not say how many ranks"),
-        ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "its time is what the CPU needed to start the calls"),
-        (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], Given(), "line 1 was written by collbench itself"),
-        (["node:1:2 [0] NCCL INFO Bootstrap"], Given(), "it has no line of nccl-tests' table"),
+        ([PROGRAM, LINE], UserInput(operation="allgather"), "the table at line 2 has allreduce, not --operation allgather"),
+        ([*HEAD, PROGRAM, LINE], UserInput(ranks=4), "the table at line 11 has 8 ranks, not --ranks 4"),
+        ([*HEAD, GATHERED], NOTHING, "the operation is unknown (allgather, alltoall, alltoallv, hypercube)"),
+        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "the number of ranks is unknown"),
+        ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18): the number of ranks is unknown"),
+        ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "CPU times"),
+        (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], UserInput(), "line 1 is output of collbench"),
+        (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
     ],
 )  # fmt: skip
-def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: Given, sentence: str) -> None:
+def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
         read(lines, given_)
     assert sentence in str(said.value)
 
 
 def test_the_name_of_the_file_decides_only_where_the_columns_leave_it_open() -> None:
-    assert only([*HEAD, GATHERED], Given(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
-    assert only([*HEAD, LINE], Given(file="nccl_alltoall.log")).rows[0].operation == "allreduce"
+    assert only([*HEAD, GATHERED], UserInput(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
+    assert only([*HEAD, LINE], UserInput(file="nccl_alltoall.log")).rows[0].operation == "allreduce"
 
 
 def test_a_line_that_was_cut_has_one_placing_and_one_without_out_of_place_is_in_place() -> None:
@@ -263,7 +271,7 @@ def test_sizes_that_are_rounded_to_the_one_before_are_left_out() -> None:
     small = "  128  4  float  none  -1  10.00  0.01  0.01  0"
     run = only([*HEAD, "# Collective test starting: all_gather_perf", small, small, small.replace("128  4", "256  8")])
     assert [row.size_bytes for row in run.rows] == [128, 256]
-    assert "lines left out whose size was rounded to the one before: 1" in run.missing
+    assert SkippedLines(1, SkippedReason.SIZE_REPEATED) in run.missing
 
 
 def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads() -> None:
@@ -278,7 +286,7 @@ def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads(
         *DEVICES,
         gather,
     ]
-    first, second = read(log, Given()).runs
+    first, second = read(log, UserInput()).runs
     assert [(row.operation, row.evidence["iterations"]) for row in (first.rows[0], second.rows[0])] == [
         ("allreduce", 20),
         ("allgather", 50),
@@ -321,8 +329,8 @@ _LINES = st.lists(st.one_of(st.lists(_WORDS, max_size=16).map(" ".join), _KNOWN,
 
 
 @settings(max_examples=60, deadline=None)
-@given(_LINES, st.sampled_from([Given(), Given(ranks=8, nodes=2, operation="allreduce")]))
-def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: Given) -> None:
+@given(_LINES, st.sampled_from([UserInput(), UserInput(ranks=8, nodes=2, operation="allreduce")]))
+def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: UserInput) -> None:
     knows(lines)
     try:
         runs = read(lines, given_).runs

@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun, Reading, lines_of
+from collbench.results.importers.importer import ImportedTable, Reading, UserInput, lines_of
+from collbench.results.importers.notes import Item, NotInOutput
 from collbench.results.importers.store import reader_for
 from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"
-NOTHING = Given()
+NOTHING = UserInput()
 UCX_FINAL = "Final:                  1000     0.000   986.122   986.122     9670.96    9670.96        1014        1014"
 UCX_HEAD = "|              |              |      overhead (usec)        |   bandwidth (MB/s)  |  message rate (msg/s) |"
 
 
-def reading(name: str, given: Given = NOTHING) -> Reading:
+def reading(name: str, given: UserInput = NOTHING) -> Reading:
     lines = lines_of((SAMPLES / name).read_bytes())
     return reader_for(lines, None).read(lines, given)
 
 
-def run(name: str, program: str) -> PeerRun:
+def run(name: str, program: str) -> ImportedTable:
     return next(run for run in reading(name).runs if run.program == program)
 
 
@@ -45,7 +46,7 @@ def test_nvbandwidth_has_a_row_for_each_pair(name: str) -> None:
     total = run(name, "device_to_device_bidirectional_memcpy_read_ce_total")
     assert [round(gigabytes(row), -1) for row in total.rows] == [760, 740]
     assert pairs.version is not None and pairs.version.endswith("0.9")
-    assert any("512 MiB, is assumed" in phrase for phrase in pairs.missing)
+    assert NotInOutput(Item.SIZE, assumed="512 MiB, the default") in pairs.missing
 
 
 def test_nvbandwidth_of_hosts_and_latencies() -> None:
@@ -73,7 +74,7 @@ def test_an_inspector_file_of_one_rank_says_which() -> None:
     pretty = json.dumps(json.loads(lines[0]), indent=2).splitlines()
     (found,) = reader_for(lines, None).read([*lines[1:], *pretty], NOTHING).runs
     assert found.statistic == "the median over 8 calls of rank 1, timed by kernel_gpu"
-    assert "the other ranks' times (it has 1 of 2 ranks)" in found.missing
+    assert NotInOutput(Item.OTHER_RANKS, source="the files have 1 of 2 ranks") in found.missing
 
 
 def test_all_reduce_bench_and_its_trials() -> None:
@@ -120,7 +121,7 @@ def test_fabtests_need_the_programs_name() -> None:
         "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec",
         "1k      100     100k        0.01s     51.20      20.00       0.05",
     ]
-    with pytest.raises(UsageError, match="no line names the program: use --operation"):
+    with pytest.raises(UsageError, match="the program of fabtests is unknown"):
         reader_for(table, None).read(table, NOTHING)
     (found,) = reader_for(table, None).read(["$ fi_rdm_bw -p tcp 192.0.2.7", *table], NOTHING).runs
     assert found.rows[0].operation == "p2p_bandwidth"
@@ -138,7 +139,7 @@ def test_ucx_perftest_without_its_head_has_the_size_of_the_command_line() -> Non
     lines = ["user@host:~$ CUDA_VISIBLE_DEVICES=1 ucx_perftest -t tag_bw -s 10000000 -n 1000 -m cuda localhost", UCX_HEAD, UCX_FINAL]
     (found,) = reader_for(lines, None).read(lines, NOTHING).runs
     assert (found.rows[0].size_bytes, found.rows[0].operation, found.doubts) == (10_000_000, "p2p_bandwidth", [])
-    with pytest.raises(UsageError, match="line 2: the output does not say the message size"):
+    with pytest.raises(UsageError, match="line 2: the message size is missing"):
         reader_for(lines[1:], None).read(lines[1:], NOTHING)
 
 
@@ -154,7 +155,7 @@ def test_a_step_of_mpigraph_has_its_slowest_rank() -> None:
 
 def test_a_matrix_of_mpigraph_that_was_cut_is_refused() -> None:
     lines = (SAMPLES / "mpigraph.txt").read_text().splitlines()[:16]
-    with pytest.raises(UsageError, match="neither matrix of mpiGraph is complete"):
+    with pytest.raises(UsageError, match="no matrix of mpiGraph is complete"):
         reader_for(lines, None).read(lines, NOTHING)
 
 
@@ -178,7 +179,7 @@ def test_gpcnet_has_its_tests_alone_and_with_congestion() -> None:
     ],
 )
 def test_a_tool_that_cannot_be_read_is_refused_by_its_name(line: str, tool: str) -> None:
-    with pytest.raises(UsageError, match=f"this looks like {tool}.*, which cannot be imported; formats that can: "):
+    with pytest.raises(UsageError, match=f"output of {tool}.* is not supported"):
         reader_for(["hello", line], None)
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.importer import ImportedTable, UserInput
+from collbench.results.importers.notes import FailedValidation, Item, MixedMemory, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.osu import OSU
 from collbench.results.importers.osu import test_of as osu_test
 from collbench.results.row import Row
@@ -20,11 +21,11 @@ NEW = (SAMPLES / "osu-7.4-2-ranks.txt").read_text().splitlines()
 OLD = (SAMPLES / "osu-5.9.txt").read_text().splitlines()
 
 
-def runs(lines: Sequence[str], ranks: int | None = 2) -> list[PeerRun]:
-    return list(OSU.read(lines, Given(ranks=ranks)).runs)
+def runs(lines: Sequence[str], ranks: int | None = 2) -> list[ImportedTable]:
+    return list(OSU.read(lines, UserInput(ranks=ranks)).runs)
 
 
-def run(program: str, lines: Sequence[str] = NEW, ranks: int = 2) -> PeerRun:
+def run(program: str, lines: Sequence[str] = NEW, ranks: int = 2) -> ImportedTable:
     return next(run for run in runs(lines, ranks) if run.program == program)
 
 
@@ -64,7 +65,7 @@ def test_a_collectives_time_is_the_mean_over_ranks_and_bandwidths_follow_from_it
     assert (row.flags, row.nodes, row.time_s and row.time_s.ci_low, row.time_s and row.time_s.p99) == (("imported",), None, None, None)
     assert row.evidence["statistic"] == "mean over the iterations, averaged over the ranks"
     assert row.evidence["printed"]["P99 Tail Lat(us)"] == 0.45
-    assert "the number of iterations" not in allreduce.missing
+    assert NotInOutput(Item.ITERATIONS) not in allreduce.missing
 
 
 def test_sizes_are_ours_where_osu_prints_one_ranks_part() -> None:
@@ -79,7 +80,7 @@ def test_sizes_are_ours_where_osu_prints_one_ranks_part() -> None:
 
 def test_what_reduce_scatter_block_does_not_move_is_not_counted() -> None:
     first, *others = run("osu_reduce_scatter_block").rows
-    assert first.na == "fewer elements than ranks, so nothing is moved; or more than can be"
+    assert first.na == "no bytes are moved (fewer elements than ranks), or the size is not valid"
     assert first.time_s is None
     assert [(row.size_bytes, row.count) for row in others] == [(2, 1), (4, 2), (8, 4)]
     lines = titled("Reduce_scatter_block Latency", "# Size       Avg Latency(us)", "10   5.00")
@@ -107,7 +108,7 @@ def test_rates_are_in_millions_of_bytes_and_per_direction() -> None:
     both = run("osu_bibw").rows[0]
     assert (both.operation, both.busbw_bytes_per_s) == ("p2p_bidirectional", pytest.approx(0.25e6))
     assert us(both) == 4.0
-    assert "the window" in run("osu_bibw").missing
+    assert NotInOutput(Item.WINDOW) in run("osu_bibw").missing
 
 
 def test_several_pairs_are_shown_by_their_average_and_their_total() -> None:
@@ -128,16 +129,16 @@ def test_old_columns_gpu_memory_and_untold_types() -> None:
     row = allreduce.rows[1]
     assert (row.device, row.dtype, row.size_bytes, row.count) == ("cuda", "float32", 1048576, 262144)
     assert row.busbw_bytes_per_s == pytest.approx(1048576 / 183.4e-6 * 2 * 7 / 8)
-    assert allreduce.missing[-1].startswith("the element type")
-    assert run("osu_bw", OLD, 8).doubts == ["the two ranks' buffers are in different memory: DEVICE and HOST"]
+    assert allreduce.missing[-1] == NotInOutput(Item.DTYPE, assumed="MPI_FLOAT")
+    assert run("osu_bw", OLD, 8).doubts == [MixedMemory(("DEVICE", "HOST"))]
     assert [row.size_bytes for row in run("osu_latency", OLD, 8).rows] == [0, 8]
 
 
 def test_how_many_ranks_there_were_has_to_be_said() -> None:
-    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\) does not say how many ranks it ran on: use --ranks N"):
+    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\): the number of ranks is unknown"):
         runs(titled("Barrier Latency", "# Avg Latency(us)", "  5.00"), None)
-    reading = OSU.read(NEW, Given())
-    assert reading.skipped[0].reason == "osu_allreduce (line 2) does not say how many ranks it ran on: use --ranks N"
+    reading = OSU.read(NEW, UserInput())
+    assert reading.skipped[0].line == 2 and "the number of ranks is unknown" in reading.skipped[0].reason
     assert {run.rows[0].operation for run in reading.runs if run.rows} >= {"p2p_latency", "p2p_bandwidth"}
     pairs = titled("Latency", "# Size          Latency (us)", "8       1.05")
     assert runs(pairs, None)[0].rows[0].ranks == 2
@@ -148,14 +149,14 @@ def test_the_launcher_and_intel_mpi_say_how_many_ranks_there_were_and_where() ->
     table = titled("Allreduce Latency", "# Size  Avg Latency(us)", "4  5.00")
     startup = ["[0] MPI startup(): Rank    Pid      Node name       Pin cpu"]
     startup += [f"[0] MPI startup(): {rank}       10{rank}      node0{rank // 2}          {{0,4}}" for rank in range(4)]
-    (listed,) = OSU.read([*startup, *table], Given()).runs
+    (listed,) = OSU.read([*startup, *table], UserInput()).runs
     assert (listed.rows[0].ranks, listed.rows[0].nodes, list(listed.hosts)) == (4, 2, ["node00", "node00", "node01", "node01"])
-    (started,) = OSU.read(["srun -N 2 --ntasks-per-node=8 --export=ALL,UCX_TLS=rc ./osu_allreduce", *table], Given()).runs
+    (started,) = OSU.read(["srun -N 2 --ntasks-per-node=8 --export=ALL,UCX_TLS=rc ./osu_allreduce", *table], UserInput()).runs
     assert (started.rows[0].ranks, started.facts["environment"]) == (16, {"UCX_TLS": "rc"})
-    (counted,) = OSU.read(["export SLURM_NTASKS=6", *table], Given()).runs
+    (counted,) = OSU.read(["export SLURM_NTASKS=6", *table], UserInput()).runs
     assert counted.rows[0].ranks == 6
-    with pytest.raises(UsageError, match="does not say how many ranks"):
-        OSU.read(["mpirun -n 8 ./osu_allreduce", *startup, *table], Given())
+    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+        OSU.read(["mpirun -n 8 ./osu_allreduce", *startup, *table], UserInput())
 
 
 def test_overlap_columns_of_a_barrier_whose_titles_have_no_mark() -> None:
@@ -168,17 +169,17 @@ def test_failed_validation_is_wrong_data() -> None:
     lines = titled("Bandwidth", "# Size  Bandwidth (MB/s)   Validation", "8    20.00   Fail", "DATA VALIDATION ERROR: osu_bw exited")
     found = runs(lines)[0]
     assert (found.rows[0].wrong, found.rows[0].checked) == (1, 1)
-    assert found.rows[0].wrong_detail == "OSU's validation failed; how many elements are wrong is not told"
-    assert found.doubts == ["line 5: DATA VALIDATION ERROR: osu_bw exited"]
+    assert found.rows[0].wrong_detail == "OSU's validation failed; the number of wrong elements is unknown"
+    assert found.doubts == [FailedValidation(5, "DATA VALIDATION ERROR: osu_bw exited")]
 
 
 def test_lines_that_are_cut_and_figures_that_are_none() -> None:
     lines = titled("Allreduce Latency", "# Size       Avg Latency(us)", "8", "16   nan", "32   0.00", "64 1.50", "some words of a launcher")
     found = runs(lines)[0]
     assert [row.na for row in found.rows] == [
-        "the output shows nan: no figure to take a time from", "the output shows 0.00: no figure to take a time from", None,
+        "the output has no valid time: nan", "the output has no valid time: 0.00", None,
     ]  # fmt: skip
-    assert found.doubts == ["1 lines of figures are incomplete and were left out, the first is line 4"]
+    assert found.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 4)]
 
 
 @pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[0] ", "node-01: "])
@@ -203,8 +204,8 @@ def test_other_tools_are_left_to_others() -> None:
 
 
 def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no line in it is a figure of"):
-        OSU.read(["# OSU MPI Latency Test v7.4"], Given(ranks=2))
+    with pytest.raises(UsageError, match="no results of"):
+        OSU.read(["# OSU MPI Latency Test v7.4"], UserInput(ranks=2))
 
 
 _WORDS = ["# OSU MPI Allreduce Latency Test v7.4", "# OSU MPI Multiple Bandwidth / Message Rate Test", "# Size  Avg Latency(us)", "# 1 2 4",
@@ -217,7 +218,7 @@ _WORDS = ["# OSU MPI Allreduce Latency Test v7.4", "# OSU MPI Multiple Bandwidth
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     OSU.knows(lines)
     try:
-        found = OSU.read(lines, Given(ranks=6)).runs
+        found = OSU.read(lines, UserInput(ranks=6)).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

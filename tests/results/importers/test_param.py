@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given
+from collbench.results.importers.importer import UserInput
+from collbench.results.importers.notes import Item, NotInOutput, RankMismatch
 from collbench.results.importers.param import knows, read
 
 LINES = (Path(__file__).parent / "samples" / "param.txt").read_text().splitlines()
@@ -19,7 +20,7 @@ BARE = ["backend: gloo nw-stack: pytorch-dist args.b: 8 args.e: 8 args.f: 2 args
 
 
 def test_a_collective() -> None:
-    run = read(LINES, Given()).runs[0]
+    run = read(LINES, UserInput()).runs[0]
     row = run.rows[0]
     assert knows(LINES)
     assert (run.tool, run.program, list(run.hosts)) == ("param", "comms.py all_reduce", ["gpu0", "gpu0", "gpu1", "gpu1"])
@@ -34,7 +35,7 @@ def test_a_collective() -> None:
 
 
 def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
-    rows = read(LINES, Given()).runs[1].rows
+    rows = read(LINES, UserInput()).runs[1].rows
     assert [(row.operation, row.group, row.ranks, row.nodes) for row in rows] == [
         ("p2p_latency", "0-2", 2, 2), ("p2p_bandwidth", "0-2", 2, 2), ("p2p_bidirectional", "0-2", 2, 2),
     ]  # fmt: skip
@@ -43,36 +44,36 @@ def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
 
 
 def test_the_columns_of_older_versions_and_what_is_not_told() -> None:
-    run = read(BARE, Given(ranks=4)).runs[0]
+    run = read(BARE, UserInput(ranks=4)).runs[0]
     assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
         ("allgather", "float16", "gloo", "cpu", "pipelined", None)
     ]
-    assert "no device (cpu is taken)" in run.missing
+    assert NotInOutput(Item.DEVICE, assumed="cpu") in run.missing
     assert run.doubts == []
 
 
 def test_a_wrong_number_of_ranks_is_doubted() -> None:
-    assert read(BARE, Given(ranks=8)).runs[0].doubts == ["BusBW / AlgBW contradicts 8 ranks of allgather: that is 4 ranks"]
+    assert read(BARE, UserInput(ranks=8)).runs[0].doubts == [RankMismatch("BusBW / AlgBW", 8, "allgather", 4, 4)]
 
 
 @pytest.mark.parametrize(
     ("lines", "given_", "sentence"),
     [
-        (BARE, Given(), "the table at line 2 does not say how many ranks it ran on: use --ranks N"),
-        (LINES, Given(ranks=8), "is of 4 ranks, and --ranks is 8"),
-        (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], Given(), "nothing says which collective and type it is of"),
-        (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], Given(), "only lines of quantised collectives"),
-        (LINES[:6], Given(), "no line COMMS-RES with a time"),
+        (BARE, UserInput(), "the table at line 2: the number of ranks is unknown"),
+        (LINES, UserInput(ranks=8), "has 4 ranks, not --ranks 8"),
+        (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], UserInput(), "the collective or the data type is unknown"),
+        (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], UserInput(), "only lines of quantized collectives"),
+        (LINES[:6], UserInput(), "no line COMMS-RES with a time"),
     ],
 )
-def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: Given, sentence: str) -> None:
+def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
         read(lines, given_)
     assert sentence in str(said.value)
 
 
 def test_an_operation_that_a_table_contradicts_is_not_used_for_it() -> None:
-    runs = read(LINES, Given(operation="broadcast")).runs
+    runs = read(LINES, UserInput(operation="broadcast")).runs
     assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]
 
 
@@ -84,7 +85,7 @@ _WORDS = st.sampled_from(["8", "1048576", "100.0", "nan", "-1", "9" * 40, "1e400
 @given(st.lists(st.one_of(st.lists(_WORDS, max_size=14).map(" ".join), st.sampled_from(LINES), st.text(max_size=40)), max_size=20))
 def test_any_text_gives_rows_or_one_sentence(lines: list[str]) -> None:
     try:
-        runs = read(lines, Given()).runs
+        runs = read(lines, UserInput()).runs
     except UsageError as error:
         assert "\n" not in str(error)
         return

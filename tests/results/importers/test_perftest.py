@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.importer import ImportedTable, UserInput
+from collbench.results.importers.notes import MessageRateMismatch, SkippedLines, SkippedReason
 from collbench.results.importers.perftest import PERFTEST
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -30,8 +31,8 @@ def lines_of(name: str) -> list[str]:
     return (SAMPLES / name).read_text().splitlines()
 
 
-def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
-    return list(PERFTEST.read(lines, Given(ranks=ranks)).runs)
+def runs(lines: Sequence[str], ranks: int | None = None) -> list[ImportedTable]:
+    return list(PERFTEST.read(lines, UserInput(ranks=ranks)).runs)
 
 
 def test_all_sizes_of_a_bandwidth_test() -> None:
@@ -85,9 +86,9 @@ def test_the_json_of_newer_versions(indent: int | None) -> None:
 
 def test_json_without_a_unit_or_without_figures_ends_in_a_sentence() -> None:
     broken = {**NEW_JSON, "results": {**NEW_JSON["results"], "MsgRate": 0.5}}
-    with pytest.raises(UsageError, match="does not tell the unit of its rate, nor does its message rate"):
+    with pytest.raises(UsageError, match="the unit of the rate is missing"):
         runs(json.dumps(broken, indent=1).splitlines())
-    with pytest.raises(UsageError, match='"results", is not there'):
+    with pytest.raises(UsageError, match='"results", is missing'):
         runs(['"test_info": {', '"test": "Send_BW_Test"', "}"])
 
 
@@ -95,10 +96,10 @@ def test_rates_that_do_not_agree_are_a_doubt() -> None:
     titles = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
     found = runs(["     Send BW Test", titles, " 1048576  5000  11000.00  11000.00  0.022000", " 64  1", " 128  5000  nan  nan  nan"])[0]
     assert found.doubts == [
-        "1 lines of figures are incomplete and were left out, the first is line 4",
-        "rate and message rate do not agree in 1 lines, the first is line 3: the rate was taken",
+        SkippedLines(1, SkippedReason.INCOMPLETE, 4),
+        MessageRateMismatch(1, 3),
     ]
-    assert found.rows[1].na == "the output shows no figure to take a time from"
+    assert found.rows[1].na == "the output has no valid time"
 
 
 def test_memory_of_a_gpu() -> None:
@@ -107,7 +108,7 @@ def test_memory_of_a_gpu() -> None:
 
 
 def test_it_runs_between_two() -> None:
-    with pytest.raises(UsageError, match="between 2 ends, and --ranks is 8"):
+    with pytest.raises(UsageError, match="--ranks 8 is not valid for perftest"):
         runs(lines_of("perftest-several.txt"), 8)
 
 
@@ -118,8 +119,8 @@ def test_it_is_known_by_its_title() -> None:
 
 
 def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no line in it is a figure of"):
-        PERFTEST.read(["   Send BW Test"], Given(ranks=2))
+    with pytest.raises(UsageError, match="no results of"):
+        PERFTEST.read(["   Send BW Test"], UserInput(ranks=2))
 
 
 _WORDS = [
@@ -134,7 +135,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     PERFTEST.knows(lines)
     try:
-        found = PERFTEST.read(lines, Given()).runs
+        found = PERFTEST.read(lines, UserInput()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

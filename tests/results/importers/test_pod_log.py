@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.gloo import GLOO
-from collbench.results.importers.importer import Given
+from collbench.results.importers.importer import UserInput
+from collbench.results.importers.notes import FailedCommand, IncompleteLog, Item, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.pod_log import BEGIN, END, knows, read
 from collbench.results.importers.store import reader_for
 from collbench.results.reader import read_run
@@ -43,10 +44,10 @@ def log(*rows: Row, code: int | None = 0, between: str = "") -> list[str]:
 
 
 def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
-    (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), Given()).runs
+    (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), UserInput()).runs
     assert run.rows == [row(samples={}), row(2048, samples={})]
     assert (run.tool, run.program, run.statistic, run.doubts) == ("collbench", "allreduce", "the median over the samples", [])
-    assert "no samples" in run.missing
+    assert NotInOutput(Item.SAMPLES) in run.missing
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
 def test_what_kubectl_puts_before_each_line_is_no_part_of_it(before: str) -> None:
     lines = [f"{before}{line}" for line in log(row())]
     assert knows(lines) and reader_for(lines, None).name == "log"
-    assert read(lines, Given()).runs[0].rows == [row(samples={})]
+    assert read(lines, UserInput()).runs[0].rows == [row(samples={})]
 
 
 def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own() -> None:
@@ -70,33 +71,33 @@ def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own(
 
 
 def test_each_pair_of_marks_is_a_run_of_its_own() -> None:
-    assert [len(run.rows) for run in read([*log(row()), *log(), *log(row(), row(2048))], Given()).runs] == [1, 2]
+    assert [len(run.rows) for run in read([*log(row()), *log(), *log(row(), row(2048))], UserInput()).runs] == [1, 2]
 
 
 def test_a_log_that_is_cut_off_and_a_command_that_failed_are_doubtful() -> None:
-    assert read(log(row(), code=None), Given()).runs[0].doubts == ["the log ends before the command did: later rows are not in it"]
-    assert read(log(row(), code=4), Given()).runs[0].doubts == ["the command ended with exit code 4: see why in the log"]
+    assert read(log(row(), code=None), UserInput()).runs[0].doubts == [IncompleteLog()]
+    assert read(log(row(), code=4), UserInput()).runs[0].doubts == [FailedCommand(4)]
 
 
 def test_a_line_that_was_cut_or_altered_is_left_out_and_said() -> None:
     whole = to_line(row().as_json())
     altered = json.dumps({**row().as_json(), "time_s": "quick"}, default=vars)
     lines = [BEGIN, whole, whole[:200], altered, f"{END} 0 -----"]
-    (run,) = read(lines, Given()).runs
+    (run,) = read(lines, UserInput()).runs
     assert run.rows == [row(samples={})]
-    assert run.doubts == ["2 lines between the marks are no rows and were left out, the first is line 3: not JSON (JSONDecodeError)"]
+    assert run.doubts == [SkippedLines(2, SkippedReason.UNREADABLE, 3, "not JSON (JSONDecodeError)")]
 
 
 @pytest.mark.parametrize(
     ("lines", "given_", "sentence"),
     [
-        (log(), Given(), "between the marks there is nothing; give the whole log of rank 0's pod"),
-        ([BEGIN, '{"round": 1}'], Given(), "between the marks line 2 is no row of a collective: fields are missing"),
-        (log(row()), Given(ranks=8), "the log is of 4 ranks, and --ranks is 8"),
-        (log(row()), Given(nodes=4), "the log is of 2 nodes, and --nodes is 4"),
+        (log(), UserInput(), "no rows between the marks"),
+        ([BEGIN, '{"round": 1}'], UserInput(), "line 2 between the marks is not a valid row \\(fields are missing"),
+        (log(row()), UserInput(ranks=8), "the log has 4 ranks, not --ranks 8"),
+        (log(row()), UserInput(nodes=4), "the log has 2 nodes, not --nodes 4"),
     ],
 )
-def test_what_cannot_be_read_is_refused(lines: list[str], given_: Given, sentence: str) -> None:
+def test_what_cannot_be_read_is_refused(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         read(lines, given_)
 
@@ -107,7 +108,7 @@ def test_what_cannot_be_read_is_refused(lines: list[str], given_: Given, sentenc
 )
 def test_no_log_is_more_than_a_sentence(lines: list[str]) -> None:
     try:
-        runs = read(lines, Given()).runs
+        runs = read(lines, UserInput()).runs
     except UsageError:
         return
     assert all(each == row(samples={}) for run in runs for each in run.rows)
@@ -119,15 +120,15 @@ def test_a_log_becomes_a_run_that_reads_back(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "run: 2 rows\n")
     assert done.stderr.splitlines() == [
         "collbench: imported from collbench: 2 rows of allreduce (pod.log); a time is the median over the samples",
-        "collbench: not in it: no samples; no names of hosts; no per-rank data beside the rows' own; no versions of libraries",
-        "collbench: doubtful: pod.log, allreduce: the command ended with exit code 4: see why in the log",
+        "collbench: missing in the output: samples; host names; per-rank data; versions of libraries",
+        f"collbench: doubtful: pod.log, allreduce: {FailedCommand(4).render()}",
     ]
     found = read_run(tmp_path / "run")
     assert (found.rows, found.warnings) == ([row(samples={}), row(2048, samples={})], [])
     assert found.info["exit_code"] == 4  # as the command's: a gate takes no run that failed
     again = run_here(tmp_path, "report", "run")
     assert again.returncode == 0 and "allreduce" in again.stdout
-    assert "between the marks there is nothing" in one_sentence(_empty(tmp_path))
+    assert "no rows between the marks" in one_sentence(_empty(tmp_path))
 
 
 def _empty(folder: Path) -> Any:

@@ -5,32 +5,32 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Contradiction, Given
+from collbench.results.importers.importer import Contradiction, UserInput
 from collbench.results.importers.rows import Extent, is_size, is_time, ranks_and_nodes
 
 
 @pytest.mark.parametrize(("given", "told", "known"), [(4, None, 4), (None, 4, 4), (4, 4, 4)])
 def test_one_of_the_two_is_enough(given: int | None, told: int | None, known: int) -> None:
-    assert ranks_and_nodes(Given(ranks=given), told, None, "a.log") == Extent(known, None)
+    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == Extent(known, None)
 
 
 @pytest.mark.parametrize(("given", "told"), [(4, 8), (8, 4)])
 def test_what_the_output_says_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
-    assert ranks_and_nodes(Given(ranks=given), told, None, "a.log") == Extent(
+    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == Extent(
         told, None, (Contradiction("a.log", "--ranks", str(given), f"{told} ranks"),)
     )
 
 
 def test_ranks_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(UsageError, match="does not say how many ranks it ran on"):
-        ranks_and_nodes(Given(), None, None, "a.log")
+    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+        ranks_and_nodes(UserInput(), None, None, "a.log")
 
 
 def test_there_are_no_more_nodes_than_ranks() -> None:
-    assert ranks_and_nodes(Given(nodes=2), 4, None, "a.log") == Extent(4, 2)
-    assert ranks_and_nodes(Given(), 4, None, "a.log") == Extent(4, None)
+    assert ranks_and_nodes(UserInput(nodes=2), 4, None, "a.log") == Extent(4, 2)
+    assert ranks_and_nodes(UserInput(), 4, None, "a.log") == Extent(4, None)
     with pytest.raises(UsageError, match="4 ranks cannot be on 5 nodes"):
-        ranks_and_nodes(Given(nodes=5), 4, None, "a.log")
+        ranks_and_nodes(UserInput(nodes=5), 4, None, "a.log")
 
 
 def test_times_and_sizes_that_can_be() -> None:

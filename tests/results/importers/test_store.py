@@ -11,9 +11,10 @@ from collbench.machine.peak.ceiling import given as given_ceiling
 from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
-from collbench.results.importers.importer import PeerRun
-from collbench.results.importers.rows import Kind, Spread, with_ceilings
-from collbench.results.importers.store import Source, Table, sentences, store, together
+from collbench.results.importers.importer import ImportedTable
+from collbench.results.importers.notes import Item, OutOfBoundsValues, lacks
+from collbench.results.importers.rows import Kind, Quantiles, with_ceilings
+from collbench.results.importers.store import Source, Table, import_notes, store, together
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import make_row
@@ -28,12 +29,12 @@ def rows(operation: str = "allreduce", sizes: tuple[int, ...] = (1024, 2048)) ->
 
 
 def table(operation: str = "allreduce", hosts: tuple[str, ...] = ("a", "b"), **changes: object) -> Table:
-    known = {"missing": ["no samples"], "doubts": [], "facts": {}} | changes
-    return Table(SOURCE, PeerRun("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))  # type: ignore[arg-type]
+    known = {"missing": lacks(Item.SAMPLES), "doubts": [], "facts": {}} | changes
+    return Table(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))  # type: ignore[arg-type]
 
 
 def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval() -> None:
-    row = KIND.row(8 << 20, 100e-6, count=2 << 20, line=12, spread=Spread(min=90e-6, p99=150e-6), checked=1, wrong=0)
+    row = KIND.row(8 << 20, 100e-6, count=2 << 20, line=12, spread=Quantiles(min=90e-6, p99=150e-6), checked=1, wrong=0)
     assert row.time_s is not None
     assert (row.time_s.p50, row.time_s.ci_low, row.time_s.min, row.time_s.p95, row.time_s.p99) == (100e-6, None, 90e-6, None, 150e-6)
     assert row.algbw_bytes_per_s == pytest.approx(83.886e9, rel=1e-4)
@@ -61,7 +62,11 @@ def test_one_run_reads_back_as_it_was_put_in(tmp_path: Path) -> None:
     devices = [{"rank": 0, "host": "a", "device": 3, "gpu": "0000:19:00", "name": "H100"}]
     facts = {"devices": devices, "library": "2.29.7", "iterations": 20, "environment": {"NCCL_DEBUG": "INFO"}}
     paths = store(
-        together([table(facts=facts, doubts=["odd"])]), tmp_path / "out", ["import", "run.log"], None, {"schema": 1, "machines": []}
+        together([table(facts=facts, doubts=[OutOfBoundsValues(3)])]),
+        tmp_path / "out",
+        ["import", "run.log"],
+        None,
+        {"schema": 1, "machines": []},
     )
     run = read_run(paths[0])
     assert (paths, run.rows, run.warnings, run.finished) == ([tmp_path / "out"], rows(), [], True)
@@ -72,10 +77,12 @@ def test_one_run_reads_back_as_it_was_put_in(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert run.info["imported"]["files"] == [vars(SOURCE)]
     assert run.info["imported"]["tables"][0]["facts"] == {"library": "2.29.7", "iterations": 20}
-    assert sentences(run.info) == [
+    assert run.info["imported"]["missing_facts"] == [{"kind": "not_in_output", "item": "samples", "assumed": "", "source": ""}]
+    assert run.info["imported"]["doubt_facts"][0]["fact"] == {"kind": "out_of_bounds_values", "values": 3}
+    assert import_notes(run.info) == [
         "imported from nccl-tests 2.19.6: 2 rows of allreduce_perf (run.log); a time is the mean",
-        "not in it: no samples",
-        "doubtful: run.log, allreduce_perf: odd",
+        "missing in the output: samples",
+        f"doubtful: run.log, allreduce_perf: {OutOfBoundsValues(3).render()}",
     ]
     assert (paths[0] / "topology.json").is_file()
 
@@ -85,7 +92,7 @@ def test_several_are_launches_of_the_allocation_that_is_named(tmp_path: Path) ->
     infos = [read_run(path).info for path in paths]
     assert [path.name for path in paths] == ["launch-1", "launch-2"]
     assert [(info["allocation_id"], info["launch_index"], info["launches"]) for info in infos] == [("night", 1, 2), ("night", 2, 2)]
-    with pytest.raises(UsageError, match="already holds launches"):
+    with pytest.raises(UsageError, match="already has launches"):
         store(together([table()]), tmp_path, ["import"], None, None)
 
 
@@ -93,13 +100,13 @@ def test_a_log_of_many_tables_says_the_first_of_them() -> None:
     tables = [{"tool": "osu", "file": "x", "program": f"p{i % 20}", "statistic": "s", "rows": 2} for i in range(40)]
     skipped = [{"file": "x", "line": 7, "reason": "the table at line 7 is cut"}]
     info = {"imported": {"tables": tables, "missing": None, "doubts": [3, "a"], "skipped": skipped}}
-    said = sentences(info)
+    said = import_notes(info)
     listed = ", ".join(f"4 rows of p{i}" for i in range(12))
     assert said == [
         f"imported from osu: {listed}, and 8 more programs (x); a time is s", "doubtful: a",
         "skipped a table of x: the table at line 7 is cut",
     ]  # fmt: skip
-    assert sentences({}) == sentences({"imported": "x"}) == []
+    assert import_notes({}) == import_notes({"imported": "x"}) == []
 
 
 def test_a_ceiling_gives_a_percentage_and_what_is_above_the_bound_a_doubt() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.report.html.chart import (
     LIMIT,
-    Wish,
+    LineLabel,
     fixed_ticks,
     line,
     log_axis,
@@ -19,7 +19,7 @@ from collbench.report.html.chart import (
     size_axis,
     spots,
     svg_of,
-    write_words,
+    write_labels,
     x_of_size,
 )
 
@@ -35,7 +35,7 @@ def drawing() -> str:
     size_axis(axes, SIZES)
     axes.set_ylim(0, 60)
     axes.set_ylabel("GB/s <&$x$")
-    write_words(axes, [Wish('ring "reference" <b>', LIMIT, [(3, 50), (30, 50)])], [])
+    write_labels(axes, [LineLabel('ring "reference" <b>', LIMIT, [(3, 50), (30, 50)])], [])
     return svg_of(figure, "key", 'a "title" & more')
 
 
@@ -112,8 +112,8 @@ def test_words_do_not_collide_and_what_has_no_room_is_told() -> None:
     figure, axes = panel()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    wishes = [Wish(f"a rate that has a long name, number {number}", LIMIT, [(0, 0.5), (1, 0.5)]) for number in range(5)]
-    left_over = write_words(axes, wishes, [])
+    wishes = [LineLabel(f"a rate that has a long name, number {number}", LIMIT, [(0, 0.5), (1, 0.5)]) for number in range(5)]
+    left_over = write_labels(axes, wishes, [])
     drawn = svg_of(figure, "words", "words")
     heights = [float(found) for found in re.findall(r'y="([\d.]+)">a rate', drawn)]
     assert len(heights) + len(left_over) == 5

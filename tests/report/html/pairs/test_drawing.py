@@ -55,7 +55,7 @@ def test_a_slow_latency_is_told_in_its_own_chart() -> None:
     matrix.latency_s[2] *= 2
     matrix.latency_s[:, 2] *= 2
     bandwidth, latency = drawn(matrix)
-    assert bandwidth.says.startswith("Nobody is named.")
+    assert bandwidth.says.startswith("No slow place or pair.")
     assert "node3: 2.00 times as long" in texts_in(latency.drawing)
 
 
@@ -92,7 +92,7 @@ def test_what_is_not_measured_is_hatched() -> None:
 
 def test_colours_are_explained_in_words() -> None:
     bandwidth, latency = drawn(even(5))
-    assert texts_in(bandwidth.drawing)[-5:] == ["from 95 % of the median on", "90–95 %", "81–90 %", "66–81 %", "below 66 %"]
+    assert texts_in(bandwidth.drawing)[-5:] == ["95 % of the median or more", "90–95 %", "81–90 %", "66–81 %", "below 66 %"]
     assert texts_in(latency.drawing)[-5:] == ["up to 1.05 times the median", "1.05–1.11", "1.11–1.23", "1.23–1.51", "above 1.51"]
 
 

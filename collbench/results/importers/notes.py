@@ -1,0 +1,330 @@
+"""Facts on an imported table: what the output of the tool lacks, and what in it is doubtful."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from collbench.reason import Fact
+from collbench.units import listed, plural
+
+
+class Item(StrEnum):
+    """What the output of another tool may lack."""
+
+    INTERVAL = "interval"
+    SAMPLES = "samples"
+    PERCENTILES = "percentiles"
+    RANK_DATA = "rank_data"
+    SLOW_RANK = "slow_rank"
+    OTHER_RANKS = "other_ranks"
+    HOSTS = "hosts"
+    NODES = "nodes"
+    DEVICES = "devices"
+    DEVICE = "device"
+    PROGRAM = "program"
+    OPTIONS = "options"
+    VERIFICATION = "verification"
+    VERSION = "version"
+    LIBRARIES = "libraries"
+    WINDOW = "window"
+    ITERATIONS = "iterations"
+    DTYPE = "dtype"
+    SIZE = "size"
+    MATRIX = "matrix"
+
+
+_ITEMS = {
+    Item.INTERVAL: "confidence interval",
+    Item.SAMPLES: "samples",
+    Item.PERCENTILES: "percentiles",
+    Item.RANK_DATA: "per-rank data",
+    Item.SLOW_RANK: "which rank is slow (a waiting rank looks the same)",
+    Item.OTHER_RANKS: "times of the other ranks",
+    Item.HOSTS: "host names",
+    Item.NODES: "number of nodes (use --nodes N)",
+    Item.DEVICES: "list of devices",
+    Item.DEVICE: "device",
+    Item.PROGRAM: "program name",
+    Item.OPTIONS: "options",
+    Item.VERIFICATION: "verification",
+    Item.VERSION: "version of the tool",
+    Item.LIBRARIES: "versions of libraries",
+    Item.WINDOW: "window",
+    Item.ITERATIONS: "number of iterations",
+    Item.DTYPE: "data type",
+    Item.SIZE: "size in bytes",
+    Item.MATRIX: "one of the two matrices",
+}
+
+
+class NotInOutput(Fact, frozen=True):
+    """The output of the tool lacks this item; a value was assumed, or taken from elsewhere, if one is given."""
+
+    item: Item
+    assumed: str = ""
+    source: str = ""
+
+    def render(self) -> str:
+        """Return "data type (assumed: uint8)", "program name (the operation is from --operation)"."""
+        note = f"assumed: {self.assumed}" if self.assumed else self.source
+        return f"{_ITEMS[self.item]} ({note})" if note else _ITEMS[self.item]
+
+
+def lacks(*items: Item) -> list[NotInOutput]:
+    """Return a fact for each item."""
+    return [NotInOutput(item) for item in items]
+
+
+class SkippedReason(StrEnum):
+    """Why lines were skipped."""
+
+    INCOMPLETE = "incomplete"
+    UNREADABLE = "unreadable"
+    SIZE_ZERO = "size_zero"
+    SIZE_REPEATED = "size_repeated"
+    QUANTIZED = "quantized"
+    NO_TIME = "no_time"
+
+
+_REASONS = {
+    SkippedReason.INCOMPLETE: "incomplete",
+    SkippedReason.UNREADABLE: "not readable",
+    SkippedReason.SIZE_ZERO: "size 0",
+    SkippedReason.SIZE_REPEATED: "size rounded to that of the line before",
+    SkippedReason.QUANTIZED: "quantized collectives",
+    SkippedReason.NO_TIME: "no time",
+}
+
+
+class SkippedLines(Fact, frozen=True):
+    """Some lines (or JSON objects) of the output are not in the rows."""
+
+    count: int
+    reason: SkippedReason
+    first_line: int | None = None
+    problem: str = ""
+    unit: str = "line"
+
+    def render(self) -> str:
+        """Return "3 skipped lines (incomplete; first: line 7)"."""
+        first = "" if self.first_line is None else f"; first: line {self.first_line}"
+        return f"{plural(self.count, f'skipped {self.unit}')} ({_REASONS[self.reason]}{first}{f': {self.problem}' if self.problem else ''})"
+
+
+class RankMismatch(Fact, frozen=True):
+    """Figures of the output do not fit the number of ranks; low > high: no number of ranks fits, high None: no upper end."""
+
+    figures: str
+    ranks: int
+    operation: str
+    low: int
+    high: int | None
+
+    def render(self) -> str:
+        """Return "busbw / algbw does not fit 4 ranks of allreduce: it fits 8 ranks"."""
+        if self.high is not None and self.low > self.high:
+            fits = "no number of ranks fits"
+        elif self.low == self.high:
+            fits = f"it fits {plural(self.low, 'rank')}"
+        else:
+            fits = f"it fits {self.low} {'or more' if self.high is None else f'to {self.high}'} ranks"
+        return f"{self.figures} does not fit {plural(self.ranks, 'rank')} of {self.operation}: {fits}"
+
+
+class SingleRankTable(Fact, frozen=True):
+    """The table is of one rank, which has no bus bandwidth; possibly the ranks ran as separate jobs."""
+
+    def render(self) -> str:
+        """Return the likely cause, too."""
+        return (
+            "one rank: no data crosses a link, and busbw is 0. If more ranks were started, they ran as separate jobs: the program was "
+            "built without MPI=1, or the launcher does not fit its MPI"
+        )
+
+
+class AveragedGroups(Fact, frozen=True):
+    """Several groups ran at the same time, and the times are averaged over them."""
+
+    groups: int
+
+    def render(self) -> str:
+        """Return which ranks and times the table has."""
+        return f"{self.groups} groups ran at the same time (NCCL_TESTS_SPLIT): ranks are those of one group, times are averaged over all"
+
+
+class OutOfBoundsValues(Fact, frozen=True):
+    """The tool found wrong data."""
+
+    values: int
+
+    def render(self) -> str:
+        """Return the number of values."""
+        return f"wrong data: the tool counted {plural(self.values, 'value')} out of bounds"
+
+
+class RateMismatch(Fact, frozen=True):
+    """A printed bandwidth is not size / time. Rates in GB/s: `printed` as in the output, `computed` from size and time."""
+
+    printed: str
+    size_bytes: int
+    computed: float
+    line: int | None = None
+
+    def render(self) -> str:
+        """Return both rates."""
+        where = "" if self.line is None else f"line {self.line}: "
+        return (
+            f"{where}algbw {self.printed} GB/s at {plural(self.size_bytes, 'byte')} is not size / time ({self.computed:.2f} GB/s); "
+            "the time is used"
+        )
+
+
+class CallRateMismatch(Fact, frozen=True):
+    """The printed bandwidth of some calls is not size / time."""
+
+    calls: int
+
+    def render(self) -> str:
+        """Return the number of calls."""
+        return f"the printed bandwidth of {plural(self.calls, 'call')} is not size / time; the time is used"
+
+
+class MessageRateMismatch(Fact, frozen=True):
+    """Bandwidth and message rate disagree."""
+
+    lines: int
+    first_line: int
+
+    def render(self) -> str:
+        """Return the number of lines, and which figure is used."""
+        return f"bandwidth and message rate disagree in {plural(self.lines, 'line')} (first: line {self.first_line}); the bandwidth is used"
+
+
+class SizeMismatch(Fact, frozen=True):
+    """Bandwidth and message rate do not fit the message size."""
+
+    line: int
+    size_bytes: int
+
+    def render(self) -> str:
+        """Return the line and the size."""
+        return f"line {self.line}: bandwidth and message rate do not fit a size of {plural(self.size_bytes, 'byte')}"
+
+
+class ElementSizeMismatch(Fact, frozen=True):
+    """The program prints sizes of 4-byte elements and moves larger ones."""
+
+    program: str
+    bytes_per_element: int
+
+    def render(self) -> str:
+        """Return both element sizes."""
+        return (
+            f"{self.program} prints sizes of 4-byte elements, but moves {self.bytes_per_element} bytes per element to each rank: "
+            "the sizes of the rows count these"
+        )
+
+
+class InterleavedJobs(Fact, frozen=True):
+    """Several jobs wrote their lines into each other."""
+
+    jobs: int
+
+    def render(self) -> str:
+        """Return the number of jobs."""
+        return f"the output of {self.jobs} jobs is interleaved: the job of each line is unknown"
+
+
+class RepeatedCases(Fact, frozen=True):
+    """Each case occurs several times."""
+
+    times: int
+    has_header: bool
+
+    def render(self) -> str:
+        """Return the number of times, and what that may mean."""
+        why = "with one header, so they may be repetitions within one start (-N), not launches" if self.has_header else "without headers"
+        return f"each case occurs {self.times} times, {why}"
+
+
+class FailedValidation(Fact, frozen=True):
+    """The tool reported an error of its validation."""
+
+    line: int
+    message: str
+
+    def render(self) -> str:
+        """Return the message of the tool."""
+        return f"line {self.line}: {self.message}"
+
+
+class MixedMemory(Fact, frozen=True):
+    """The buffers of the two ranks are in different kinds of memory."""
+
+    kinds: Sequence[str]
+
+    def render(self) -> str:
+        """Return both kinds."""
+        return f"the buffers of the two ranks are in different memory: {listed(self.kinds)}"
+
+
+class ConcurrentThreads(Fact, frozen=True):
+    """Several threads ran at the same time."""
+
+    threads: int
+
+    def render(self) -> str:
+        """Return whose times they are."""
+        return f"{self.threads} threads ran at the same time: times are those of one thread"
+
+
+class InputBuffers(Fact, frozen=True):
+    """Each process had several input buffers, which it adds up first."""
+
+    buffers: int
+
+    def render(self) -> str:
+        """Return what the time includes."""
+        return f"each process has {self.buffers} input buffers: the time includes their sum within the process"
+
+
+class IncompleteLog(Fact, frozen=True):
+    """The log ends before the command."""
+
+    def render(self) -> str:
+        """Return what is missing."""
+        return "the log ends before the command did: later rows are missing"
+
+
+class FailedCommand(Fact, frozen=True):
+    """The command that wrote the log failed."""
+
+    exit_code: int
+
+    def render(self) -> str:
+        """Return the exit code."""
+        return f"the command ended with exit code {self.exit_code}: see the log for the reason"
+
+
+Doubt = (
+    RankMismatch
+    | SingleRankTable
+    | AveragedGroups
+    | OutOfBoundsValues
+    | RateMismatch
+    | CallRateMismatch
+    | MessageRateMismatch
+    | SizeMismatch
+    | ElementSizeMismatch
+    | InterleavedJobs
+    | RepeatedCases
+    | FailedValidation
+    | MixedMemory
+    | ConcurrentThreads
+    | InputBuffers
+    | IncompleteLog
+    | FailedCommand
+    | SkippedLines
+)
+Missing = NotInOutput | SkippedLines
