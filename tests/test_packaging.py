@@ -193,7 +193,7 @@ def test_root_gets_python3_venv_installed(machine: Machine) -> None:
     assert code == 0, said
     assert [line.split()[:2] for line in asked[:2]] == [["apt-get", "update"], ["apt-get", "install"]]
     assert "python3-venv" in asked[1]
-    assert "I install Debian's python3-venv" in said
+    assert "installing Debian's python3-venv" in said
 
 
 def test_others_get_the_one_line_to_type(machine: Machine) -> None:

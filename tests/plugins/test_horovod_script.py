@@ -99,7 +99,7 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
     code, said, _ = machine.run()
     assert (code, said.splitlines()[1:]) == (
         2,
-        ["collbench: Horovod 0.28.1 could not be built, see .venv-horovod/horovod.log; once that is mended, make again"],
+        ["collbench: Horovod 0.28.1 could not be built: fix the error in .venv-horovod/horovod.log, then run make again"],
     )
     assert "CMake Error" in (machine.venv / "horovod.log").read_text()
     assert (machine.venv / ".unfinished").exists()  # scripts/environment then starts again from an empty one
@@ -107,16 +107,16 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
     assert machine.run()[0] == 0
 
 
-def test_without_a_compiler_it_says_what_to_install(machine: Machine) -> None:
+def test_without_a_compiler_the_error_names_the_package(machine: Machine) -> None:
     code, said, _ = machine.run(CXX="no-such-compiler")
-    told = "Horovod is built from its source, and no-such-compiler is not there: apt-get install g++ make, then make again"
+    told = "Horovod is built from its source, and no-such-compiler is missing: apt-get install g++ make, then run make again"
     assert (code, said) == (2, f"collbench: {told}\n")
 
 
-def test_without_torch_it_says_who_brings_it(machine: Machine) -> None:
+def test_without_torch_the_error_names_the_make_target(machine: Machine) -> None:
     (machine.folder / "no_torch").touch()
     code, said, _ = machine.run()
-    assert (code, said) == (2, "collbench: Horovod is built for the torch of .venv, which has none: make test-environment brings it\n")
+    assert (code, said) == (2, "collbench: Horovod is built for the torch of .venv, which is missing: run make test-environment\n")
 
 
 def test_shellcheck_finds_nothing() -> None:
