@@ -26,7 +26,7 @@ Finished = subprocess.CompletedProcess[str]
 
 
 class Missing(Exception):
-    """This machine cannot run the test bed; the text says what is missing."""
+    """This machine cannot run the test bed; the text names what is missing."""
 
 
 class Bed:
