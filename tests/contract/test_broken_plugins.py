@@ -1,4 +1,4 @@
-"""Packages whose plug-ins are broken: one sentence each, exit 2 where they were asked for, and everything else goes on."""
+"""Packages with broken plug-ins: one error each, exit code 2 if requested, and everything else works."""
 
 from __future__ import annotations
 

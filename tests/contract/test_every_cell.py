@@ -75,7 +75,7 @@ def launched(backend, n, python=sys.executable):
 
 
 def has_no_form(cell, backend, n):
-    """What must be said of an operation that a library lacks, or has not in this placing, or not among so many ranks; whether it is."""
+    """Check the reason for an operation that a library lacks, or lacks in this placing or for this number of ranks."""
     operation, pair = cell.operation, cell.operation.startswith("p2p") or cell.operation in ONE_SIDED
     return {
         f"{backend} has no {operation}": operation in (*LACKS.get(backend, ()), *(() if backend in HAS_WINDOWS else OF_MPI)),
@@ -88,7 +88,7 @@ def has_no_form(cell, backend, n):
 
 
 def reduces_no_such(cell, backend):
-    """What must be said of a reduction that has no meaning, or that a library does not have."""
+    """Check the reason for a reduction without a meaning, or that a library lacks."""
     dtype, redop, reduces = cell.dtype.name, cell.redop, cell.redop is not None
     misfit = redop_misfit(redop, cell.dtype) if reduces else None
     return {
@@ -106,7 +106,7 @@ def reduces_no_such(cell, backend):
 
 
 def no_such_in_tensorflow(cell):
-    """What must be said, in this order, of what its collectives lack."""
+    """Check the reasons, in this order, for what its collectives lack."""
     dtype, redop = cell.dtype, cell.redop
     return {
         "CollectiveReduceScatterV2 of tensorflow has no ring on CPUs.*": cell.operation == "reducescatter",
@@ -117,7 +117,7 @@ def no_such_in_tensorflow(cell):
 
 
 def no_such_in_jax(cell):
-    """What must be said of what jax.lax lacks on CPUs."""
+    """Check the reason for what jax.lax lacks on CPUs."""
     known = ("sum",) if cell.operation == "reducescatter" else ("sum", "max", "min", "avg")
     return {
         f"jax has no {cell.operation} on CPUs: .* is an all-reduce.*": cell.operation in ("broadcast", "barrier"),
@@ -126,7 +126,7 @@ def no_such_in_jax(cell):
 
 
 def no_such_in_horovod(cell):
-    """What must be said, in this order, of what its build has no function for; what is only moved goes as a type of its width."""
+    """Check the reasons, in this order, for functions that its build lacks; data that is only moved uses a type of the same width."""
     dtype, redop = cell.dtype.name, cell.redop
     redops = ("sum", "avg") if cell.operation == "reducescatter" else ("sum", "avg", "min", "max", "prod")
     return {
@@ -136,7 +136,7 @@ def no_such_in_horovod(cell):
 
 
 def reason(cell, backend, n):
-    """What must be said of a cell that cannot be, or None."""
+    """Return the expected reason for an impossible cell, or None."""
     reasons = has_no_form(cell, backend, len(cell.split.groups(n)[0]) if cell.split else n) | reduces_no_such(cell, backend)
     return next((why for why, holds in reasons.items() if holds), None)
 
