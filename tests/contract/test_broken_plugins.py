@@ -11,6 +11,7 @@ import pytest
 
 from collbench.backends import registry as backends
 from collbench.backends.backend import Unavailable
+from collbench.cli.main import COMMANDS
 from collbench.operations import registry as operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import ROOT
@@ -41,7 +42,8 @@ TAKEN = replace(ALLREDUCE, name="probe")
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of packages, which the registries look through anew."""
+    """Yield a folder of packages that the registries search."""
+    monkeypatch.setattr(operations, "_reserved", COMMANDS)
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
