@@ -23,8 +23,8 @@ _HEAD = """\
 
 Output of `collbench gate --self-test` (files `*.jsonl`, one object per line) on {day}. Each figure is a percentage of the simulated
 clusters of 336 cases, with its 95 % interval. *False alarms*: a regression was reported, although the candidate was not slowed.
-Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of `collbench/gate/self_test.py`, or of
-a file in `collbench/gate/noises/`:
+Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of
+`collbench/gate/self_test.py`, or of a file in `collbench/gate/noises/`:
 
 {noises}
 

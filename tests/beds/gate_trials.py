@@ -115,8 +115,8 @@ def readme(trials: Sequence[Trial]) -> str:
         [
             "# Trials of the gate",
             "",
-            f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations} allocations",
-            f"of {effort.baseline_launches} launches; {effort.launches} launches in each evaluated allocation. {replaced} more launches",
+            f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations}",
+            f"allocations of {effort.baseline_launches} launches; {effort.launches} launches in each evaluated allocation. {replaced} more launches",
             f"replaced those in which the state probe detected another machine state (at most {REPLACED} per allocation). Measured again:",
             f"{flipped} allocations before their evaluation, since more of their launches had another state (each at most {AFRESH} times),",
             f"and {undecided} first allocations without a verdict (at most one per trial).",
