@@ -207,9 +207,7 @@ def table(trials: Sequence[Trial]) -> str:
 def readme(trials: Sequence[Trial]) -> str:
     """Return the folder's README."""
     today = datetime.now(UTC).date().isoformat()
-    how = (
-        f"Made by `python -m tests.beds.verdict_trials FOLDER` to {today} on {os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s."
-    )
+    how = f"Made by `python -m tests.beds.verdict_trials FOLDER` to {today} on {os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s."
     busy_words = '"busy": one more process keeps a core busy. The hosts share this machine\'s cores, so other work disturbs all of them.'
     return f"# Trials of hunt, pairs and gate\n\n{how}\n{busy_words}\n\n{table(trials)}\n"
 
