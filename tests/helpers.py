@@ -1,4 +1,4 @@
-"""What several tests need: cells, places, what ranks send and receive."""
+"""Helpers of several tests: cells, places, what ranks send and receive."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from collbench.operations.data import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, undefined_redop
 from collbench.operations.operation import Operation, Place
 
-# Public captures of real machines beside this checkout; what reads them is skipped where they are not.
+# Public captures of real machines next to this checkout; tests that read them are skipped without them.
 CAPTURED_MACHINES = Path(__file__).parents[2] / "shared" / "machines"
 
-OF_THE_MACHINE = frozenset({"cpu_shared", "straggler"})  # flags that a busy machine may add to any row, a simulated one, too
+OF_THE_MACHINE = frozenset({"cpu_shared", "straggler"})  # flags that a busy machine may add to any row, even a simulated one
 
 FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
            if not undefined_redop(redop, DTYPES[dtype])]  # fmt: skip
 
 
 def make_cell(dtype: str = "float32", count: int = 100, **changes: Any) -> Cell:
-    """An all-reduce of `count` elements on the simulated backend."""
+    """Return a cell: an all-reduce of `count` elements on the simulated backend."""
     kind = DTYPES[dtype]
     return replace(Cell("allreduce", "simulated", kind, count * kind.size, redop="sum", in_place=False), **changes)
 
 
 def make_place(rank: int = 0, n: int = 2, count: int = 100, dtype: str = "float32", **changes: Any) -> Place:
-    """A rank's view of such a cell."""
+    """Return a rank's view of such a cell."""
     return Place(rank, n, count, make_cell(dtype, count, **changes))
 
 
 def sent(operation: Operation, place: Place) -> np.ndarray:
-    """What the rank of `place` sends."""
+    """Return the data that the rank of `place` sends."""
     data = np.zeros(operation.sends(place), place.cell.dtype.numpy)
     write_digits(data, place)
     return data
 
 
 def carried_out(operation: Operation, place: Place, sends: list[np.ndarray]) -> np.ndarray:
-    """What the rank of `place` receives when every rank sends what `sends` says, computed in the dtype itself."""
+    """Return the data that the rank of `place` receives if every rank sends `sends`, computed in the dtype itself."""
     blocks = operation.expected_blocks(place)
     parts = [
         reduced((sends[source][block.at : block.at + block.count] for source in block.sources), len(block.sources), place.cell)

@@ -1,4 +1,4 @@
-"""A sentence stays one that can be read, whatever it quotes."""
+"""An error stays readable, whatever text it quotes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.conftest import LONG, TURNS, sample
 
 ROOT = Path(__file__).parent.parent
 
-# Stands for python3: writes down what it is asked, makes environments of its own kind, installs nothing.
+# Replaces python3: records its calls, makes fake environments, installs nothing.
 STAND_IN = """\
 #!/bin/sh
 echo "$*" >>"{log}"
@@ -35,7 +35,7 @@ esac
 
 
 class Machine:
-    """A copy of the project's build files, a stand-in for python3 and for apt-get."""
+    """A copy of the project's build files, with replacements of python3 and apt-get."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
@@ -64,7 +64,7 @@ class Machine:
         apt.chmod(0o755)
 
     def environment(self, *extras: str, before: tuple[str, ...] = (), path: str | None = None) -> tuple[int, str, list[str]]:
-        """Run scripts/environment; return its code, what it said, and what the stand-ins were asked to change."""
+        """Run scripts/environment; return its exit code, its output, and the calls of the replacements that change something."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": path or f"{self.folder}/bin:{os.environ['PATH']}", "PYTHON": str(self.folder / "bin/python3")}
         command = [*before, str(self.tree / "scripts/environment"), ".venv", *extras]
@@ -193,7 +193,7 @@ def test_root_gets_python3_venv_installed(machine: Machine) -> None:
     assert code == 0, said
     assert [line.split()[:2] for line in asked[:2]] == [["apt-get", "update"], ["apt-get", "install"]]
     assert "python3-venv" in asked[1]
-    assert "I install Debian's python3-venv" in said
+    assert "installing Debian's python3-venv" in said
 
 
 def test_others_get_the_one_line_to_type(machine: Machine) -> None:

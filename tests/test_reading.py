@@ -1,4 +1,4 @@
-"""Files that nobody vouches for are read to a limit, and what only stands in a file's place is refused at once."""
+"""Untrusted files are read up to a limit, and anything that is not a regular file is rejected at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README is the front door: every command in it runs, its table is what a stored run prints, its flags are those that exist."""
+"""Every command of the README runs, its outputs are those of stored runs, and its list of flags is complete."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from tests.fake_gpu import environment
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
-# The commands as they stand, but little to measure: these variables are the options' twins and lose against what is typed.
+# The commands unchanged, with short measurements: these variables of the options have lower precedence than the command line.
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 
 
@@ -67,7 +67,7 @@ def _in_turn(command: str) -> object:
 
 
 def _may_end_with(command: str) -> tuple[int, ...]:
-    """This machine may be ill, the verdict shown is a regression, and a hunt finds whom it should."""
+    """Return the allowed exit codes: this machine may have faults, the stored verdict is a regression, and a hunt confirms a rank."""
     if command.startswith("collbench hunt --backend simulated"):
         return (1,)  # one of them is slowed on purpose
     if command.startswith(("collbench pairs", "collbench hunt")):

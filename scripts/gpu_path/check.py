@@ -1,4 +1,4 @@
-"""What the steps of the GPU check share: outcomes, running programs within the time left, two ranks on one GPU."""
+"""What the steps of the GPU check share: outcomes, programs with a time limit, two ranks on one GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TERM_S = 3.0  # from SIGTERM to SIGKILL
 
 
 class Outcome(StrEnum):
-    """What came of a step."""
+    """The outcome of a step."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class StepEnded(Exception):
-    """A step that did not pass: why, and what it measured nevertheless."""
+    """A step that did not pass: the reason, and its measurements."""
 
     outcome: Outcome
 
@@ -41,13 +41,13 @@ class StepEnded(Exception):
 
 
 class Failed(StepEnded):
-    """The step showed a defect."""
+    """The step found a defect."""
 
     outcome = Outcome.FAILED
 
 
 class NotPossible(StepEnded):
-    """This machine cannot show it."""
+    """The step is not possible on this machine."""
 
     outcome = Outcome.NOT_POSSIBLE
 
@@ -65,7 +65,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that has ended; `code` is None where its time limit ended it."""
+    """A program that has ended; `code` is None if its time limit ended it."""
 
     code: int | None
     out: str
@@ -73,11 +73,11 @@ class Finished:
     limit_s: float
 
     def rows(self) -> list[dict[str, Any]]:
-        """The JSON objects on its standard output, one per line."""
+        """Return the JSON objects on its standard output, one per line."""
         return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
 
     def last_line(self) -> str:
-        """The last line of its standard error, else of its output."""
+        """Return the last line of its standard error, else of its output."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return lines[-1] if lines else "no output"
 
@@ -92,7 +92,7 @@ class Finished:
 
 @dataclass
 class TwoRanks:
-    """How two ranks share the GPU: the variables of each rank, and whether they are started by hand or by collbench."""
+    """How two ranks share the GPU: the variables of each rank, and whether this check or collbench starts them."""
 
     how: str
     common: dict[str, str] = field(default_factory=dict)
@@ -101,16 +101,16 @@ class TwoRanks:
 
 @dataclass(frozen=True)
 class Held:
-    """What the launch with a stopped rank showed: the answer of NCCL's RAS meanwhile, and whether the launch was ended by collbench."""
+    """The launch with a stopped rank: the answer of NCCL's RAS, and whether collbench ended the launch."""
 
     ras_sentence: str | None
-    ras_missing: str | None  # why there is no answer
+    ras_missing: str | None  # the reason why RAS did not answer
     aborted: bool
 
 
 @dataclass
 class Check:
-    """The machine, the output folder, the time left, and what earlier steps found."""
+    """The machine, the output folder, the time left, and the results of earlier steps."""
 
     out: Path
     python: str
@@ -130,16 +130,16 @@ class Check:
 
     @property
     def fake(self) -> bool:
-        """Whether the device is the test double, whose rates are not judged."""
+        """Whether the device is the test double: its rates are not checked."""
         return self.gpu == FAKE_GPU
 
     def left_s(self) -> float:
-        """Seconds until the step's limit."""
+        """Return the seconds until the step's limit."""
         return self.step_ends - time.monotonic()
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Of every program: the checkout's packages first, kernels compiled anew."""
+        """Return the environment of every program: the checkout's packages first, kernels compiled again."""
         paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("COLLBENCH_", "NCCL_"))}
         cache = os.environ.get("COLLBENCH_CACHE", str(self.out / "kernels"))
@@ -160,7 +160,7 @@ class Check:
         return process
 
     def end(self, process: subprocess.Popen[str], limit_s: float = 60.0) -> Finished:
-        """Wait for a program and return what it printed; stop it at its limit, or at the step's."""
+        """Wait for a program and return its output; stop it at its limit, or at the step's."""
         limit_s = max(0.5, min(limit_s, self.left_s()))
         try:
             code: int | None = process.wait(limit_s)
@@ -180,7 +180,7 @@ class Check:
         return self.run(self.python, "-P", "-m", "collbench", *words, limit_s=limit_s, **variables)
 
     def folder(self, name: str) -> str:
-        """A new run folder, which the report includes."""
+        """Return a new run folder, which the report includes."""
         self.runs.append(self.out / "runs" / name)
         return str(self.runs[-1])
 
@@ -194,13 +194,13 @@ class Check:
         return rows
 
     def needs_nccl(self) -> None:
-        """Raise NotPossible where `backends` found that NCCL cannot be used."""
+        """Raise NotPossible if `backends` found that NCCL cannot be used."""
         if self.nccl is None:
             why = self.backends.get("nccl", {}).get("why") or "`collbench backends` did not report an available NCCL"
             raise NotPossible(f"NCCL cannot be used: {why}")
 
     def start_pair(self, name: str, *words: str, **variables: str) -> list[subprocess.Popen[str]]:
-        """Start two ranks on the one GPU, as two_ranks says; the first process prints."""
+        """Start two ranks on the one GPU in the way that two_ranks found; the first process prints."""
         if self.two_ranks is None:
             raise NotPossible("two ranks on one GPU are not possible, see the step `two ranks`")
         line = [self.python, "-P", "-m", "collbench", *words, "--format", "json", "--quiet", "--out", self.folder(name)]
@@ -216,7 +216,7 @@ class Check:
         ]  # fmt: skip
 
     def pair(self, name: str, *words: str, limit_s: float = 60.0, **variables: str) -> Finished:
-        """Run two ranks on the one GPU to their end; what rank 0 printed."""
+        """Run two ranks on the one GPU to their end; return the output of rank 0."""
         self.needs_nccl()
         processes = self.start_pair(name, *words, **variables)
         first, *_ = [self.end(process, limit_s) for process in processes]
@@ -224,7 +224,7 @@ class Check:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nothing uses now."""
+    """Return a free TCP port on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 

@@ -1,1 +1,1 @@
-"""The implementation of scripts/mutants: deliberate defects, each of which some test has to detect."""
+"""The implementation of scripts/mutants: deliberate defects that the tests must detect."""

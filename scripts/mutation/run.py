@@ -24,7 +24,7 @@ _PASSED, _FAILED, _INTERRUPTED = 0, 1, 2  # exit codes of pytest; a module that 
 
 
 class Outcome(StrEnum):
-    """What the tests made of a mutant."""
+    """The result of the tests with a mutant."""
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """One mutant's outcome. seconds: that its tests took; detail: the first failed test, or why there is no outcome."""
+    """One mutant's outcome. seconds: that its tests took; detail: the first failed test, or why the outcome is missing."""
 
     id: str
     package: str
@@ -145,7 +145,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def share(results: Sequence[Result]) -> float | None:
     """Return the percentage of mutants that were detected, of those that ran; None where none ran.
 
-    One whose tests never end is detected: a test run would not pass.
+    A mutant that makes tests hang is detected: a test run would not pass.
     """
     counts = Counter(result.outcome for result in results)
     detected = counts[Outcome.KILLED] + counts[Outcome.TIMED_OUT]

@@ -1,4 +1,4 @@
-"""Real clusters on one machine: hosts are network namespaces with shaped links, Slurm runs across them or on one host.
+"""Test beds: real clusters on one machine. Hosts are network namespaces with shaped links; Slurm runs across them or on one host.
 
 with Hosts(2, "1gbit") as hosts, SlurmBed(hosts, cpus=2) as slurm:
     slurm.srun(["-N2"], [sys.executable, "-m", "collbench", "allreduce"])

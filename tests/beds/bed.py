@@ -1,7 +1,7 @@
-"""What beds share: a number of their own, a mark on every process, commands that end in time, and an end that leaves nothing.
+"""Base of the test beds: a number, a mark on every process, commands with a time limit, and a complete clean-up.
 
-The number gives names, addresses and ports, so beds of several test runs live side by side. It is claimed as a folder that names its owner:
-whatever a killed run left behind belongs to a dead owner, and the next claim removes it.
+Names, addresses and ports follow from the number, so test beds of several test runs can exist at the same time. A number is claimed as a
+folder with the name of its owner: the next claim removes what a killed run left, since its owner no longer exists.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Self
 
 ROOT = Path("/run/collbench-beds")
 MARK = "COLLBENCH_TESTBED"
-NUMBERS = range(1, 255)  # the third byte of the bed's network
+NUMBERS = range(1, 255)  # the third byte of the test bed's network
 
 Finished = subprocess.CompletedProcess[str]
 
 
 class Missing(Exception):
-    """This machine cannot have the bed; says what it lacks."""
+    """This machine cannot run the test bed; the text names what is missing."""
 
 
 class Bed:
-    """A claimed number and folder; subclasses build in `up`, and everything they start carries the mark."""
+    """A claimed number and folder; subclasses build in `up`, and every process they start has the mark."""
 
     tools: tuple[str, ...] = ()
     package = ""
@@ -55,7 +55,7 @@ class Bed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.stands:  # by now the number may be another's
+        if not self.stands:  # the number may belong to another test bed by now
             return
         self.down()
         with _locked():
@@ -63,18 +63,18 @@ class Bed:
         self.stands = False
 
     def up(self) -> None:
-        """Build the bed."""
+        """Build the test bed."""
 
     def down(self) -> None:
-        """End what wants to be asked before it is killed."""
+        """End the processes that need an orderly end before the rest is killed."""
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the caller's environment without what a launcher left there, with the mark."""
+        """Return the caller's environment with the mark and without a launcher's variables."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI", "OMPI_COMM_"))}
         return {**kept, MARK: str(self.folder), **(more or {})}
 
     def call(self, command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
-        """Run to the end, which comes within `timeout` seconds (return code 124 or 137 then).
+        """Run to the end, or for `timeout` seconds at most (return code 124 or 137).
 
         Output goes through files: a process that outlives the command would hold a pipe open, and the reader with it.
         """
@@ -88,7 +88,7 @@ class Bed:
             return Finished(list(command), done.returncode, out.read(), err.read())
 
     def must(self, *command: str, timeout: float = 30, env: Mapping[str, str] | None = None) -> str:
-        """Return the output of a command that has to work for the bed to stand."""
+        """Return the output of a command that the test bed needs; raises Missing if it fails."""
         done = self.call(command, timeout, env)
         if done.returncode:
             raise Missing(f"`{' '.join(command)}` failed here (code {done.returncode}): {(done.stderr or done.stdout).strip()[-500:]}")
@@ -96,7 +96,7 @@ class Bed:
 
 
 def processes(folder: Path) -> list[int]:
-    """Return the pids of the living processes that carry this bed's mark or run in a namespace of its."""
+    """Return the pids of the running processes with this test bed's mark or in one of its namespaces."""
     wanted = f"{MARK}={folder}".encode()
     marked = {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if wanted in _environ(path)}
     inside = {int(pid) for host in namespaces(int(folder.name)) for pid in _ip("netns", "pids", host).split()}
@@ -104,13 +104,13 @@ def processes(folder: Path) -> list[int]:
 
 
 def namespaces(number: int) -> list[str]:
-    """Return the names of the network namespaces of a bed."""
+    """Return the names of a test bed's network namespaces."""
     folder = Path("/run/netns")
     return sorted(path.name for path in folder.glob(f"cb{number}h*")) if folder.is_dir() else []
 
 
 def links(number: int) -> list[str]:
-    """Return the bridges and the machine's ends of the hosts' links."""
+    """Return the bridges, and the machine's ends of the hosts' links."""
     found = [path.name for path in Path("/sys/class/net").iterdir()]
     return [
         name for name in found if name in (f"cb{number}br", f"cb{number}cr") or (name.startswith(f"cb{number}h") and name.endswith("p"))
@@ -139,7 +139,7 @@ def _locked() -> Iterator[None]:
 
 
 def _owned(folder: Path) -> bool:
-    """Whether the claiming process lives; a pid alone could be another's by now, a pid with its start time cannot."""
+    """Whether the claiming process still runs, by pid and start time: the pid alone may have been reused."""
     try:
         pid, started = (folder / "owner").read_text().split()
     except (OSError, ValueError):
@@ -150,20 +150,20 @@ def _owned(folder: Path) -> bool:
 def _remove(number: int) -> None:
     folder = ROOT / str(number)
     _end(folder)
-    # The machine's end of a link first: that takes both ends at once, while those of a removed namespace linger and keep their names taken.
+    # The machine's end of a link first: this removes both ends at once. The ends of a removed namespace stay for a while, with their names.
     for link in links(number):
         _ip("link", "del", link)
     for host in namespaces(number):
         _ip("netns", "del", host)
     until = time.monotonic() + 3.0
     shutil.rmtree(folder, ignore_errors=True)
-    while folder.exists() and time.monotonic() < until:  # what has just been killed may have written once more
+    while folder.exists() and time.monotonic() < until:  # a process that was just killed may have written again
         time.sleep(0.05)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(folder: Path) -> None:
-    """End the bed's processes, politely first; again, as a dying one may have started another."""
+    """End the test bed's processes, with SIGTERM first; repeatedly, since an ending process may start another."""
     for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0), (signal.SIGKILL, 3.0)):
         pids = processes(folder)
         for pid in pids:
@@ -187,7 +187,7 @@ def _started(pid: int) -> str:
 
 
 def _gone(pid: int) -> bool:
-    """Whether it ended; a zombie did, and in a container nobody may ever collect it."""
+    """Whether the process ended. A zombie counts as ended: in a container no process may ever reap it."""
     return (_stat(pid) or ["Z"])[0] in "ZX"
 
 

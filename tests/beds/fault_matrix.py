@@ -1,10 +1,10 @@
-"""python -m tests.beds.fault_matrix FOLDER [WORD…]   does every fault end in time, in a sentence that names who and when?
+"""python -m tests.beds.fault_matrix FOLDER [WORD…]   checks that a run with each fault ends in time and reports rank and phase.
 
 Every fault in every phase on every library (tests/faults/matrix/plan.py), on four ranks over two hosts that share neither processes nor
-files in /tmp; then once more through Slurm. WORDs choose among the cases: those whose name has all of them ("killed" "timed" "gloo").
+files in /tmp; then through Slurm. WORDs select the cases with all of these words in their name ("killed" "timed" "gloo").
 
-Leaves in FOLDER trials.jsonl, a line for each, a table (README.md), and in FOLDER/amiss what was said where something was not as it has to
-be. A case whose line is there is not repeated: what was broken off goes on.
+Writes to FOLDER trials.jsonl (a line per case), README.md (a table) and, in FOLDER/amiss, the output of cases with failed checks.
+A case that has a line is not repeated, so an interrupted series continues.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from collbench.units import plural
 from tests.faults.matrix.outcome import Outcome, findings_of_all, limit_words
 from tests.faults.matrix.plan import FAULTS, PATH_FAULTS, PATH_RANKS, PHASES, WHAT, Case, matrix, path_matrix
 from tests.faults.matrix.play import player
@@ -24,13 +25,13 @@ Table = Callable[[Sequence[Outcome]], str]
 
 
 def played(folder: Path) -> list[Outcome]:
-    """Those whose line is there."""
+    """Return the outcomes stored in a folder."""
     file = folder / "trials.jsonl"
     return [Outcome(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def series(folder: Path, cases: Sequence[Case], readme: Table) -> Iterator[Outcome]:
-    """Plays what is still to be played; each outcome is kept in the folder before it is returned. Raises Missing without hosts."""
+    """Run the cases that are missing; yield each outcome after it is stored in the folder. Raises Missing without hosts."""
     folder.mkdir(parents=True, exist_ok=True)
     done = {outcome.case for outcome in played(folder)}
     left = [case for case in cases if case not in done]
@@ -48,14 +49,14 @@ def series(folder: Path, cases: Sequence[Case], readme: Table) -> Iterator[Outco
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A line for each fault of a rank and phase, and each fault of a path and host; then whatever was amiss."""
+    """Return a line per fault of a rank and phase, and per fault of a path and host; then the failed checks."""
     ranks, paths = [one for one in outcomes if not one.case.of_path], [one for one in outcomes if one.case.of_path]
     tables = [*([_of_ranks(ranks)] if ranks or not paths else []), *([_of_paths(paths)] if paths else [])]
     return "\n".join(["\n\n".join(tables), *amiss(outcomes)])
 
 
 def _of_paths(outcomes: Sequence[Outcome]) -> str:
-    """A column for each library: what was named, the exit codes, and how long after the fault the last rank had ended."""
+    """Return the table of path faults, a column per library: the result, and the time from the fault to the end of the last rank."""
     libraries = list(dict.fromkeys(one.library for one in outcomes))
     lines = [f"| fault of the path, {_dates(outcomes)} | host of | {' | '.join(libraries)} |", "|---" * (len(libraries) + 2) + "|"]
     for fault, what in PATH_FAULTS.items():
@@ -73,7 +74,7 @@ def _dates(outcomes: Sequence[Outcome]) -> str:
 def _path_cell(one: Outcome) -> str:
     found = findings_of_all(one.case, one.said)
     word = (
-        f"**{len(one.amiss)} amiss**"
+        f"**{plural(len(one.amiss), 'failed check')}**"
         if not one.right
         else "goes on"
         if set(one.codes) == {0}
@@ -99,30 +100,30 @@ def _of_ranks(outcomes: Sequence[Outcome]) -> str:
 
 
 def _short(one: Outcome) -> str:
-    """ "rank 2: named, 1.3 s"."""
+    """Return "rank 2: code 4, 1.3 s"."""
     codes = [code for code in one.codes if code] or [0]
     ended = f"code {Counter(codes).most_common(1)[0][0]}, {one.seconds:.1f} s"
-    return f"rank {one.victim}: {ended}" if one.right else f"rank {one.victim}: **{len(one.amiss)} amiss**, {ended}"
+    return f"rank {one.victim}: {ended}" if one.right else f"rank {one.victim}: **{plural(len(one.amiss), 'failed check')}**, {ended}"
 
 
 def amiss(outcomes: Sequence[Outcome]) -> list[str]:
-    """What was not as it has to be."""
+    """Return the failed checks, a line per case."""
     wrong = [f"- {one.case.name}: {'; '.join(one.amiss)}" for one in outcomes if not one.right]
     return ["", *wrong] if wrong else []
 
 
 def readme(outcomes: Sequence[Outcome]) -> str:
-    """What lies in the folder, and what came out."""
+    """Return the folder's README."""
     right, slowest = sum(one.right for one in outcomes), max((one.seconds for one in outcomes if not one.case.harmless), default=0.0)
     return "\n".join(
         [
             "# Fault matrix",
             "",
-            "Made by `python -m tests.beds.fault_matrix FOLDER`: four ranks on two hosts, and what becomes of their run when something",
-            f"happens to one of them. {limit_words()}.",
+            "Made by `python -m tests.beds.fault_matrix FOLDER`: a fault in one of four ranks on",
+            f"two hosts. {limit_words()}.",
             "",
-            f"{right} of {len(outcomes)} as they have to be: ended in time, the right rank and phase named and no other rank, every",
-            f"finished cell read back, no process, port or file left. The slowest end came {slowest:.1f} s after the fault.",
+            f"{right} of {len(outcomes)} runs passed all checks: they ended in time, named the right rank and phase and no other rank,",
+            f"kept every finished case, and left no process, port or file. The slowest run ended {slowest:.1f} s after the fault.",
             "",
             table(outcomes),
             "",
@@ -131,16 +132,16 @@ def readme(outcomes: Sequence[Outcome]) -> str:
 
 
 def chosen(words: Sequence[str], slurm: bool = True) -> list[Case]:
-    """The cases whose name has all these words."""
+    """Return the cases with all these words in their name."""
     return [case for case in (*path_matrix(), *matrix(slurm)) if all(word in case.name for word in words)]
 
 
 def main(words: Sequence[str]) -> None:
-    """Plays, telling each case as it ends, and prints the table."""
+    """Run the cases, print each outcome, and print the table."""
     folder, *more = words
     for outcome in series(Path(folder).resolve(), chosen(more), readme):
-        told = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
-        print(f"{outcome.case.name}: {'right' if outcome.right else 'AMISS'}, {outcome.seconds:.1f} s: {told}", flush=True)
+        details = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
+        print(f"{outcome.case.name}: {'passed' if outcome.right else 'FAILED'}, {outcome.seconds:.1f} s: {details}", flush=True)
     print(table(played(Path(folder))))
 
 

@@ -1,11 +1,11 @@
 """python -m tests.beds.fault_random FOLDER [N [paths]]   N seeded faults (200) at random moments of a run, from its start to its end.
 
-With "paths" the faults are those of the path between the hosts.
+With "paths" the faults are of the path between the hosts.
 
-What happens, to which rank, when, on which library and by which launcher is drawn by the seed. No sentence may name a wrong rank, no
-finished cell may be lost, no process stay behind. Some faults come too late, when the run has ended: it must have ended well then.
+The seed draws the fault, rank, time, library and launcher. No message may name a wrong rank, no finished case may be lost, and no
+process may be left. If a fault comes after the end of the run, the run must have ended without an error.
 
-Leaves in FOLDER what `fault_matrix` leaves, with a table of its own; what was broken off goes on.
+Writes the same files to FOLDER as `fault_matrix`, with another table; an interrupted series continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.faults.matrix.plan import (
 )
 
 COUNT = 200
-LATEST_S = 6.0  # after the victim's start: an undisturbed run takes about so long
+LATEST_S = 6.0  # after the start of the rank with the fault; a run without a fault takes about as long
 
 
 def drawn_path(seed: int) -> Case:
@@ -42,7 +42,7 @@ def drawn_path(seed: int) -> Case:
 
 
 def drawn(seed: int) -> Case:
-    """The case of a seed."""
+    """Return the case of a seed."""
     chance = random.Random(f"fault {seed}")
     fault, library = chance.choice(FAULTS), chance.choice(LIBRARIES)
     launcher = chance.choice((LAUNCHERS[library], LAUNCHERS[library], "srun"))
@@ -50,9 +50,9 @@ def drawn(seed: int) -> Case:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A line for each fault; then whatever was amiss."""
+    """Return a line per fault; then the failed checks."""
     lines = [
-        "| fault | drawn | as it has to be | wrong names | lost cells | left behind | seconds to the last rank's end |",
+        "| fault | drawn | all checks passed | wrong rank named | lost cases | left behind | seconds to the last rank's end |",
         "|---|---|---|---|---|---|---|",
     ]
     what = {**WHAT, **PATH_FAULTS}
@@ -78,13 +78,13 @@ def _line(what: str, those: Sequence[Outcome]) -> str:
 
 
 def readme(outcomes: Sequence[Outcome]) -> str:
-    """What lies in the folder, and what came out."""
+    """Return the folder's README."""
     return "\n".join(
         [
             "# Random faults",
             "",
-            f"Made by `python -m tests.beds.fault_random FOLDER`: a fault drawn by a seed, 0 to {LATEST_S:g} s after the start of the rank",
-            f"it strikes; four ranks on two hosts, of faults of the path two. {limit_words()}.",
+            f"Made by `python -m tests.beds.fault_random FOLDER`: a seed draws the fault, 0 to {LATEST_S:g} s after the start of the",
+            f"rank with the fault. Four ranks on two hosts; two ranks for faults of the path. {limit_words()}.",
             "",
             table(outcomes),
             "",
@@ -93,12 +93,12 @@ def readme(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Plays, telling each as it ends, and prints the table."""
+    """Run the cases, print each outcome, and print the table."""
     folder, count = Path(words[0]).resolve(), int(words[1]) if len(words) > 1 else COUNT
     draw = drawn_path if "paths" in words[2:] else drawn
     for outcome in series(folder, [draw(seed) for seed in range(count)], readme):
-        told = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
-        print(f"{outcome.case.name}: {'right' if outcome.right else 'AMISS'}, {outcome.seconds:.1f} s: {told}", flush=True)
+        details = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
+        print(f"{outcome.case.name}: {'passed' if outcome.right else 'FAILED'}, {outcome.seconds:.1f} s: {details}", flush=True)
     print(table(played(folder)))
 
 

@@ -1,7 +1,7 @@
-"""python -m tests.beds.gallery_hunt DIR   the gallery's hunt and its step of training, through real Slurm over links of known rate.
+"""python -m tests.beds.gallery_hunt DIR   measures the gallery's hunt and training step, through real Slurm over links of known rate.
 
-hunt-host   `srun -N8 collbench hunt` over eight hosts of which one, drawn by the seed, has a link of half the rate
-training    `srun -N2 collbench workload data-parallel` of resnet50 over 1 Gbit/s, as a step of 180 ms would need it
+hunt-host   `srun -N8 collbench hunt` over eight hosts; one of them, drawn by the seed, has a link of half the rate
+training    `srun -N2 collbench workload data-parallel` of resnet50 over 1 Gbit/s, with a step time of 180 ms
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRAINING = ["data-parallel", "--model", "resnet50", "--backend", "gloo", "--step
 
 
 def hunt(target: Path) -> None:
-    """One host of eight has half the rate; the hunt ends with 1, since it finds it."""
+    """Hunt among eight hosts, one with half the rate; exit code 1 is expected."""
     with Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb") as hosts, SlurmBed(hosts) as bed:
         sick = random.Random(f"hunt {SEED}").randrange(HOSTS)
         for index in range(HOSTS):
@@ -28,7 +28,7 @@ def hunt(target: Path) -> None:
 
 
 def training(target: Path) -> None:
-    """A step's exchanges between two hosts."""
+    """Measure a training step's exchanges between two hosts."""
     with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
         _start(bed, ["-N2"], ["workload", *TRAINING, "--out", str(target / "training")], 0)
 

@@ -1,4 +1,4 @@
-"""What a trial of the gate does to what it measures, drawn by its seed, and what a verdict has to say of it."""
+"""The defect of a gate trial, drawn by its seed, and the verdict that is expected of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CELL_PERCENT, GROUP_PERCENT = 10.0, 5.0
 
 @dataclass(frozen=True)
 class Done:
-    """What is done to a trial's allocations: a backend's sizes slower by so many percent, or the link; neither: nothing.
+    """The defect of a trial: a slowdown in percent of a backend's sizes, or of the link; neither: no defect.
 
     sizes     of allreduce, in bytes
-    at_hosts  whether the hosts see that the link has another rate; None: it has its own
+    at_hosts  whether the hosts see the link's new rate; None: the link is unchanged
     """
 
     backend: str = ""
@@ -27,19 +27,19 @@ class Done:
 
     @property
     def spec(self) -> str:
-        """As `--slowed` takes it; "" where it says nothing."""
+        """Return the value for `--slowed`; "" without one."""
         sizes = ",".join(map(str, self.sizes))
         return f"by={self.percent:.4g}% operations=allreduce backends={self.backend} sizes={sizes}" if self.sizes else ""
 
     @property
     def words(self) -> str:
-        """In a table's words."""
+        """Return the text for a table."""
         if self.at_hosts is None:
-            return self.spec or "nothing done"
-        return "the link re-shaped, announced" if self.at_hosts else "the link re-shaped, unseen by the hosts"
+            return self.spec or "no defect"
+        return "link rate changed, visible to the hosts" if self.at_hosts else "link rate changed, hidden from the hosts"
 
     def explains(self, suspicion: Mapping[str, Any]) -> bool:
-        """Whether it is the reason why a suspicion (as in verdict.json) is one: its cell, its cell's group, or anything over the link."""
+        """Whether this defect explains a suspicion of verdict.json: its cell, its cell's group, or anything over the link."""
         if self.at_hosts is not None:
             return True
         if suspicion["kind"] == "cell":
@@ -51,7 +51,7 @@ class Done:
 
 
 def drawn(kind: str, seed: int, visible: Mapping[tuple[str, int], float]) -> Done:
-    """What a trial does; `visible` is the smallest slowdown, in percent, that is seen of each backend's size."""
+    """Draw the defect of a trial; `visible` is the smallest visible slowdown, in percent, by backend and size."""
     (backend, size), percent = random.Random(f"{kind} {seed}").choice(sorted(visible.items()))
     if kind == "link":
         return Done(at_hosts=seed % 2 == 1)
@@ -64,12 +64,12 @@ def drawn(kind: str, seed: int, visible: Mapping[tuple[str, int], float]) -> Don
 
 
 def confirmed(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The suspicions that are: what is slower."""
+    """Return the confirmed suspicions."""
     return [each for each in verdict["suspicions"] if each["state"] == "confirmed"]
 
 
 def right(kind: str, done: Done, verdict: Mapping[str, Any]) -> bool:
-    """Whether a verdict is what it has to be after what was done."""
+    """Whether a verdict is the expected one for this defect."""
     if kind == "same":
         return verdict["result"] != "regression"
     explained = [each for each in confirmed(verdict) if done.explains(each)] if verdict["result"] == "regression" else []

@@ -1,4 +1,4 @@
-"""Where the gate's trials are measured: two hosts on a link that can be re-shaped, or two ranks on this host's shared memory."""
+"""Where gate trials are measured: two hosts on a link with a variable rate, or two ranks on this host's shared memory."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tests.beds.bed import Finished
 from tests.cli.command import PROGRAM, run
 
 LINK_MBIT, RESHAPED_MBIT = 500, 450
-# So much passes unshaped after a pause. With less, hosts that share two cores are not woken often enough to use the whole rate.
+# So much passes unshaped after a pause. With less, hosts that share two cores do not wake up often enough to use the whole rate.
 _BURST = "256kb"
 _PATIENCE_S = 60
 _UNTIL_PRECISE = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
 
 
 class Place(Protocol):
-    """name, and suite: the TOML of what is measured there. `options` keep a launch short."""
+    """A place to measure: its name, the suite (TOML), and `options` that keep a launch short."""
 
     name: str
     suite: str
     options: Sequence[str]
 
     def launch(self, words: Sequence[str]) -> Finished:
-        """Starts all ranks once with `collbench WORDS`."""
+        """Start all ranks once with `collbench WORDS`."""
 
     def reshape(self, mbit: int, at_hosts: bool) -> None:
-        """Gives the link another rate both ways; `at_hosts`: where they see it, and not only in the switch between them."""
+        """Set the link's rate both ways; `at_hosts`: visible to the hosts, not only in the switch between them."""
 
 
 class Link:
-    """Two hosts of a bed under Slurm: Gloo and MPI in one start, so that what passes meanwhile on the machine meets both."""
+    """Two hosts of a test bed under Slurm: Gloo and MPI in one start, so that other work on the machine affects both."""
 
     name = "link"
     suite = (
@@ -50,18 +50,18 @@ class Link:
         self.reshape(LINK_MBIT, at_hosts=True)
 
     def launch(self, words: Sequence[str]) -> Finished:
-        """By srun. MPI goes by libfabric, as the bed has it: with UCX 8 MiB and more take 1 or 1.5 times what the link says, by chance."""
+        """Start with srun. MPI uses the test bed's libfabric: with UCX, 8 MiB and more randomly take 1 or 1.5 times the link's time."""
         return self._bed.srun(["-N2", "--mpi=pmi2"], [*PROGRAM, *words], _PATIENCE_S)
 
     def reshape(self, mbit: int, at_hosts: bool) -> None:
-        """What goes to a host is shaped by the switch, what comes from it by the host: the slower one is the link's rate."""
+        """The switch shapes what goes to a host, the host what it sends: the lower rate is the link's."""
         for name in self._hosts.names:
             self._hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", *_shape(mbit))
             self._hosts.must("tc", "-n", name, "qdisc", "replace", "dev", "eth0", *_shape(mbit if at_hosts else LINK_MBIT))
 
 
 class Memory:
-    """Two ranks of MPI on this host, without a launcher of the system's."""
+    """Two MPI ranks on this host, without a system launcher."""
 
     name = "memory"
     suite = (
@@ -71,24 +71,24 @@ class Memory:
     options = ("--max-time", "0.15", "--ranks", "2")
 
     def launch(self, words: Sequence[str]) -> Finished:
-        """From a folder of its own."""
+        """Start in a folder of its own."""
         with TemporaryDirectory() as folder:
             return run(Path(folder), *words, env=_UNTIL_PRECISE, timeout=_PATIENCE_S)
 
     def reshape(self, mbit: int, at_hosts: bool) -> None:
-        """There is no link."""
+        """Do nothing: shared memory has no link."""
 
 
 @contextmanager
 def link() -> Iterator[Link]:
-    """The hosts and their Slurm until the end. Raises Missing where this machine cannot have them."""
+    """Yield the hosts and their Slurm. Raises Missing if this machine cannot run them."""
     with Hosts(2, f"{LINK_MBIT}mbit", _BURST) as hosts, SlurmBed(hosts) as bed:
         yield Link(hosts, bed)
 
 
 @contextmanager
 def memory() -> Iterator[Memory]:
-    """This host."""
+    """Yield this host."""
     yield Memory()
 
 

@@ -1,6 +1,6 @@
-"""python -m tests.beds.gate_self_test FOLDER [TRIALS]: the tables of `collbench gate --self-test`, each in a file, and a README of them.
+"""python -m tests.beds.gate_self_test FOLDER [TRIALS]: writes the tables of `collbench gate --self-test` and a README.
 
-TRIALS are those of each line under harsher noise (default: 1000); the usual noise gets twice as many.
+TRIALS is the number per line under harsher noise (default: 1000); the usual noise gets twice as many.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ SEED = 8
 _TRIALS = 1000
 _LIMIT_S = 1800.0
 _HEAD = """\
-# How far the gate can be trusted
+# How reliable the gate is
 
-What `collbench gate --self-test` printed (files `*.jsonl`, an object a line) on {day}; each figure is a percentage of so many made-up
-clusters of 336 cells, with its 95 % interval. *False alarms*: nothing was done to the candidate, and a regression was found all the same.
-Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of `collbench/gate/self_test.py`, or of
-a file in `collbench/gate/noises/`:
+Output of `collbench gate --self-test` (files `*.jsonl`, one object per line) on {day}. Each figure is a percentage of the simulated
+clusters of 336 cases, with its 95 % interval. *False alarms*: a regression was reported, although the candidate was not slowed.
+Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of
+`collbench/gate/self_test.py`, or of a file in `collbench/gate/noises/`:
 
 {noises}
 
-*Paired* is an old and a new stack side by side; the others have a baseline of six allocations of three launches.
-What drifts really is slower than its baseline, and what wanders is so for a while: those alarms say that a baseline has to be kept young,
-and that whoever can, measures side by side.
+*Paired* compares an old and a new stack, interleaved; the others have a baseline of six allocations of three launches.
+A drifting cluster is slower than its baseline, and a wandering one is slower for a while, so their alarms are not errors of the rule.
+Keep baselines recent, and use `--paired` where you can.
 
 """
 
 
 @dataclass(frozen=True)
 class Table:
-    """name of its file; what it is called; the command's words after `collbench gate --self-test`; its lines as JSON gives them."""
+    """A table: its file name, its title, the arguments after `collbench gate --self-test`, and its lines from JSON."""
 
     name: str
     title: str
@@ -46,7 +46,7 @@ class Table:
 
 
 def write_tables(folder: Path, trials: int = _TRIALS) -> None:
-    """All tables, with the usual noise and with the harsher ones, by a baseline and paired."""
+    """Write all tables: usual and harsher noise, with a baseline and paired."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = [_made(folder, noise, paired, trials) for noise in (None, *noises()) for paired in (False, True)]
     (folder / "README.md").write_text(_page(tables), encoding="utf-8")
@@ -80,7 +80,7 @@ def _page(tables: list[Table]) -> str:
 
 
 def _said(noise: Path) -> str:
-    """The comment at the top of the file."""
+    """Return the comment at the top of the file."""
     lines = noise.read_text(encoding="utf-8").splitlines()
     return " ".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
 

@@ -1,4 +1,4 @@
-"""One of the gate's trials: the allocations that are measured, what judges them, and what is kept of it."""
+"""One gate trial: its allocations, their evaluation, and what is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.beds.gate_places import LINK_MBIT, RESHAPED_MBIT, Place
 from tests.cli.command import ROOT, run
 
 REPLACED = 2  # launches of an allocation, at most
-AFRESH = 2  # times that an allocation is measured afresh, at most, since more of its launches flipped than may be replaced
+AFRESH = 2  # most repetitions of an allocation with more changed launches than may be replaced
 _CONFIRM = "confirm.toml"
 _UNDECIDED, _FLIPPED = "undecided-", "flipped-"
 _ANNOUNCED = """\
@@ -38,7 +38,7 @@ expires = 9999-12-31
 
 @dataclass(frozen=True)
 class Effort:
-    """Allocations of a baseline, launches of each of them, and of each of a candidate's."""
+    """Allocations of a baseline, and launches of each allocation of the baseline and of the candidate."""
 
     allocations: int = 6
     baseline_launches: int = 3
@@ -47,15 +47,15 @@ class Effort:
 
 @dataclass(frozen=True)
 class Trial:
-    """What was done and what the last verdict said of it.
+    """A trial: its defect and its last verdict.
 
-    confirmed  names of what is slower; beside: those of them that what was done does not explain
-    suspected  how much of the first allocation was suspected
-    right      whether the verdict is what it has to be
-    undecided  first allocations that gave no verdict, and were measured afresh (at most one)
-    flipped    allocations that were measured afresh before they were judged: the canary said that the machine was in another state
-    launches   of all allocations; replaced: how many of them were measured in place of others
-    seconds    of all of it; load: the machine's load average when it ended
+    confirmed  names of slower cells and groups; beside: those that the defect does not explain
+    suspected  number of suspects of the first allocation
+    right      whether the verdict is the expected one
+    undecided  first allocations without a verdict, which were repeated (at most one)
+    flipped    allocations repeated before their evaluation, since the state probe detected another machine state
+    launches   of all allocations; replaced: how many of them replaced others
+    seconds    of the whole trial; load: the machine's load average at its end
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Trials:
-    """What trials on a place share: the folder they are kept in, and how much is measured."""
+    """What trials of a place share: their folder, and the amount of measurements."""
 
     place: Place
     folder: Path
@@ -91,16 +91,16 @@ class Trials:
 
     @property
     def baseline(self) -> Path:
-        """Where the place's baseline lies."""
+        """Return the path of the place's baseline."""
         return self.folder / f"baseline-{self.place.name}"
 
     @property
     def suite(self) -> Path:
-        """What is measured there."""
+        """Return the path of the place's suite."""
         return self.folder / f"{self.place.name}.toml"
 
     def learn(self) -> None:
-        """Measures what the baseline still lacks, and leaves beside it what it says is visible."""
+        """Measure the missing allocations of the baseline, and store the output of `baseline show` with it."""
         self.suite.write_text(self.place.suite)
         there = {each.name for each in load(self.baseline).allocations} if self.baseline.exists() else set[str]()
         for name in sorted({f"{self.place.name}-{number}" for number in range(self.effort.allocations)} - there):
@@ -114,7 +114,7 @@ class Trials:
         (self.folder / f"visible-{self.place.name}.txt").write_text(shown.stdout)
 
     def play(self, kind: str, seed: int) -> Trial:
-        """A trial from end to end. Raises RuntimeError where a command ends otherwise than it may."""
+        """Run a trial. Raises RuntimeError if a command ends with an unexpected code."""
         began, target = time.monotonic(), self.folder / f"{kind}-{seed}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
@@ -136,13 +136,13 @@ class Trials:
         )  # fmt: skip
 
     def _visible(self) -> dict[tuple[str, int], float]:
-        """By backend and size the smallest slowdown visible, in percent, as `baseline show` says it."""
+        """Return the smallest visible slowdown of `baseline show`, in percent, by backend and size."""
         shown = _collbench(self.folder, {0}, "baseline", "show", self.baseline.name, "--format", "json").stdout
         cells = map(json.loads, shown.splitlines())
         return {(each["backend"], each["size_bytes"]): 100 * each["visible_slowdown"] for each in cells if each["visible_slowdown"]}
 
     def _judged(self, target: Path, done: Done) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The verdict on the first allocation, and that on all. One that gives none is measured afresh, once, as the gate says."""
+        """Return the verdict on the first allocation and that on all. A first allocation without a verdict is repeated once."""
         expect = ("--expect", "expected.toml") if done.at_hosts else ()
         if expect:
             (target / "expected.toml").write_text(_ANNOUNCED)
@@ -165,7 +165,7 @@ class Trials:
         return found
 
     def _allocation(self, out: Path, suite: Path, done: Done) -> None:
-        """Measures one, and afresh while the canary alone says that it cannot be judged: no figure of it has a say in that."""
+        """Measure one allocation; repeat it while the state probe alone prevents its evaluation. Its figures do not matter for that."""
         self._measured(out, suite, done)
         for number in range(AFRESH):
             if self._steady(out) >= self.effort.launches:
@@ -174,7 +174,7 @@ class Trials:
             self._measured(out, suite, done)
 
     def _measured(self, out: Path, suite: Path, done: Done) -> None:
-        """Launches made while the machine was in another state are left in it, and others measured for them."""
+        """Measure an allocation; launches in another machine state are kept, and further launches replace them."""
         name = f"{out.parent.name}-{out.name}"
         slowed = done.spec if set(done.sizes) & sizes_in(suite, done.backend) else ""
         for number in range(self.effort.launches):
@@ -184,7 +184,7 @@ class Trials:
                 self._launch(suite, out / f"launch-{number + 1}", name, slowed)
 
     def _steady(self, measured: Path) -> int:
-        """How many launches were made while the machine was in the baseline's state, by the canary; all where there is none."""
+        """Return the number of launches in the baseline's machine state, by the state probe; all if there is none."""
         usual = usual_canary(load(self.baseline).allocations)
         return sum(not each for allocation in allocations_in([measured]) for each in flipped(allocation, usual))
 
@@ -197,14 +197,14 @@ class Trials:
 
 
 def sizes_in(suite: Path, backend: str) -> set[int]:
-    """The sizes that a suite measures over a backend: what it lacks cannot be slowed, and `--slowed` refuses to."""
+    """Return the sizes that a suite measures over a backend; `--slowed` rejects others."""
     sweeps = [each for each in tomllib.loads(suite.read_text())["sweeps"] if backend in each["backends"]]
     listed = (each["sizes"] if isinstance(each["sizes"], list) else [each["sizes"]] for each in sweeps)
     return {size for sizes in listed for size in parse_sizes(",".join(map(str, sizes)))}
 
 
 def archive(folder: Path, target: Path) -> None:
-    """Puts of a trial's runs what the gate reads into one file; their commands name the folder by its last word alone."""
+    """Archive the files of a trial's runs that the gate reads; commands have only the last part of the folder's path."""
     with tarfile.open(target / "runs.tar.xz", "w:xz") as packed:
         for file in _read_by_gate(target):
             file.write_text(file.read_text().replace(str(folder), "gate-trials").replace(str(ROOT), "/opt/collbench"))

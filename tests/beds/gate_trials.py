@@ -1,19 +1,19 @@
-"""python -m tests.beds.gate_trials FOLDER [KIND… [N]]   does `collbench gate` find what became slower, and nothing else?
+"""python -m tests.beds.gate_trials FOLDER [KIND… [N]]   checks that `collbench gate` finds what became slower, and nothing else.
 
-Seeded trials, by turns, of kinds (all of them; N of each, else as many as stand in KINDS):
-    same    nothing is done                                                     -> no alarm
+Interleaved seeded trials of these kinds (all of them; N of each, by default the numbers in KINDS):
+    same    no defect                                                            -> no alarm
     cell    a cell, drawn, is slowed by 10 % (`--slowed`)                       -> it is found
     group   the large messages of a backend, drawn, are slowed by 5 %           -> the group is found
     link    the link gets nine tenths of its rate, at every other trial where the hosts see it (and it is announced)  -> named as the link
     twice   on shared memory a cell is slowed by twice the smallest slowdown that `baseline show` printed for it      -> it is found
     half    likewise by half of that                                            -> it is not
-Over two hosts joined by 500 Mbit/s, `srun -N2`, and between two ranks on this host. Every allocation is measured and judged by the
-command line: five launches; what the gate suspects again, by its suite, in two fresh allocations. Launches in which the machine was in
-another state (canary) are replaced, two of an allocation at most; where more flipped, the allocation is measured afresh before it is
-judged, twice at most. A first allocation without a verdict is measured afresh, once.
+Over two hosts joined by 500 Mbit/s, `srun -N2`, and between two ranks on this host. The command line
+measures and evaluates every allocation: five launches; suspects are measured again, by the gate's suite, in two new allocations.
+Launches in another machine state (state probe) are replaced, two of an allocation at most. If more launches changed their state, the
+allocation is repeated before its evaluation, twice at most. A first allocation without a verdict is repeated once.
 
-Leaves in FOLDER the baselines, what they say that is visible, of every trial the verdicts and an archive of its runs, trials.jsonl and a
-table (README.md). A trial whose line is there is not repeated: what was broken off goes on, with the same baselines.
+Writes to FOLDER the baselines, the output of `baseline show`, the verdicts of every trial and an archive of its runs, trials.jsonl and
+a table (README.md). A trial that has a line is not repeated, so an interrupted series continues with the same baselines.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tests.beds.gate_trial import AFRESH, REPLACED, Effort, Trial, Trials
 KINDS = {"same": 20, "cell": 10, "group": 10, "link": 10, "twice": 10, "half": 10}
 ON_MEMORY = ("twice", "half")
 WHAT = {
-    "same": ("nothing", "no alarm"),
+    "same": ("none", "no alarm"),
     "cell": ("a cell 10 % slower", "found"),
     "group": ("large messages of a backend 5 % slower", "found"),
     "link": ("the link 500 → 450 Mbit/s", "found, named as the link"),
-    "twice": ("a cell slower by twice what was said to be visible", "found"),
+    "twice": ("a cell slower by twice the visible slowdown", "found"),
     "half": ("a cell slower by half of that", "not found"),
 }
 
 
 def wanted(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Kinds and seeds, each kind spread evenly over the whole, so that what passes meanwhile on the machine meets all alike."""
+    """Return kinds and seeds, each kind spread evenly over the series, so that other work on the machine affects all kinds alike."""
     return [
         (kind, seed)
         for _, kind, seed in sorted(((seed + 0.5) / count, kind, seed) for kind, count in counts.items() for seed in range(count))
@@ -51,15 +51,15 @@ def wanted(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def played(folder: Path) -> list[Trial]:
-    """Those whose line is there."""
+    """Return the trials stored in a folder."""
     file = folder / "trials.jsonl"
     return [Trial(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def series(folder: Path, counts: Mapping[str, int]) -> Iterator[Trial]:
-    """Plays what is still to be played; each trial is kept in the folder before it is returned.
+    """Run the trials that are missing; yield each one after it is stored in the folder.
 
-    Raises Missing where this machine cannot have the bed, RuntimeError where a command ends otherwise than it may.
+    Raises Missing if this machine cannot run the test bed, RuntimeError if a command ends with an unexpected code.
     """
     folder.mkdir(parents=True, exist_ok=True)
     done = {(trial.kind, trial.seed) for trial in played(folder)}
@@ -81,9 +81,9 @@ def _kept(folder: Path, trial: Trial) -> Trial:
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """Outcomes as Markdown, with every trial that was not right, or was not decided."""
+    """Return the outcomes as Markdown, with every wrong or undecided trial."""
     lines = [
-        "| what was done | trials | wanted | as wanted | other alarms | no verdict | launches each | seconds each |",
+        "| defect | trials | expected | as expected | other alarms | no verdict | launches each | seconds each |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [_line(kind, those) for kind in KINDS if (those := [trial for trial in trials if trial.kind == kind])]
@@ -108,22 +108,22 @@ def _span(values: Sequence[int]) -> str:
 
 
 def readme(trials: Sequence[Trial]) -> str:
-    """What lies in the folder, and what came out."""
+    """Return the folder's README."""
     replaced, undecided, flipped = (sum(getattr(trial, what) for trial in trials) for what in ("replaced", "undecided", "flipped"))
     effort = Effort()
     return "\n".join(
         [
             "# Trials of the gate",
             "",
-            f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations} allocations",
-            f"of {effort.baseline_launches} launches; {effort.launches} launches in each allocation that was judged. {replaced} more were",
-            f"measured for launches whose canary told of another state of the machine (at most {REPLACED} of an allocation); {flipped}",
-            f"allocations afresh before they were judged, since more of their launches had flipped (each at most {AFRESH} times), and",
-            f"{undecided} first allocations, since there was no verdict on them (at most one of a trial).",
+            f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations}",
+            f"allocations of {effort.baseline_launches} launches; {effort.launches} launches in each evaluated allocation. {replaced} more",
+            f"launches replaced those in which the state probe detected another machine state (at most {REPLACED} per allocation).",
+            f"Measured again: {flipped} allocations before their evaluation, since more of their launches had another state (each at most",
+            f"{AFRESH} times), and {undecided} first allocations without a verdict (at most one per trial).",
             "",
             table(trials),
             "",
-            "`trials.jsonl` has a line for each. To judge one again:",
+            "`trials.jsonl` has a line per trial. To evaluate one again:",
             "",
             "```sh",
             "tar xf same-0/runs.tar.xz -C same-0 && cd same-0 && collbench gate --baseline ../baseline-link 1-first",
@@ -134,7 +134,7 @@ def readme(trials: Sequence[Trial]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Plays, telling each trial as it ends, and prints the table."""
+    """Run the trials, print each outcome, and print the table."""
     folder, *more = words
     count = int(more.pop()) if more and more[-1].isdecimal() else None
     for trial in series(Path(folder).resolve(), {kind: count or KINDS[kind] for kind in more or KINDS}):

@@ -16,7 +16,7 @@ Family = Literal["IPv4", "IPv6", "dual"]
 class Hosts(Bed):
     """`count` hosts; large messages between them must read 0.93-0.957 of `rate` (1448 of 1514 bytes of a full frame are payload).
 
-    `burst` is what the shaper lets pass at once: too small starves 1 Gbit/s, too large lets short messages through unshaped.
+    `burst` is what the shaper lets pass at once: too little does not reach 1 Gbit/s, too much does not limit short messages.
     `family` chooses the addresses of all hosts: "dual" gives each both. `own_name_at` puts a host's own name at that address in its
     /etc/hosts, as Debian's installer does with 127.0.1.1.
     """
@@ -31,41 +31,41 @@ class Hosts(Bed):
 
     @property
     def names(self) -> list[str]:
-        """The hosts' names, which resolve on them (not on the machine)."""
+        """Return the hosts' names, which resolve on them (not on the machine)."""
         return [f"cb{self.number}h{index}" for index in range(1, self.count + 1)]
 
     @property
     def addresses(self) -> list[str]:
-        """The hosts' addresses, on their eth0; of two families the IPv4 ones."""
+        """Return the hosts' addresses, on their eth0; IPv4 if they have both families."""
         return self.ipv6_addresses if self.family == "IPv6" else self.ipv4_addresses
 
     @property
     def ipv4_addresses(self) -> list[str]:
-        """The hosts' IPv4 addresses; only on hosts that are not IPv6-only."""
+        """Return the hosts' IPv4 addresses; not for IPv6-only hosts."""
         return [f"10.99.{self.number}.{index}" for index in range(1, self.count + 1)]
 
     @property
     def ipv6_addresses(self) -> list[str]:
-        """The hosts' IPv6 addresses; only on hosts that are not IPv4-only."""
+        """Return the hosts' IPv6 addresses; not for IPv4-only hosts."""
         return [f"fd99:{self.number:x}::{index:x}" for index in range(1, self.count + 1)]
 
     @property
     def gateway(self) -> str:
-        """The machine's own address in the hosts' network."""
+        """Return the machine's own address in the hosts' network."""
         return f"fd99:{self.number:x}::fe" if self.family == "IPv6" else f"10.99.{self.number}.254"
 
     @property
     def bridge(self) -> str:
-        """The machine's own interface in that network."""
+        """Return the machine's own interface in that network."""
         return f"cb{self.number}br"
 
     @property
     def rsh(self) -> str:
-        """The command that takes ssh's place in MPI launchers."""
+        """Return the command that replaces ssh in MPI launchers."""
         return str(HERE / "rsh.sh")
 
     def up(self) -> None:
-        """Lay the bridge, then each host's link to it."""
+        """Create the bridge, then each host's link to it."""
         for index, name in enumerate(self.names):
             (self.folder / f"hosts.{name}").write_text(self._names_file(index))
         bridge = self.bridge
@@ -80,14 +80,14 @@ class Hosts(Bed):
         return self.call(self.on(host, command), timeout, env)
 
     def start(self, host: str | int, command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start on a host and return at once; the bed's end ends it."""
+        """Start on a host and return at once; the process ends with the test bed."""
         pipe = subprocess.PIPE
         return subprocess.Popen(
             self.on(host, command), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=self.environment(env)
         )
 
     def on(self, host: str | int, command: Sequence[str]) -> list[str]:
-        """Return the command that runs this one on a host."""
+        """Return the command line that runs this command on a host."""
         return [str(HERE / "on_host.sh"), self.names[host] if isinstance(host, int) else host, *command]
 
     def _addresses_of(self, index: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Hosts that share less: each has processes, memory, /tmp and a small disk of its own, and a second network for control."""
+"""Hosts that share less: each has its own processes, memory, /tmp and small disk, and a second network for control."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.beds.hosts import HERE, Hosts
 
 DISK_MB = 8
 _LISTENING = "0A"  # of /proc/net/tcp, include/net/tcp_states.h
-# SIGCHLD ignored: whoever is left without a parent is collected by the kernel.
+# SIGCHLD is ignored, so the kernel reaps orphaned processes.
 _BOOT = """
 . "$4/own_sys.sh"
 own_sys "$1" "$2"
@@ -29,9 +29,9 @@ exec sleep infinity
 
 
 class Machines(Hosts):
-    """Hosts of which none sees another's processes or files in /tmp and /dev/shm.
+    """Hosts that do not see each other's processes or files in /tmp and /dev/shm.
 
-    disk          where each has its own small disk, of DISK_MB
+    disk          path of each host's own disk, of DISK_MB
     control       the hosts' addresses in the second network, on their ctl0
     """
 
@@ -39,16 +39,16 @@ class Machines(Hosts):
 
     @property
     def disk(self) -> Path:
-        """The path of each host's own disk, on that host."""
+        """Return the path of each host's own disk, on that host."""
         return self.folder / "disk"
 
     @property
     def control(self) -> list[str]:
-        """The hosts' addresses in the network for control."""
+        """Return the hosts' addresses in the network for control."""
         return [f"10.98.{self.number}.{index}" for index in range(1, self.count + 1)]
 
     def up(self) -> None:
-        """Lay both networks, then start each host's first process."""
+        """Create both networks, then start each host's first process."""
         super().up()
         bridge = f"cb{self.number}cr"
         self.must("ip", "link", "add", bridge, "type", "bridge")
@@ -63,29 +63,29 @@ class Machines(Hosts):
             self._boot(name)
 
     def down(self) -> None:
-        """A host's first process takes all others of it along; only SIGKILL ends it."""
+        """End each host's first process, which ends all others of the host; only SIGKILL ends it."""
         for name in self.names:
             with suppress(OSError, ValueError):
                 os.kill(self.first(name), signal.SIGKILL)
 
     def first(self, host: str | int) -> int:
-        """The first process of a host, by its number on this machine."""
+        """Return the pid of a host's first process on this machine."""
         name = self.names[host] if isinstance(host, int) else host
         return int((self.folder / "machines" / name).read_text())
 
     def within(self, host: int, path: Path | str) -> Path:
-        """A path of a host, as this machine reaches it."""
+        """Return this machine's path of a host's path."""
         return Path(f"/proc/{self.first(host)}/root{path}")
 
     def running(self, host: int) -> dict[int, str]:
-        """The command lines of a host's living processes but the first, by their numbers on this machine."""
+        """Return the command lines of a host's running processes, except the first, by their pids on this machine."""
         first = self.first(host)
         inside = _namespace(first)
         found = {int(path.name) for path in Path("/proc").glob("[0-9]*") if _namespace(int(path.name)) == inside} - {first}
         return {pid: line for pid in sorted(found) if (line := line_of(pid))}
 
     def belongings(self, host: int) -> set[str]:
-        """What processes may leave on a host: ports that are listened at, names of sockets, files in /tmp and /dev/shm."""
+        """Return what processes may leave on a host: listening ports, names of sockets, files in /tmp and /dev/shm."""
         net = Path(f"/proc/{self.first(host)}/net")
         ports = {
             f"port {int(words[1].rpartition(':')[2], 16)}"
@@ -98,7 +98,7 @@ class Machines(Hosts):
         return ports | sockets | files
 
     def set_link(self, host: int, link: str, state: str) -> None:
-        """Cuts a host's link ("eth0", or "ctl0" of the network for control), or joins it again: "down", "up". As if unplugged."""
+        """Unplug a host's link ("eth0", or "ctl0" of the network for control) or plug it in again: "down", "up"."""
         self.must("ip", "link", "set", f"{self.names[host]}{'c' if link == 'ctl0' else ''}p", state)
 
     def _boot(self, name: str) -> None:
@@ -122,7 +122,7 @@ def _namespace(pid: int) -> str:
 
 
 def line_of(pid: int) -> str:
-    """A living process's words; "" for one that has ended, collected or not."""
+    """Return the command line of a running process; "" for one that has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

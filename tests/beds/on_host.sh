@@ -1,6 +1,6 @@
 #!/bin/sh
-# on_host.sh HOST CMD...   runs CMD as if logged in on HOST, one of the network namespaces of a bed (hosts.py): its network, host name, /sys, /etc/hosts.
-# All of it (own_sys.sh) lives in a mount namespace of this command's own, so nothing is left to undo.
+# on_host.sh HOST CMD...   run CMD as if logged in on HOST, a network namespace of a test bed (hosts.py): its network, host name, /sys, /etc/hosts.
+# It (own_sys.sh) uses a mount namespace of its own for this command, so there is nothing to undo.
 host=$1
 shift
 number=${host#cb}

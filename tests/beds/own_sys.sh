@@ -1,7 +1,7 @@
-# Sourced. own_sys NAME BED   makes this mount namespace one of a host NAME of the bed whose folder is BED: its name, /sys, /etc/hosts.
+# Sourced. own_sys NAME BED   make this mount namespace that of host NAME of the test bed in folder BED: its name, /sys, /etc/hosts.
 #
-# /sys is mounted afresh because it shows the interfaces of the namespace that mounted it; /sys/fs/cgroup is carried over because slurmd will not start
-# without.
+# /sys is mounted again, since it shows the interfaces of the namespace that mounted it; /sys/fs/cgroup is bound again, since slurmd does not
+# start without it.
 own_sys() {
     set -e
     hostname "$1"

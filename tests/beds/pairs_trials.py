@@ -1,12 +1,11 @@
-"""python -m tests.beds.pairs_trials FOLDER [N]   does `collbench pairs` name who is slow, and nobody else?
+"""python -m tests.beds.pairs_trials FOLDER [N]   checks that `collbench pairs` names the slow host or pair, and no other.
 
 Eight hosts joined by shaped links, `srun -N8 collbench pairs` over plain TCP, N seeded trials (20) of each kind:
-    host    the link of one host carries half, both ways    -> that host alone is named
-    pair    what one host sends to one other is slowed to half -> that directed pair alone is named
-    equal   all links are alike                              -> nobody is named
-Leaves every trial's run in FOLDER (what `collbench report` needs, not more), and with them README.md, a table of outcomes, and
-trials.jsonl, a line per trial. `make test-all` runs the same trials (tests/launchers/test_pairs_across_hosts.py) and leaves them in
-build/pairs-trials.
+    host    the link of one host has half the rate          -> only that host is named
+    pair    the path from one host to another has half the rate -> only that directed pair is named
+    equal   all links are equal                             -> no host is named
+Writes to FOLDER every trial's run (only what `collbench report` needs), README.md (a table of outcomes) and trials.jsonl (a line per
+trial). `make test-all` runs the same trials (tests/launchers/test_pairs_across_hosts.py) and writes them to build/pairs-trials.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 HOSTS, RATE_MBIT = 8, 200
 COUNT = 20
 KINDS = ("host", "pair", "equal")
-WHAT = ("one host's link has half the rate", "one host's way to one other has half the rate", "nothing")
-# A sample of 256 KiB takes 11 ms, or 22, and the fewest samples that make an interval fit into the time twice.
+WHAT = ("the link of one host has half the rate", "the path from one host to another has half the rate", "none")
+# A sample of 256 KiB takes 11 ms, or 22. The time limit allows twice the fewest samples for an interval.
 MEASURE = ["--backend", "socket", "--size", "128K", "--window", "2", "-n", "16", "--max-time", "0.4"]
 
 NEEDLESS = ("cells.jsonl", "samples.bin", "topology.json")  # empty, and the same in all
@@ -35,7 +34,7 @@ NEEDLESS = ("cells.jsonl", "samples.bin", "topology.json")  # empty, and the sam
 
 @dataclass(frozen=True)
 class Trial:
-    """One matrix: what was done to the links, and who was named; `truth` and `named` are lists of [kind, places…].
+    """One matrix: the slowed link and the reported ones; `truth` and `named` are lists of [kind, places…].
 
     seconds: of the whole command; load: the machine's load average when it ended; code: the exit code (0 in older series)
     """
@@ -51,12 +50,12 @@ class Trial:
 
     @property
     def right(self) -> bool:
-        """Whether exactly those were named that are slow."""
+        """Whether exactly the slow hosts or pairs were named."""
         return sorted(self.named) == sorted(self.truth)
 
 
 def shape(hosts: Hosts, index: int, mbit: int, slower_to: str | None = None) -> None:
-    """Gives a host's link this rate both ways; what goes to the address `slower_to` has half of it."""
+    """Set the rate of a host's link both ways; packets to the address `slower_to` have half of it."""
     name = hosts.names[index]
     hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", "root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms")
     hosts.must("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
@@ -70,7 +69,7 @@ def shape(hosts: Hosts, index: int, mbit: int, slower_to: str | None = None) -> 
 
 
 def prepared(hosts: Hosts, kind: str, seed: int) -> list[list[str]]:
-    """Shapes all links for a trial; returns the truth."""
+    """Shape all links for a trial; return the truth."""
     drawn = random.Random(f"{kind} {seed}")
     first, second = drawn.sample(range(HOSTS), 2)
     for index in range(HOSTS):
@@ -82,7 +81,7 @@ def prepared(hosts: Hosts, kind: str, seed: int) -> list[list[str]]:
 
 
 def run_trial(hosts: Hosts, bed: SlurmBed, kind: str, seed: int, folder: Path) -> Trial:
-    """Shapes, measures, and reads what `collbench report` says of the run."""
+    """Shape the links, run `collbench pairs`, and read its findings."""
     truth = prepared(hosts, kind, seed)
     run = folder / f"{kind}-{seed}"
     program = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]
@@ -101,13 +100,13 @@ def run_trial(hosts: Hosts, bed: SlurmBed, kind: str, seed: int, folder: Path) -
 
 
 def wanted(count: int) -> list[tuple[str, int]]:
-    """The kinds in turn, so that what passes meanwhile on the machine meets all alike."""
+    """Return the kinds in turn, so that other work on the machine affects all kinds alike."""
     return [(kind, seed) for seed in range(count) for kind in KINDS]
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """Outcomes as markdown, with every trial that was not right in full."""
-    lines = ["| done to the links of eight hosts | trials | exactly that was named | seconds each |", "|---|---|---|---|"]
+    """Return the outcomes as Markdown, with every wrong trial."""
+    lines = ["| defect of the links of eight hosts | trials | exactly that was named | seconds each |", "|---|---|---|---|"]
     for kind, what in zip(KINDS, WHAT, strict=True):
         those = [trial for trial in trials if trial.kind == kind]
         seconds = f"{min(trial.seconds for trial in those)} to {max(trial.seconds for trial in those)}" if those else "–"
@@ -117,7 +116,7 @@ def table(trials: Sequence[Trial]) -> str:
 
 
 def keep(folder: Path, trials: Sequence[Trial]) -> None:
-    """Leaves README.md and trials.jsonl in the folder of the runs, whose commands then name it by its last word alone."""
+    """Write README.md and trials.jsonl to the folder of the runs, and shorten the folder's path in their commands."""
     for run in folder.glob("*/run.json"):
         run.write_text(run.read_text().replace(str(folder), "pairs-trials"))
     (folder / "trials.jsonl").write_text("".join(f"{json.dumps(asdict(trial))}\n" for trial in trials))
@@ -125,7 +124,7 @@ def keep(folder: Path, trials: Sequence[Trial]) -> None:
 
 
 def main(folder: Path, count: int) -> None:
-    """Runs the trials and prints the table."""
+    """Run the trials and print the table."""
     trials: list[Trial] = []
     with Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb") as hosts, SlurmBed(hosts) as bed:
         for kind, seed in wanted(count):

@@ -1,6 +1,6 @@
-"""A small virtual machine with real InfiniBand verbs: software RDMA (rxe) over its card, the machine's own files as its root.
+"""A small virtual machine with real InfiniBand verbs: software RDMA (rxe) over its network card, with this machine's files as its root.
 
-It is emulated, so it runs where there is no KVM, and no speed seen in it means anything.
+It is emulated, so it needs no KVM, and its speeds mean nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from tests.beds.bed import Bed, Finished, Missing
 
 VM = Path(__file__).parent / "vm"
-MODULES = ("virtio_pci", "9pnet_virtio", "9p")  # what it takes to mount the root; the others are loaded from there
+MODULES = ("virtio_pci", "9pnet_virtio", "9p")  # modules that are needed to mount the root; the others are loaded from there
 
 
 class RdmaVm(Bed):
-    """Boots at each `run`, 4 to 8 s. `speed` in Mb/s is what its card tells, and rxe0 with it; `mtu` 9000 gives InfiniBand's 4096."""
+    """A VM that boots at each `run`, 4 to 8 s. `speed` in Mb/s is that of its card and of rxe0; `mtu` 9000 gives InfiniBand's 4096."""
 
     tools = ("qemu-system-x86_64", "modprobe", "busybox", "cpio", "rdma", "ibv_devinfo")
     package = "qemu-system-x86 linux-image-amd64 kmod busybox-static cpio iproute2 rdma-core ibverbs-utils ibverbs-providers"
@@ -28,7 +28,7 @@ class RdmaVm(Bed):
 
     @property
     def share(self) -> Path:
-        """The folder that is /mnt in the VM."""
+        """Return the folder that is /mnt in the VM."""
         return self.folder / "share"
 
     def up(self) -> None:
@@ -38,7 +38,7 @@ class RdmaVm(Bed):
         self._ramdisk()
 
     def run(self, command: Sequence[str], timeout: float = 60) -> Finished:
-        """Boot, run the command as root in the VM, and return what it printed; code 124 when the VM did not end in time."""
+        """Boot, run the command as root in the VM, and return its output; code 124 if the VM did not end in time."""
         for name in ("code", "stdout", "stderr"):
             (self.share / name).unlink(missing_ok=True)
         (self.share / "command").write_text(shlex.join(command) + "\n")
@@ -95,13 +95,13 @@ class RdmaVm(Bed):
             subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=tree, input=names.encode(), stdout=ramdisk, timeout=30, check=True)
 
     def _modules(self) -> list[Path]:
-        """The modules with those they need, in the order of loading."""
+        """Return the modules with their dependencies, in the order of loading."""
         lines = [line for name in MODULES for line in self.must("modprobe", "-S", self.version, "--show-depends", name).splitlines()]
         return [Path(words[1]) for line in dict.fromkeys(lines) if (words := line.split())[0] == "insmod"]
 
 
 def _kernel() -> str:
-    """The newest kernel that is here with its modules; the machine need not run it."""
+    """Return the newest installed kernel that has its modules; this machine may run another one."""
     versions = [path.name.removeprefix("vmlinuz-") for path in Path("/boot").glob("vmlinuz-*")]
     there = [version for version in versions if any(Path(f"/lib/modules/{version}").rglob("rdma_rxe.ko*"))]
     if not there:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# rsh.sh [OPTIONS] HOST CMD...   looks like ssh to a launcher (mpiexec -launcher-exec, mpirun --prtemca plm_ssh_agent), reaches a bed's host instead.
+# rsh.sh [OPTIONS] HOST CMD...   replacement of ssh for a launcher (mpiexec -launcher-exec, mpirun --prtemca plm_ssh_agent): runs CMD on a host of a test bed.
 while :; do
     case ${1:-} in
     -l | -p | -o | -i) shift 2 ;;

@@ -1,4 +1,4 @@
-"""A real Slurm cluster without systemd: across the hosts of a bed, or with all its nodes on this machine."""
+"""A real Slurm cluster without systemd: across the hosts of a test bed, or with all its nodes on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.beds.bed import Bed, Finished, Missing
 from tests.beds.hosts import Hosts
 
-# TmpFS: slurmd processes that share a /tmp would share PMIx's folders in it too. KillWait: the default of 30 s is a test's whole patience.
+# TmpFS: slurmd processes that share /tmp would share PMIx's folders in it too. KillWait: the default of 30 s is a test's time limit.
 CONFIGURATION = """\
 ClusterName=testbed
 FirstJobId={first}
@@ -57,7 +57,7 @@ _SHORT_ADDRESSES = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
 class SlurmBed(Bed):
-    """`nodes` nodes with `cpus` each and, if wanted, `gpus` that are only device files (`--gres=gpu:2` sets CUDA_VISIBLE_DEVICES).
+    """`nodes` nodes with `cpus` each and, optionally, `gpus` that are only device files (`--gres=gpu:2` sets CUDA_VISIBLE_DEVICES).
 
     Across hosts there is one node per host, in its namespaces. On this machine alone the nodes' names do not resolve.
     """
@@ -71,20 +71,20 @@ class SlurmBed(Bed):
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes' names."""
+        """Return the nodes' names."""
         return self.hosts.names if self.hosts else [f"cb{self.number}n{index}" for index in range(1, self.count + 1)]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment in which Slurm's commands find this cluster; there MPICH goes over TCP by libfabric (see `srun`)."""
+        """Return the environment in which Slurm's commands find this cluster; MPICH uses TCP through libfabric (see `srun`)."""
         link = {"FI_TCP_IFACE": "eth0"} if self.hosts else {}
         return super().environment({**_SHORT_ADDRESSES, **link, "SLURM_CONF": str(self.folder / "slurm.conf"), **(more or {})})
 
     def srun(self, arguments: Sequence[str], command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Run `srun ARGUMENTS COMMAND`; tasks see the caller's environment.
 
-        With UCX, MPICH tells the others 4096 bytes, of which its address is the first part and the rest what happens to lie behind it.
-        In hex a piece of that may be longer than a line that Slurm's pmi2 can read; then MPI_Init fails, and the step is started again.
-        With libfabric it is the address alone.
+        With UCX, MPICH sends 4096 bytes to the other ranks: its address, and the memory behind it.
+        In hex a piece of that may exceed a line of Slurm's pmi2; then MPI_Init fails, and the step is started again.
+        With libfabric it sends only the address.
         """
         done = self.call(["srun", *arguments, *command], timeout, env)
         for _ in range(3):
@@ -106,7 +106,7 @@ class SlurmBed(Bed):
         return Finished(command, code, output.read_text() if output.exists() else "", submitted.stderr)
 
     def run(self, host: str | int, command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
-        """Run beside Slurm: on a host of the bed, or on this machine where there are none."""
+        """Run without Slurm: on a host of the test bed, or on this machine if there are none."""
         return self.call(self.hosts.on(host, command) if self.hosts else command, timeout, env)
 
     def up(self) -> None:
@@ -122,7 +122,7 @@ class SlurmBed(Bed):
         self._wait()
 
     def down(self) -> None:
-        """Cancel what runs: tasks started without the caller's environment do not carry the bed's mark."""
+        """Cancel all jobs: tasks started without the caller's environment do not have the test bed's mark."""
         if not (self.folder / "slurmctld.pid").exists():
             return
         self.call(["scancel", "--full", "--user=root"], timeout=5)
@@ -131,7 +131,7 @@ class SlurmBed(Bed):
             time.sleep(0.1)
 
     def _ended(self, job: str, timeout: float) -> int:
-        """Return the job's exit code; asked here, as `sbatch --wait` looks only every ten seconds."""
+        """Return the job's exit code; polled here, since `sbatch --wait` polls only every ten seconds."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             words = dict(word.partition("=")[::2] for word in self.call(["scontrol", "--oneliner", "show", "job", job]).stdout.split())
@@ -156,7 +156,7 @@ class SlurmBed(Bed):
         self.must("munged", "--force", *(f"--{option}={self.folder / name}" for option, name in options.items()))
 
     def _configure(self) -> None:
-        port = 12000 + 20 * self.number  # below the range from which outgoing connections take theirs
+        port = 12000 + 20 * self.number  # below the range of ports for outgoing connections
         machine = socket.gethostname().partition(".")[0]
         controller = self.hosts.gateway if self.hosts else "127.0.0.1"
         text = CONFIGURATION.format(first=_first_job(), machine=machine, controller=controller, port=port, folder=self.folder)
@@ -193,5 +193,5 @@ class SlurmBed(Bed):
 
 
 def _first_job() -> int:
-    """A number that no earlier bed's jobs had: the gate takes cluster and number for the job's name. Slurm counts to 67,108,863."""
+    """Return a number that no earlier test bed used, since the gate identifies a job by cluster and number. Slurm counts to 67,108,863."""
     return 1 + int(time.time()) % 60_000_000

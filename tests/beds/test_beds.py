@@ -1,4 +1,4 @@
-"""The beds themselves: links carry what they were shaped to, Slurm starts what was asked, and nothing stays behind."""
+"""The test beds themselves: links have their shaped rate, Slurm starts the requested tasks, and nothing is left."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.beds import Hosts, SlurmBed
 from tests.beds.bed import links, namespaces, processes
 
 ROOT = Path(__file__).parents[2]
-PAYLOAD, BURST = 1448 / 1514, 256 << 10  # of a full frame; what the shaper lets pass after a rest
+PAYLOAD, BURST = 1448 / 1514, 256 << 10  # of a full frame; what the shaper lets pass after an idle time
 
-# The clock starts behind the first 2 MB, as the shapers let their burst pass unshaped.
+# The clock starts after the first 2 MB, since the shapers let their burst pass.
 RECEIVE = """
 import socket, sys, time
 server = socket.create_server((sys.argv[1], 5000))
@@ -52,7 +52,7 @@ with Hosts(1, None) as hosts:
 def test_a_link_carries_its_rate_less_the_headers(hosts: Callable[..., Hosts]) -> None:
     bed = hosts(2, "200mbit")
     size = 8_000_000
-    for _ in range(3):  # a busy machine carries too little, or lets a burst follow the clock's start; more than that would be wrong at once
+    for _ in range(3):  # a busy machine reads too low, or a burst follows the clock's start; a larger deviation is an error
         read = rate(bed, size) * 8 / 200e6
         assert read < PAYLOAD * (1 + BURST / (size - 2_000_000))
         if 0.90 < read < 0.97:
@@ -61,7 +61,7 @@ def test_a_link_carries_its_rate_less_the_headers(hosts: Callable[..., Hosts]) -
 
 
 def rate(bed: Hosts, size: int) -> float:
-    """Bytes per second that arrive of so many, behind the first."""
+    """Return the received bytes per second, without the first ones."""
     receiver = bed.start(1, [sys.executable, "-c", RECEIVE, bed.addresses[1], str(size)])
     assert receiver.stdout is not None
     assert receiver.stdout.readline() == "listening\n"
@@ -97,7 +97,7 @@ def test_a_command_ends_at_its_timeout_with_all_its_children(hosts: Callable[...
 
 @pytest.mark.hosts
 def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Hosts]) -> None:
-    hosts(1, None)  # skips where there are no beds
+    hosts(1, None)  # skips without test beds
     killed = subprocess.Popen([sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert killed.stdout is not None
     folder = Path(killed.stdout.readline().strip())
@@ -115,8 +115,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Host
 @pytest.mark.in_turn
 @pytest.mark.parametrize("across", [True, False], ids=["across hosts", "one host"])
 def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
-    assert slurm_one_host  # skips where there is no Slurm
-    hosts(1, None)  # and where there are no namespaces
+    assert slurm_one_host  # skips without Slurm
+    hosts(1, None)  # and without namespaces
     with ExitStack() as stack:
         below = stack.enter_context(Hosts(2, None)) if across else None
         bed = stack.enter_context(SlurmBed(below, nodes=2))
@@ -138,7 +138,7 @@ def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_o
 @pytest.mark.parametrize("bed", ["slurm_hosts", "slurm_one_host"])
 def test_srun_starts_tasks_with_the_variables_of_its_mpi(bed: str, mpi: str, variables: list[str], request: pytest.FixtureRequest) -> None:
     slurm: SlurmBed = request.getfixturevalue(bed)
-    # only these: srun passes output on in pieces of 1024 bytes and mixes those of different tasks
+    # only these: srun forwards output in pieces of 1024 bytes and mixes those of different tasks
     show = "import json, os, sys; print(json.dumps({name: os.environ[name] for name in sys.argv[1:] if name in os.environ}))"
     done = slurm.srun(["-N2", "--ntasks-per-node=2", f"--mpi={mpi}"], [sys.executable, "-c", show, *SHOWN], timeout=30)
     assert done.returncode == 0, done.stderr

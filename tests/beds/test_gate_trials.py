@@ -1,4 +1,4 @@
-"""The gate's trials themselves, at a place where time is made up: what is done comes out, and what was broken off goes on."""
+"""The gate trials themselves, at a place with simulated time: the defect is found, and an interrupted series continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CELLS = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (
 
 
 class MadeUp:
-    """A link whose messages take what its rate says and 0.1 % by chance; the canary tells of another state in the launches `flipped`."""
+    """A simulated link: times follow its rate with 0.1 % noise; the state probe detects another state in the launches `flipped`."""
 
     name, suite = "link", Link.suite
     options = ("-n", "3")
@@ -197,7 +197,7 @@ def trial(seed: int, **changes: object) -> Trial:
 def test_the_table_tells_what_came_out() -> None:
     alarm = trial(2, result="regression", confirmed=["all cells"], beside=["all cells"], right=False, launches=15)
     lines = gate_trials.table([trial(0), trial(1, result="no verdict", reasons=["a cell is missing"]), alarm]).splitlines()
-    assert lines[2] == "| nothing | 3 | no alarm | 2 | 1 | 1 | 5 to 15 | 40 to 42 |"
+    assert lines[2] == "| none | 3 | no alarm | 2 | 1 | 1 | 5 to 15 | 40 to 42 |"
     assert lines[-1] == "- same 2: nothing done: regression (all cells)"
     assert lines[-2] == "- same 1: nothing done: no verdict (a cell is missing)"
     assert f"{lines[2]}\n" in gate_trials.readme([trial(0), trial(1, result="no verdict"), alarm])

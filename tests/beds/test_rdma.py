@@ -1,7 +1,7 @@
-"""Our own readers inside a machine with real InfiniBand verbs: what they say of rxe0 is what the kernel and libibverbs say.
+"""collbench's readers inside a machine with real InfiniBand verbs: they agree with the kernel and libibverbs about rxe0.
 
-And its counters: what a ping-pong of libibverbs sends through rxe0, and what a whole run over MPI leaves as evidence on its row; the
-channels that perftest measures there.
+Also its counters: the bytes of a libibverbs ping-pong through rxe0, the evidence on the row of a whole run over MPI, and the channels
+that perftest measures there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ seen["theirs"] = theirs
 print(json.dumps(seen))
 sys.exit(gather(Path("/mnt/machine.tar.gz")))
 """
-# The two ranks share the VM: MPICH is told to use the network between them nevertheless.
+# The two ranks share the VM: this makes MPICH use the network between them.
 RUN = """
 mkdir /dev/shm && mount -t tmpfs none /dev/shm
 export UCX_TLS=rc,ud,self UCX_NET_DEVICES=rxe0:1 MPIR_CVAR_CH4_NETMOD=ucx MPIR_CVAR_NOLOCAL=1 PYTHONPATH="$1" HOME=/mnt
@@ -71,7 +71,7 @@ exec timeout 90 "$2" -n 2 "$3" -m collbench allreduce --backend mpi --sizes 1M -
 
 @dataclass(frozen=True)
 class Seen:
-    """What one boot brought: the readers' answers, what was gathered there (ibv_devinfo's with it), what moved, channels, theirs."""
+    """The results of one boot: the readers' output, the gathered files (with ibv_devinfo's), the moved bytes, channels, external tools."""
 
     rdma: dict[str, Any]
     ethernet: dict[str, Any]
@@ -83,7 +83,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Seen]:
-    """Boots the VM once."""
+    """Boot the VM once."""
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
         (bed.share / "read.py").write_text(READ)
@@ -136,7 +136,7 @@ def test_what_was_gathered_there_reads_the_same_here(seen: Seen) -> None:
 
 
 def test_packets_are_counted_as_they_are_sent(seen: Seen) -> None:
-    """The payload in packets of 4 KiB, and the answers: an acknowledgement each now and then, a repetition."""
+    """The payload in packets of 4 KiB, and the answers: acknowledgements and, rarely, a retransmission."""
     port, least = seen.moved["ports"]["rxe0/1"], 2 * ROUNDS * MIB // MTU
     assert least <= port["sent_pkts"] <= 1.2 * least
     assert least <= port["rcvd_pkts"] <= 1.2 * least
@@ -169,7 +169,7 @@ def test_a_run_over_mpi_leaves_its_packets_on_the_row() -> None:
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
         done = bed.run(["sh", "-c", RUN, "sh", str(ROOT), str(mpiexec), sys.executable], timeout=150)
-        cells = bed.share / "run/cells.jsonl"  # what counts is on disk: MPICH over rxe now and then does not come back from MPI_Finalize
+        cells = bed.share / "run/cells.jsonl"  # the results are on disk: MPICH over rxe sometimes hangs in MPI_Finalize
         (row,) = [json.loads(line) for line in cells.read_text().splitlines()] if cells.exists() else pytest.fail(done.stdout + done.stderr)
     moved = row["evidence"]["moved"]
     (host,) = moved["hosts"].values()

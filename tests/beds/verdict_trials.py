@@ -1,14 +1,14 @@
-"""python -m tests.beds.verdict_trials FOLDER [options]   do `hunt`, `pairs` and `gate` report only what is slow?
+"""python -m tests.beds.verdict_trials FOLDER [options]   checks that `hunt`, `pairs` and `gate` report only what is slow.
 
-Plays seeded hunts and pairs on four hosts joined by 1 Gbit/s, over plain TCP, under real Slurm (`srun -N4 collbench hunt|pairs`):
-    healthy  all links are alike               -> nothing may be confirmed; "inconclusive" (exit 3) is counted apart
-    half     one host's link has half the rate -> that host alone has to be confirmed (exit 1)
+Runs seeded hunts and pairs on four hosts joined by 1 Gbit/s, over plain TCP, under real Slurm (`srun -N4 collbench hunt|pairs`):
+    healthy  all links are equal               -> nothing may be confirmed; "inconclusive" (exit 3) is counted separately
+    half     one host's link has half the rate -> only that host must be confirmed (exit 1)
 A gate is healthy only (tests.beds.gate_trials has slow ones): two hosts, a baseline of six allocations of three launches for each
 `--max-time` and machine, then a candidate allocation, with two more of the suspects, if any.
-Each is played with every `--max-time`, on the machine as it is ("quiet") and next to processes that keep cores busy ("busy").
+Each is run with every `--max-time`, on the machine as it is ("quiet") and next to processes that keep cores busy ("busy").
 
-Leaves in FOLDER trials.jsonl (a line per trial), README.md (the counts, with the date) and the runs of wrong trials. A trial whose line is
-there is not repeated: a series that was interrupted continues.
+Writes to FOLDER trials.jsonl (a line per trial), README.md (the counts, with the date) and the runs of wrong trials. A trial that has a
+line is not repeated, so an interrupted series continues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIMEOUT_S = 300
 class Trial:
     """One command and its outcome.
 
-    slow       the host whose link has half the rate; None: all are healthy
+    slow       the host with half the link rate; None: all are healthy
     confirmed, inconclusive  [kind, hosts…] of each suspect or finding
     load       the machine's load average at the end
     """
@@ -65,7 +65,7 @@ class Trial:
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """What makes it a trial of its own."""
+        """Return the fields that identify a trial."""
         return self.command, self.truth, self.max_time, self.load_kind, self.seed
 
     @property
@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def found(self) -> bool:
-        """Whether the slow host was confirmed, and the exit code says so."""
+        """Whether the slow host was confirmed, with exit code 1."""
         return self.slow is not None and self.code == 1 and any(places == [self.slow] for _, *places in self.confirmed)
 
 
@@ -122,7 +122,7 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
     names = told["places"]
     confirmed = [_named(each, names) for each in judged if each["state"] == "confirmed"]
     inconclusive = [_named(each, names) for each in judged if each["state"] == "inconclusive"]
-    if command == "pairs":  # what the matrix shows counts, if measuring it again confirmed it
+    if command == "pairs":  # a suspect of the matrix counts if the repetition confirmed it
         confirmed = [[one["kind"], *(names[place] for place in one["places"])] for one in json.loads(done.stdout)["findings"]]
     slow_name = hosts.names[slow] if slow is not None else None
     load = round(os.getloadavg()[0], 1)
@@ -147,7 +147,7 @@ class TwoHosts:
 
     @property
     def options(self) -> Sequence[str]:
-        """What shortens a launch."""
+        """Return the options that keep a launch short."""
         return ("--max-time", self.max_time)
 
     def launch(self, words: Sequence[str]) -> Finished:
@@ -159,7 +159,7 @@ class TwoHosts:
 
 
 def play_gate(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folder: Path) -> Trial:
-    """Measure the baseline, where it is missing, and one candidate; judge it. The runs are kept only if the trial is wrong."""
+    """Measure the baseline, if it is missing, and one candidate; run the gate. The runs are kept only if the trial is wrong."""
     command, truth, max_time, load_kind, seed = key
     shape(hosts, None)
     place = folder / f"gate-{max_time}-{load_kind}"
@@ -207,15 +207,13 @@ def table(trials: Sequence[Trial]) -> str:
 def readme(trials: Sequence[Trial]) -> str:
     """Return the folder's README."""
     today = datetime.now(UTC).date().isoformat()
-    how = (
-        f"Made by `python -m tests.beds.verdict_trials FOLDER` until {today} on {os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s."
-    )
+    how = f"Made by `python -m tests.beds.verdict_trials FOLDER` to {today} on {os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s."
     busy_words = '"busy": one more process keeps a core busy. The hosts share this machine\'s cores, so other work disturbs all of them.'
     return f"# Trials of hunt, pairs and gate\n\n{how}\n{busy_words}\n\n{table(trials)}\n"
 
 
 def main() -> None:
-    """Play what is missing, print each trial, and the table."""
+    """Run the missing trials, print each one, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.beds.verdict_trials")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200, help="healthy trials of each command, spread over --max-time and machine")

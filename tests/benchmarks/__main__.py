@@ -1,6 +1,6 @@
-"""python -m tests.benchmarks [NAME …] [--write]: measures, prints the tables, and with --write keeps them with the raw figures.
+"""python -m tests.benchmarks [NAME …] [--write]: measure and print the tables; --write stores them with the raw figures.
 
-With names, the sections of the others stay as they are, and those named say when they were measured.
+With names, the sections of the others stay unchanged, and the named ones have the date of their measurement.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULE
 
 
 def main() -> int:
-    """Runs the benchmarks named, or all; 1 if any could not be measured, and then nothing is written."""
+    """Run the named benchmarks, or all; return 1, without writing anything, if any could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measures what collbench promises of itself.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_ALL)} (default: all)")
     parser.add_argument("--write", action="store_true", help="keep them in RESULTS.md and raw/")
@@ -105,7 +105,7 @@ def _all(outcomes: list[Outcome], before: str, note: str) -> str:
 
 
 def _some(outcomes: list[Outcome], before: str) -> str:
-    """RESULTS.md with these sections in place of the old ones, new ones last."""
+    """Return RESULTS.md with these sections in place of the old ones, new ones last."""
     head, *old = re.split(r"^(?=## )", (_HERE / "RESULTS.md").read_text(), flags=re.MULTILINE)
     sections = {section.split()[1]: section for section in old}
     when = f"Measured {_today()} on the same machine, load average (1 min) {before} before and {_load()} after. "

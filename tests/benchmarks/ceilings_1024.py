@@ -1,4 +1,4 @@
-"""The ceilings of 1,024 nodes of eight GPUs, no two alike: from probed machines to all ceilings, links, slots and cuts."""
+"""The ceilings of 1,024 nodes of eight GPUs, all different: from probed machines to all ceilings, links, slots and cuts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""5,000 simulated nodes join rank 0 over loopback and gather 1 MB each, reduced as they arrive: wall times, and what rank 0's process held.
+"""5,000 simulated nodes join rank 0 over loopback and gather 1 MB each, reduced on arrival: wall times, and memory of rank 0's process.
 
-The nodes live in two processes of their own, each a socket with a connection for every node; rank 0's is apart, too, and is the real
-one: `World` with its keeper, keys and deadlines.
+The nodes are in two processes, each with a connection for every node. Rank 0 is a process of its own, with the real `World`: its
+I/O thread, keys and deadlines.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def measure(n: int = 3, nodes: int = NODES, values: int = VALUES) -> Outcome:
     """n launches."""
     found = [gathered(nodes, values) for _ in range(n)]
     how = (
-        f"{nodes:,} connections from {_PROCESSES} processes over loopback, with keys and encryption. Each joins, is told all members, and "
-        f"says {values * 8 / 2**20:g} MiB in a `gather_into` that adds them up as they arrive; then a decision goes to all. "
-        "Memory: the most that rank 0's process held. "
-        f"All on this machine of {os.cpu_count()} cores, the simulated nodes' own work included."
+        f"{nodes:,} connections from {_PROCESSES} processes over loopback, with keys and encryption. Each joins, receives all members, and "
+        f"sends {values * 8 / 2**20:g} MiB in a `gather_into` that adds them up as they arrive; then a decision goes to all. "
+        "Memory: the peak of rank 0's process. "
+        f"All on this machine of {os.cpu_count()} cores, including the simulated nodes' own work."
     )
     figures = [
         timed("join, gather and decide", (one.wall_s for one in found), SECONDS, below=_WALL_S),
@@ -117,7 +117,7 @@ def hub(nodes: int, values: int, token: str) -> None:
 
 
 class Nodes:
-    """Every second node: a connection each, by name; what each is to say next."""
+    """Every second node: a connection each, by name, and the next message of each."""
 
     def __init__(self, part: int, nodes: int, values: int, token: str) -> None:
         self.mine = range(1 + part, nodes + 1, _PROCESSES)
@@ -137,7 +137,7 @@ class Nodes:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
 
     def join(self) -> None:
-        """All knock at once, and say hello."""
+        """Connect all nodes at once, and send their first messages."""
         for rank in self.mine:
             self.socket.setsockopt(zmq.CONNECT_ROUTING_ID, _name(rank))
             self.socket.connect(hub_places(self._info, self._secret)[0])
@@ -152,7 +152,7 @@ class Nodes:
         self.socket.send_multipart([_name(rank), *message.frames()], copy=False)
 
     def serve(self) -> None:
-        """Until every node has heard the decision."""
+        """Serve until every node has received the decision."""
         while self._left:
             name, kind, step, *_ = self.socket.recv_multipart()
             self._heard(int(name[1:]), Kind(kind), int(step))
@@ -162,7 +162,7 @@ class Nodes:
         self.context.term()
 
     def _heard(self, rank: int, kind: Kind, step: int) -> None:
-        """What is told is not read: thousands of nodes would read thousands of members each, on the cores that rank 0 has here."""
+        """Receive without decoding: thousands of nodes would decode thousands of members each, on rank 0's cores."""
         if kind is Kind.TELL and step == 0:
             size = 8 * self._values
             self._say(rank, Message(Kind.OFFER, 1, size) if size > LARGE_BYTES else self._array(rank))

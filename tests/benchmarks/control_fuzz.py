@@ -1,6 +1,6 @@
-"""A million mutated control messages: what reads them refuses each or takes it as a message; and whole frames at rank 0's own socket.
+"""A million mutated control messages: the readers reject each or accept it as a message; a part of them goes to rank 0's own socket.
 
-`python -m tests.benchmarks.control_fuzz --pairs 20000000` is a longer run.
+For a longer run use `python -m tests.benchmarks.control_fuzz --pairs 20000000`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """What became of so many messages from one seed: wall time, the slowest one, and the memory that rank 0's process took on meanwhile."""
+    """Results for so many messages from one seed: wall time, the slowest one, and the memory growth of rank 0's process."""
 
     what: str
     messages: int
@@ -42,7 +42,7 @@ class Fuzzed:
 
 
 def measure(n: int = MESSAGES, seed: int = 9) -> Outcome:
-    """n messages for the readers, and a part of them for the sockets. Raises whatever a reader raises that it should not."""
+    """n messages for the readers, and a part of them for the sockets. Raises unexpected exceptions of a reader."""
     at_sockets = max(50, n // _AT_A_SOCKET)
     found = [_read(seed, n), _at_a_socket(seed, at_sockets, has_key=True), _at_a_socket(seed, max(5, at_sockets // 100), has_key=False)]
     return Outcome(
@@ -104,7 +104,7 @@ def _count_unreadable(hub: Server) -> list[Malformed]:
 
 
 def _deaf_to(hub: Server, *kinds: Kind) -> None:
-    """What ends a launch when one of its ranks says it: a mutated one that is still whole would end this process."""
+    """Ignore messages that end a launch: a mutated one that is still valid would end this process."""
     heard_before = hub.part._from_below
     hub.part._from_below = lambda child, message: None if message.kind in kinds else heard_before(child, message)
 
@@ -145,7 +145,7 @@ def _drain(hub: Server) -> None:
 
 
 def _answers(here: Here, hub: Server) -> float:
-    """Seconds until rank 0's keeper has let a rank in and heard what it says; it may have heard of an end before, which is not this one."""
+    """Return the seconds until rank 0's I/O thread has received a new rank's message; an earlier end of a rank does not count."""
     start = time.perf_counter()
     spoke = here.spoke(1)
     spoke.join(about(1), DEADLINE_S)

@@ -65,7 +65,7 @@ class Outcome:
 def timed(what: str, values: Iterable[float], unit: Unit, below: float | None = None) -> Figure:
     """The median of the values with its interval; met when all of the interval is below the target, missed when none of it is.
 
-    Where launches drift and are worth too few for an interval, the range of all of them stands in its place.
+    If launches drift and count as too few for an interval, the range of all of them replaces it.
     """
     series = np.array(list(values), np.float64)
     known = median(series)
@@ -78,7 +78,7 @@ def timed(what: str, values: Iterable[float], unit: Unit, below: float | None = 
 
 
 def counted(what: str, found: Iterable[str]) -> Figure:
-    """Names that must not be there."""
+    """Return a figure that counts names that must be absent."""
     names = ", ".join(sorted(found))
     return Figure(what, names or "none", "", "none", not names)
 
@@ -92,7 +92,7 @@ def _interval(known: Median, unit: Unit, low: float, high: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table that reads well as plain text, too."""
+    """Return a Markdown table that is readable as plain text."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -1,6 +1,6 @@
 """Fuzzed files of run folders, baselines, verdicts, peers' outputs, suites and topologies: no crash, no hang, no more than 1 GB.
 
-`python -m tests.benchmarks.folder_fuzz COUNT [FIRST]` plays so many cases; case N is the same each time.
+`python -m tests.benchmarks.folder_fuzz COUNT [FIRST]` runs so many cases; case N is the same each time.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.benchmarks.hostile_files import emptied, play
 COUNT = 100_000
 _MOST_BYTES = 1 << 30
 _LONGEST_S = 120.0  # of one case, before it counts as a hang
-_AT_ONCE = 2500  # cases of one process: what it keeps is not a single file's doing
+_AT_ONCE = 2500  # cases of one process: memory that it keeps is not due to a single file
 _ROOT = Path(__file__).parents[2]
 
 
 @dataclass
 class Outcomes:
-    """What came of some cases: their kinds, how each command ended, what failed, and the worst memory and time."""
+    """Results of some cases: their kinds, the end of each command, the failures, and the highest memory and time."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class Outcomes:
     longest_s: float = 0.0
 
     def add(self, told: dict[str, object]) -> None:
-        """One case, as its process told it."""
+        """Add one case, as its process reported it."""
         self.cases += 1
         self.kinds[str(told["altered"]).partition(":")[0]] += 1
         for how in ("shown", "refused"):
@@ -82,7 +82,7 @@ def _outcome(found: Outcomes, wall_s: float) -> Outcome:
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in found.kinds.most_common())
     how = (
         f"{found.cases:,} cases in {wall_s:.0f} s ({kinds}): committed runs, baselines, verdicts, other tools' outputs, suites and "
-        "topology files, of which one to three are altered: bytes, JSON values, or what stands in the file's place (a pipe, a device, a "
+        "topology files, of which one to three are altered: bytes, JSON values, or what replaces the file (a pipe, a device, a "
         "link to itself, a sparse file of 1 TiB). Every command that reads them (report as table, CSV, Markdown, OpenMetrics, seldom as "
         "page; compare, baseline, history, gate, import, probe) ends with a code or a sentence; what it writes is checked for control "
         "characters, formulas, markup and scripts."
@@ -107,7 +107,7 @@ def _played(first: int, count: int) -> Iterator[dict[str, object]]:
 
 
 def play_all(first: int, count: int) -> Iterator[dict[str, object]]:
-    """Plays cases here; what fails says how."""
+    """Run cases in this process; report each failure."""
     files = Files()
     with tempfile.TemporaryDirectory(prefix="folder-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as place:
         for number in range(first, first + count):

@@ -50,7 +50,7 @@ sys.exit(code)
 
 @dataclass(frozen=True)
 class Gated:
-    """One gate: the wall time of its command in seconds, start included, the most memory it held, and what it said by its exit code."""
+    """One gate: the wall time of its command in seconds, start included, its peak memory, and its exit code."""
 
     what: str
     wall_s: float

@@ -1,6 +1,6 @@
-"""Files of every kind that collbench reads, one or several of them altered, and every command that reads them: what must hold of each.
+"""Files of every kind that collbench reads, one or several of them altered; every command that reads them, and its requirements.
 
-Whatever stands in a file, a command ends with an exit code of its own or one sentence, and nothing that it prints or writes can steer a
+For any content of a file, a command ends with a documented exit code or one error. Nothing that it prints or writes can control a
 terminal, be a formula, or run in a browser.
 """
 
@@ -29,13 +29,13 @@ from tests.benchmarks import mutations
 from tests.benchmarks.example_files import CHANGES, Files, Folder
 from tests.report import test_hostile as letters
 
-_LARGEST = 1 << 20  # bytes of a file that is altered once more
+_LARGEST = 1 << 20  # size in bytes up to which a file is altered again
 _BOLD = "**Changed since the last good allocation**"
 
 
 @dataclass(frozen=True)
 class Played:
-    """One case: what was altered in which file, and the names of the commands that ended with a code, or refused it with a sentence."""
+    """One case: the alteration and its file, and the names of the commands that ended with a code, or rejected it with an error."""
 
     altered: str
     shown: Sequence[str]
@@ -47,7 +47,7 @@ class Broken(Exception):
 
 
 def play(number: int, files: Files, folder: Path) -> Played:
-    """Plays the case of that number in an empty folder. Raises Broken for a forbidden output, and whatever a command lets through."""
+    """Plays the case of that number in an empty folder. Raises Broken for a forbidden output, and unexpected exceptions of a command."""
     draw = random.Random(f"folder_fuzz {number}")
     kind = draw.choices(list(_KINDS), weights=[weight for weight, _ in _KINDS.values()])[0]
     shown: list[str] = []
@@ -89,7 +89,7 @@ def _check_letters(text: str) -> None:
 
 
 def _alter(folder: Path, names: Sequence[str], draw: random.Random) -> str:
-    """One to three of the files; mostly what they say, seldom what they are."""
+    """Alter one to three of the files; mostly their content, seldom their kind."""
     told = []
     for name in draw.sample(sorted(names), min(len(names), draw.choice((1, 1, 1, 2, 3)))):
         path, kind = folder / name, draw.random()

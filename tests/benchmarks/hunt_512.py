@@ -1,4 +1,4 @@
-"""A hunt over 512 made-up nodes of which three are sick: how many rounds it asks for, how long it thinks, and whom it names."""
+"""A hunt over 512 simulated nodes with three faulty ones: its rounds, the time of its analysis, and the nodes it confirms."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NODES, MOST_ROUNDS, MOST_S = 512, 40, 10.0
 METHODS = ("pairs", "groups")
 
 
-def sick(nodes: int) -> list[int]:
-    """Who is: one node both ways, what another sends, what a third receives; each at half the rate."""
+def faulty(nodes: int) -> list[int]:
+    """Return the faults: one node both ways, the sends of another, the receives of a third; each at half the rate."""
     return [nodes // 10, nodes // 5, nodes * 7 // 10]
 
 
 def one(seed: int, method: str = "pairs", nodes: int = NODES) -> dict[str, Any]:
-    """One hunt of a seed: its rounds, what was promised, the seconds in it that were not the cluster's, and who was confirmed."""
-    first, second, third = sick(nodes)
+    """Return one hunt of a seed: its rounds, the estimate, the seconds of analysis, and the confirmed nodes."""
+    first, second, third = faulty(nodes)
     made = MadeUp(nodes, seed).node(first).sender(second).receiver(third)
     options = Options(method=method, seed=seed)
     began = perf_counter()
@@ -59,7 +59,7 @@ def one(seed: int, method: str = "pairs", nodes: int = NODES) -> dict[str, Any]:
 
 def launched(nodes: int = NODES) -> dict[str, Any]:
     """`collbench hunt` itself over as many virtual ranks, three of them slowed to half."""
-    slowed = f"by=100% ranks={','.join(map(str, sick(nodes)))}"
+    slowed = f"by=100% ranks={','.join(map(str, faulty(nodes)))}"
     line = ["hunt", "--backend", "simulated", "--ranks", str(nodes), "--size", "4K", "--window", "2", "--slowed", slowed, "--quiet"]
     with TemporaryDirectory() as folder:
         done = run(Path(folder), *line, "--out", "run", "--format", "json", timeout=300)
@@ -90,10 +90,10 @@ def _figures(method: str, raw: Sequence[dict[str, Any]]) -> list[Figure]:
 
 def _counts(method: str, raw: Sequence[dict[str, Any]]) -> list[Figure]:
     most, promised = max(each["rounds"] for each in raw), max(each["promised"] for each in raw)
-    exact, n = sum(each["named"] == sick(NODES) for each in raw), len(raw)
+    exact, n = sum(each["named"] == faulty(NODES) for each in raw), len(raw)
     return [
         Figure(f"{method}: most rounds of a hunt", str(most), f"{promised} promised", f"≤ {MOST_ROUNDS}", most <= MOST_ROUNDS),
-        Figure(f"{method}: exactly those confirmed that are sick", f"{exact} of {n}", "", f"{n} of {n}", exact == n),
+        Figure(f"{method}: exactly the faulty ones confirmed", f"{exact} of {n}", "", f"{n} of {n}", exact == n),
     ]
 
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from collbench.cli import results
 from collbench.cli.main import main
 call = results.call_import
-def told(arguments, argv):
+def call_and_report(arguments, argv):
     code = call(arguments, argv)
     print("peak", 1024 * int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]))
     return code
-results.call_import = told
+results.call_import = call_and_report
 sys.argv = ["collbench", "import", *sys.argv[1:]]
 sys.exit(main())
 """

@@ -1,4 +1,4 @@
-"""What a stranger, a full disk or a bad sector may do to a file: each mutation drawn from a seed, so that it can be played again."""
+"""What an attacker, a full disk or a bad sector may do to a file: each mutation is drawn from a seed and can be repeated."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ _OF_BYTES: tuple[Callable[[bytes, _Span, random.Random], bytes], ...] = (
 
 
 def of_bytes(data: bytes, draw: random.Random) -> bytes:
-    """Other bytes: flipped, cut, repeated, exchanged, or with what stands for something put in between."""
+    """Other bytes: flipped, cut, repeated, exchanged, or with special characters inserted."""
     begin = draw.randrange(len(data) + 1)
     return draw.choice(_OF_BYTES)(data, (begin, min(len(data), begin + draw.choice((1, 2, 8, 64, 1000)))), draw)
 
 
 def of_json(data: bytes, draw: random.Random) -> bytes:
-    """Of a page of JSON, or of one of its lines, other values in some places; bytes that are no JSON are changed as bytes."""
+    """Of a page of JSON, or of one of its lines, other values in some places; bytes that are not JSON are changed as bytes."""
     lines = data.splitlines(keepends=True)
     try:
         json.loads(data)
@@ -112,13 +112,13 @@ def _of_object(value: dict[str, Any], draw: random.Random) -> dict[str, Any]:
 
 def _of_list(value: list[Any], draw: random.Random) -> list[Any]:
     at, kind = draw.randrange(len(value)), draw.randrange(10)
-    times = 2 if isinstance(value[at], list | dict) else draw.choice((2, 300))  # lists in lists would soon fill the memory here
+    times = 2 if isinstance(value[at], list | dict) else draw.choice((2, 300))  # nested lists would soon fill the memory here
     instead = [] if kind == 0 else [value[at]] * times if kind == 1 else [_changed(value[at], draw)]
     return [*value[:at], *instead, *value[at + 1 :]]
 
 
 def of_file(path: Path, draw: random.Random) -> str:
-    """Something else in the file's place: nothing, a folder, a pipe, a link; returns which."""
+    """Replace the file by nothing, a folder, a pipe or a link; return which."""
     kinds: dict[str, Callable[[], Any]] = {
         "nothing": lambda: None,
         "an empty file": lambda: path.write_bytes(b""),

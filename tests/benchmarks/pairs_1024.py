@@ -1,4 +1,4 @@
-"""All pairs of 1,024 made-up ranks: the schedule, the analysis, and naming who is slow, with the most memory that takes."""
+"""All pairs of 1,024 simulated ranks: the schedule, the analysis and the slow ranks and pairs, with the peak memory."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ SIZE, RATE, LATENCY_S, NOISE = 1 << 20, 10e9, 20e-6, 0.01
 
 
 def slow(ranks: int) -> list[list[Any]]:
-    """Who is slow among them: a rank, what another sends, and a pair one way."""
+    """Return the faults: a rank, the sends of another, and a pair one way."""
     return [["node", ranks // 10], ["sender", ranks // 5], ["pair", ranks * 3 // 10, ranks * 4 // 10]]
 
 
 def rounds(ranks: int, drawn: np.random.Generator) -> list[PairRound]:
-    """What a tournament of them measures; who is slow has half the rate."""
+    """Return the figures of a round-robin schedule; slow ranks and pairs have half the rate."""
     return [_round(number, np.array(pairs), ranks, drawn) for number, pairs in enumerate(schedule(ranks).rounds())]
 
 
 def second_look(pairs: list[tuple[int, int]], ranks: int, drawn: np.random.Generator) -> list[PairRound]:
-    """The same pairs once more, one by one."""
+    """Return the figures of the suspects' pairs, measured again one by one."""
     return [_round(number, np.array([pair]), ranks, drawn) for number, pair in enumerate(pairs)]
 
 
 def named(measured: list[PairRound], ranks: int, drawn: np.random.Generator) -> tuple[PairMatrix, list[PairFinding]]:
-    """The matrix, and who is slow in it, after the suspects were measured again."""
+    """Return the matrix and its slow ranks and pairs, after the suspects were measured again."""
     places = [f"rank {rank}" for rank in range(ranks)]
     again = suspects(matrix_of(places, measured, SIZE, 8))
     matrix = matrix_of(places, [*measured, *second_look(again, ranks, drawn)], SIZE, 8)
@@ -47,7 +47,7 @@ def named(measured: list[PairRound], ranks: int, drawn: np.random.Generator) -> 
 
 
 def one(ranks: int = RANKS) -> dict[str, Any]:
-    """Seconds of the parts, the peak memory of this process in bytes, and who was named."""
+    """Return the seconds of the parts, the peak memory of this process in bytes, and the names."""
     drawn, start = np.random.default_rng(0), perf_counter()
     pairs = sum(len(each) for each in schedule(ranks).rounds())
     scheduled = perf_counter()

@@ -31,7 +31,7 @@ def inspect(arguments: Sequence[str]) -> list[Rank]:
 
 
 def peak_bytes() -> int:
-    """VmHWM and not getrusage, whose maximum remembers the process before exec."""
+    """Return VmHWM; the maximum of getrusage includes the process before exec."""
     found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0
 

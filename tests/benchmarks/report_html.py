@@ -78,7 +78,7 @@ def _size(what: str, made: Sequence[Made], most: int | None) -> Figure:
 
 
 def write_both(sweep: Path, matrix: Path, ranks: int, operations: Sequence[str]) -> None:
-    """The two runs' folders; of pairs all, and one once more."""
+    """Write the folders of both runs; of pairs all, and one repeated."""
     write_sweep(sweep, operations=operations)
     drawn = np.random.default_rng(0)
     about: dict[str, Any] = {"places": [f"rank {rank}" for rank in range(ranks)], "size_bytes": SIZE, "latency_size_bytes": 8}

@@ -37,7 +37,7 @@ class Place:
 
 
 def measure(n: int = 12) -> Outcome:
-    """n pairs at each place. Raises Missing where there is no iperf3, or no network namespace to shape a link in."""
+    """n pairs at each place. Raises Missing without iperf3 or without a network namespace for a shaped link."""
     if not shutil.which("iperf3"):
         raise Missing("no iperf3: apt-get install iperf3")
     found = {place.name: pairs(partial(_socket, place), partial(_iperf3, place), n) for place in [_LOOPBACK]}
@@ -106,7 +106,7 @@ def _together(lines: Sequence[list[str]]) -> list[str]:
 
 
 def _free_port() -> int:
-    """One that nobody has on this machine; between the hosts of a bed all are free."""
+    """Return a free port of this machine; between the hosts of a test bed all are free."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

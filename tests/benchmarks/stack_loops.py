@@ -28,8 +28,8 @@ from tests.plugins.stack import ENVIRONMENTS, python_of
 _ROOT = Path(__file__).parents[2]
 _BYTES, _WARMUP, _BATCHES, _BATCH = 1 << 20, 100, 60, 20
 _MOST = 1.05
-_IN_TURN = 3  # launches in which both take turns, for each pair of launches: they are quick, and tell more
-# Two ranks as torchrun would tell them, a processor each, as collbench binds them; rank 1 says nothing on stdout.
+_IN_TURN = 3  # launches in which both take turns, for each pair of launches: they are quick, and more precise
+# Two ranks with torchrun's variables, a processor each, as collbench binds them; rank 1 prints nothing to stdout.
 _BOTH = (
     "MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2; export MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE; "
     'RANK=1 LOCAL_RANK=1 taskset -c $SECOND "$@" >&2 & RANK=0 LOCAL_RANK=0 taskset -c $FIRST "$@"; code=$?; wait $! || code=$?; exit $code'
@@ -60,9 +60,9 @@ def outcome_of(raw: Sequence[dict[str, Any]]) -> Outcome:
         "stack_loops",
         f"1 MiB of float32 between two ranks on one host, each on a processor of its own: all-reduce, or ZeroMQ's ping-pong. "
         f"Minimal loop: {_BATCHES} batches of {_BATCH} calls of the stack back to back, two clock readings per batch; collbench: "
-        "`--mode pipelined`, which does the same. Rank 0's median. Launches of collbench and of the loop alone go in pairs; where launches "
-        "of one stack differ by more than 5 % among themselves, these cannot tell. So within further launches both take turns, a batch "
-        "each, on the stack as collbench opened it.",
+        "`--mode pipelined`, which does the same. Rank 0's median. Launches of collbench and of the loop alone are paired; if launches "
+        "of one stack differ by more than 5 %, these pairs are not precise enough. So further launches interleave batches of both on the "
+        "stack as collbench opened it.",
         [
             timed("the harness's loop around a call that does nothing", empty, NANOSECONDS),
             *(figure for stack, found in by_stack.items() for figure in _figures(stack, found, statistics.median(empty))),
@@ -128,7 +128,7 @@ def _launched(stack: str, module: str, *arguments: str, told: Sequence[str] = ()
 
 
 def _addresses(n: int) -> list[str]:
-    """n addresses on loopback whose ports were free a moment ago."""
+    """Return n addresses on loopback with ports that were just free."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
         return [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]

@@ -1,4 +1,4 @@
-"""What a suite takes beside what it measures: 200 small cells over two MPI ranks, as each row tells it, in pairs of launches."""
+"""The overhead of a suite: 200 small cells over two MPI ranks, from the evidence of each row, in pairs of launches."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class _Ran:
 
 
 def measure(n: int = 10, *options: str) -> Outcome:
-    """n pairs; `options` replace what the suite says."""
+    """n pairs; `options` replace the suite's values."""
     found = pairs(partial(_ran, "on", *options), partial(_ran, "off", *options), n)
     with_it, without = [on for on, _ in found], [off for _, off in found]
     return Outcome(
         "suite_overhead",
         f"`collbench run suite_200.toml --ranks 2`: {with_it[0].cells} cells of 8 B to 4 KiB with 20 samples each, --evidence on in pairs "
         "with --evidence off. Per cell, on average over the rows' evidence.wall_s: seconds in the timed loop, warm-up included, and all "
-        "the rest from row to row: buffers, trial and verifying calls, canary, counters, control plane, statistics, two syncs, the row "
-        "printed.",
+        "the rest from row to row: buffers, trial and verifying calls, state probe, counters, control plane, statistics, two syncs, "
+        "the row printed.",
         [
             timed("harness per cell", (one.harness_s for one in with_it), _MILLISECONDS, below=0.005),
             timed("harness per cell, without evidence", (one.harness_s for one in without), _MILLISECONDS),

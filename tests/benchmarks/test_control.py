@@ -1,4 +1,4 @@
-"""That the benchmarks of the control plane measure what they say. Times are not asserted: this machine may be busy."""
+"""The benchmarks of the control plane measure what they claim. Times are not asserted: this machine may be busy."""
 
 from __future__ import annotations
 

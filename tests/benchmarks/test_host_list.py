@@ -1,4 +1,4 @@
-"""That the lists of the benchmark are what they say, and expand to the right names. Times are not asserted: this machine may be busy."""
+"""The lists of the benchmark match their descriptions, and expand to the right names. Times are not asserted: this machine may be busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the benchmark of the hunt names who is sick and prints what it must. Times are not asserted: this machine may be busy."""
+"""The benchmark of the hunt confirms the faulty nodes and prints its figures. Times are not asserted: this machine may be busy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.benchmarks import hunt_512
 
 
 @pytest.mark.parametrize("method", hunt_512.METHODS)
-def test_who_is_sick_is_named_within_the_promise(method: str) -> None:
+def test_faulty_nodes_are_confirmed_within_the_estimate(method: str) -> None:
     found = hunt_512.one(0, method, nodes=64)
-    assert found["named"] == hunt_512.sick(64)
+    assert found["named"] == hunt_512.faulty(64)
     assert found["rounds"] <= found["promised"]
     assert found["analysis_s"] > 0
 
@@ -21,12 +21,12 @@ def test_it_prints_rounds_times_and_names() -> None:
     assert [figure.cells()[0] for figure in outcome.figures] == [
         "pairs: most rounds of a hunt",
         "pairs: analysis of a hunt",
-        "pairs: exactly those confirmed that are sick",
+        "pairs: exactly the faulty ones confirmed",
         "groups: most rounds of a hunt",
         "groups: analysis of a hunt",
-        "groups: exactly those confirmed that are sick",
+        "groups: exactly the faulty ones confirmed",
         "command: most rounds of a hunt",
-        "command: exactly those confirmed that are sick",
+        "command: exactly the faulty ones confirmed",
     ]
     verdicts = {figure.cells()[0]: figure.cells()[-1] for figure in outcome.figures if "analysis" not in figure.cells()[0]}
     assert set(verdicts.values()) == {"met"}, verdicts

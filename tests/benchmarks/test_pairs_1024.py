@@ -1,4 +1,4 @@
-"""That the benchmark of all pairs names who is slow and prints what it must. Times are not asserted: this machine may be busy."""
+"""The benchmark of all pairs names the slow ranks and pairs and prints its figures. Times are not asserted: this machine may be busy."""
 
 from __future__ import annotations
 

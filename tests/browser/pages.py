@@ -1,4 +1,4 @@
-"""Pages to look at: of committed runs, and one whose every text is hostile."""
+"""Pages for the browser tests: of committed runs, and one with hostile content in every text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"doc
 
 @dataclass
 class Seen:
-    """A page that was opened, with the addresses it asked for and what it said on the console or threw."""
+    """An opened page, with its requests, console messages and exceptions."""
 
     page: Page
     asked: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ def real_page(path: Path) -> Path:
 
 
 def gpu_page(folder: Path) -> Path:
-    """The page of a run on two nodes with eight GPUs each, whose NVLinks limit it."""
+    """Return the page of a run on two nodes with eight GPUs each, limited by NVLinks."""
     limit = Ceiling("topology", 450e9, "NVLink 18×25 GB/s", "ring", "counted")
     rows = [make_row(size_bytes=size, ceiling=limit) for size in (1 << 20, 1 << 26)]
     run = store(folder / "run", rows, hosts=["node1", "node2"])
@@ -62,7 +62,7 @@ def gpu_page(folder: Path) -> Path:
 
 
 def hostile_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A page whose every text tries to become markup or code."""
+    """Return a page in which every text tries to become markup or code."""
     monkeypatch.setattr(page_of, "SECTIONS", [lambda _: _hostile_section()])
     page_of.write_html(Material([], path))
     return path

@@ -1,4 +1,4 @@
-"""A matrix of pairs in a browser: each cell says its figure, under the pointer and by the arrow keys; among many each pair is found."""
+"""A matrix of pairs in a browser: each cell shows its figure, under the pointer and with the arrow keys; every pair can be found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def told(page: Page, text: str) -> None:
-    """Waits until the tooltip says this: values are unpacked when they are first asked for."""
+    """Wait until the tooltip has this text: values are unpacked at first use."""
     page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
 

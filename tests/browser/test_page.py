@@ -156,7 +156,7 @@ def test_light_and_dark_follow_the_system_until_the_button_is_pressed(page: Page
 def test_whatever_is_drawn_stands_out_from_the_paper(page: Page, look: dict[str, Any]) -> None:
     page.emulate_media(**look)
     if "forced_colors" in look:
-        page.evaluate("document.documentElement.dataset.theme = 'dark'")  # what the button said once does not hold here
+        page.evaluate("document.documentElement.dataset.theme = 'dark'")  # the button's earlier choice does not apply here
     paper = _background(page)
     colours = page.evaluate(COLOURS, DRAWN_IN)
     assert len(colours) > len(DRAWN_IN)
@@ -194,7 +194,7 @@ def test_folded_parts_are_printed_and_nothing_is_wider_than_the_paper(page: Page
     assert set(page.evaluate(READ)) == {False}
     page.set_viewport_size({"width": PAPER, "height": 900})
     page.emulate_media(media="print")
-    page.reload()  # as for paper from the start: Chromium sometimes tells of folded parts what was true of the screen
+    page.reload()  # start in print mode: Chromium sometimes keeps the screen's state of folded parts
     page.wait_for_function(f"{READ}.every(Boolean)", timeout=20_000)
     assert page.evaluate(OFF_PAPER) == []
     assert page.evaluate("document.documentElement.scrollWidth") == PAPER

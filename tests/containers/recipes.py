@@ -1,4 +1,4 @@
-"""What the recipes say, read back: instructions of a Dockerfile, sections of an Apptainer definition."""
+"""Reads the recipes: instructions of a Dockerfile, sections of an Apptainer definition."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def dropped_rank(operation, root):
 
 
 def spoilt_rank(operation, root):
-    """Whose received data is spoilt: rank 0's, but the root's where only that one receives."""
+    """Return the rank with corrupted received data: rank 0, or the root if only the root receives."""
     return root if operation in (GATHER, REDUCE) else 0
 
 

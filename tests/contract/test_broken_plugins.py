@@ -1,4 +1,4 @@
-"""Packages whose plug-ins are broken: one sentence each, exit 2 where they were asked for, and everything else goes on."""
+"""Packages with broken plug-ins: one error each, exit code 2 if requested, and everything else works."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ TAKEN = replace(ALLREDUCE, name="probe")
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of packages, which the registries look through anew."""
+    """Yield a folder of packages that the registries search."""
+    monkeypatch.setattr(operations, "_reserved", COMMANDS)
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

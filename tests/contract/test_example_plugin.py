@@ -54,7 +54,7 @@ def test_both_are_listed(site: Path, tmp_path: Path) -> None:
     assert listed.returncode == 0 and listed.stderr == ""
     assert listed.stdout.splitlines()[-1].startswith("connection available  multiprocessing.connection of Python 3.")
     helped = run(tmp_path, "--help", env=env)
-    assert re.search(r"^ +swap +each two neighbours give each other their\s+buffers$", helped.stdout, re.MULTILINE)
+    assert re.search(r"^ +swap +ranks 0 and 1, 2 and 3 … exchange their\s+buffers$", helped.stdout, re.MULTILINE)
     assert run(tmp_path, "swap", "--help", env=env).stdout.startswith("usage: collbench swap ")
 
 
@@ -66,7 +66,7 @@ def test_the_command_line_measures_both(site: Path, tmp_path: Path) -> None:
     found = {(row["operation"], row["wrong"], row["checked"], row["na"]) for row in rows}
     assert (done.returncode, found) == (0, {
         ("p2p_latency", 0, 1, None), ("p2p_bandwidth", 0, 1, None),
-        ("p2p_bidirectional", None, 0, "connection has pairs of ranks, and one way at a time"),
+        ("p2p_bidirectional", None, 0, "connection supports pairs of ranks, in one direction at a time"),
     }), done.stderr  # fmt: skip
     done = run(tmp_path, "swap", "--backend", "simulated", "--ranks", "4", "--sizes", "64K", "--format", "json", env=env)
     (row,) = map(json.loads, done.stdout.splitlines())

@@ -57,7 +57,7 @@ class Spoilt:
         return SPOILT[self.name]
 
     def asked(self, *names):
-        """A sweep of these operations as this one is to be measured."""
+        """Return a sweep of these operations with this one's settings."""
         traffic = {} if self.traffic is None else {"matrix": self.traffic.matrix} if self.traffic.matrix else {"skew": self.traffic.skew}
         sweep = {"operations": names, "sizes": [240], "dtypes": ["float32"], "roots": [self.root], "buffers": "fixed", **traffic}
         return sweep if self.in_place is None else {**sweep, "in_place": self.in_place}

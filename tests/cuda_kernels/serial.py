@@ -19,7 +19,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Serial:
-    """The compiled kernels. Arguments are numbers, or arrays, whose addresses are passed."""
+    """The compiled kernels. Arguments are numbers, or arrays, which are passed by address."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
@@ -40,7 +40,7 @@ class Serial:
 
 
 def build(folder: Path) -> Path | None:
-    """The shared object, or None where there is no g++."""
+    """Return the shared object, or None without g++."""
     if not shutil.which("g++"):
         return None
     program = folder / "kernels.cpp"

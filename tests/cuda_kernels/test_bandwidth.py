@@ -1,4 +1,4 @@
-"""The kernels whose speed is measured do what their names say, to the last byte."""
+"""The kernels that are timed do what their names mean, to the last byte."""
 
 from __future__ import annotations
 

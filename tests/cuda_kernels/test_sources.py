@@ -1,4 +1,4 @@
-"""The sources say the same to nvcc, and as much to people as they should."""
+"""The sources compile with nvcc too, and are documented."""
 
 from __future__ import annotations
 

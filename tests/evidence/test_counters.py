@@ -1,4 +1,4 @@
-"""Counters of a host at two moments: what grew, what is unknown, and whose bytes leave the host."""
+"""Counters of a host at two moments: what grew, what is unknown, and which ranks' bytes leave the host."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What counters say of a cell: ratios, unknowns, and rows whose bytes did not take the network."""
+"""Counters of a cell: ratios, unknowns, and rows with bytes that did not use the network."""
 
 import json
 from dataclasses import replace
@@ -175,7 +175,7 @@ def path_of(by_host, **changes):
 
 
 def inside(tx, packets):
-    """One host's counters, whose ranks sent so much over its loopback."""
+    """Return a host's counters, after its ranks sent so much over loopback."""
     return {"h1": seen(tx, tx, packets, interface="lo")}
 
 
@@ -184,7 +184,7 @@ def test_the_path_between_hosts_in_one_word():
     assert path_of(dict.fromkeys(TWO.values(), seen(100 * MIB, 100 * MIB, 3500))) == "network"
     assert path_of(dict.fromkeys(TWO.values(), seen(1000, 1000, 5))) == "shared memory"
     assert path_of(dict.fromkeys(TWO.values(), nvlink)) == "NVLink"
-    assert path_of(dict.fromkeys(TWO.values(), seen())) is None  # counters that stood say nothing
+    assert path_of(dict.fromkeys(TWO.values(), seen())) is None  # unchanged counters prove nothing
     assert path_of(dict.fromkeys(TWO.values(), seen(0, 0, 300)), operation="barrier", size=4) is None  # nothing had to pass
 
 

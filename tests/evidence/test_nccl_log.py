@@ -1,4 +1,4 @@
-"""NCCL's log: only connection lines prove a path; everything else tells what could be used."""
+"""NCCL's log: only connection lines prove a path; everything else shows what could be used."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
-    """Three MiB more of log take less than one MiB more: it is read in blocks, and what it says is bounded."""
+    """Three MiB more of log take less than one MiB more: it is read in blocks, and its facts are bounded."""
     peaks = []
     for size in (2 << 20, 5 << 20):
         KINDS[kind].write(tmp_path / "nccl.log", size, ranks=16)

@@ -1,4 +1,4 @@
-"""NCCL's RAS, asked before an abort: what it says of ranks that lag or are gone, from a fake server, whatever it answers."""
+"""NCCL's RAS, queried before an abort: ranks that lag or are gone, from a fake server with any answer."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ IB = "n1:7:8 [0] NCCL INFO Using network IB\n"
 
 
 def log(line: str) -> NcclLog:
-    """A log with this line; one that does not name NCCL stands alone, as the library prints it."""
+    """A log with this line; one that does not name NCCL is on its own, as the library prints it."""
     return read(IB + (line if line.startswith(("#", "NCCL version", "RCCL version", "[")) else f"n1:7:8 [0] NCCL INFO {line}"), "nccl.log")
 
 

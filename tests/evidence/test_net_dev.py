@@ -20,7 +20,7 @@ KNOWN = dict(zip(("rx_bytes", "rx_packets", "rx_errors", "rx_dropped"), (1000, 1
 
 
 def machine(root: Path, table: str | bytes | None, *names: str) -> str:
-    """A copied /sys with these interfaces, each of which says 7 bytes sent, and a table."""
+    """Return a copied /sys with these interfaces, each with 7 bytes sent, and a table."""
     for name in names:
         (root / "sys/class/net" / name / "statistics").mkdir(parents=True)
         (root / "sys/class/net" / name / "statistics/tx_bytes").write_text("7\n")

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - the stand-in has the functions' names
-"""GPUs' counters through a stand-in for pynvml: units, which of two fields is taken, and that what a driver lacks is left out."""
+"""GPUs' counters through a stand-in for pynvml: units, the choice between two fields, and omission of fields that a driver lacks."""
 
 from types import SimpleNamespace
 

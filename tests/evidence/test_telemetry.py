@@ -1,4 +1,4 @@
-"""The sampling process: samples while it is told to, ends with its input, and costs nothing where there is nothing to sample."""
+"""The sampling process: samples on command, ends with its input, and costs nothing without anything to sample."""
 
 import fcntl
 import json

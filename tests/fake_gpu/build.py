@@ -1,4 +1,4 @@
-"""Builds the fake libcuda.so.1 and libnccl.so.2 with g++, once for what their sources say: build/fake-gpu/<checksum>/{cuda,nccl}/.
+"""Builds the fake libcuda.so.1 and libnccl.so.2 with g++, once per version of the sources: build/fake-gpu/<checksum>/{cuda,nccl}/.
 
 In a checkout that cannot be written to they go to the system's temporary folder.
 """
@@ -25,7 +25,7 @@ _SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2"}
 
 
 class Missing(Exception):
-    """There is no g++ here."""
+    """g++ is missing."""
 
 
 @cache
@@ -56,7 +56,7 @@ def _checksum() -> str:
 
 
 def _made(folder: Path, build: Callable[[Path], object]) -> Path:
-    """The folder, whole: it is built beside its place, and whoever comes second takes the first one's."""
+    """Return the complete folder: it is built next to its final path, and a second process uses the first one's."""
     if folder.exists():
         return folder
     if not shutil.which("g++"):

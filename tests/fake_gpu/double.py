@@ -1,4 +1,4 @@
-"""What a subprocess needs to be told to find the doubles."""
+"""The environment with which a subprocess finds the doubles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from tests.fake_gpu.build import BUILD, PYTHON, libraries, nccl_without
 
-# What the double can be told, and the variable that tells it; the C++ and the fake cupy document each.
+# Settings of the double, and their variables; the C++ and the fake cupy document each.
 VARIABLES = {
     "memory": "FAKE_GPU_MEMORY", "compute_mode": "FAKE_GPU_COMPUTE_MODE", "busy": "FAKE_GPU_BUSY", "arch": "FAKE_GPU_ARCH",
     "peer": "FAKE_GPU_PEER", "driver_version": "FAKE_CUDA_DRIVER_VERSION", "runtime_version": "FAKE_CUDA_RUNTIME_VERSION",
@@ -45,7 +45,7 @@ def environment(
         base[name] = os.pathsep.join([*paths, *filter(None, [base.get(name)])])
     own = {
         "FAKE_GPU_COUNT": str(gpus),
-        "FAKE_GPU_MACHINE": uuid4().hex,  # who holds a GPU in exclusive mode is a question of one launch
+        "FAKE_GPU_MACHINE": uuid4().hex,  # the holder of a GPU in exclusive mode is per launch
         "COLLBENCH_CACHE": str(BUILD / "kernels"),  # never beside what a real NVRTC compiled
     }
     return base | own | {VARIABLES[word]: str(value) for word, value in told.items()}

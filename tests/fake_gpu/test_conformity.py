@@ -14,7 +14,7 @@ import pytest
 from tests.fake_gpu.build import HERE, PYTHON
 
 CUPY = PYTHON / "cupy"
-# Which real object a file of the fake stands for; of the others nothing is public.
+# The real object that a file of the fake replaces; the others have no public names.
 MODULES = {"cuda/runtime.py": "cuda.runtime", "cuda/nvrtc.py": "cuda.nvrtc"}
 CLASSES = {
     "cuda/_stream.py": {
@@ -27,7 +27,7 @@ CLASSES = {
     "_libcuda.py": {"CUDARuntimeError": "cuda.runtime.CUDARuntimeError"},
 }  # fmt: skip
 
-# Asks the real cupy: for each dotted name its arguments, None where it has none or does not tell, "missing" where it is not there.
+# Queries the real cupy: for each dotted name its arguments, None if it has none or they are unknown, "missing" without the name.
 ASK = """
 import inspect, json, re, sys
 import cupy, cupy.cuda.graph

@@ -1,4 +1,4 @@
-"""The double of driver, NCCL and cupy behaves as what it stands for, and says that it is one."""
+"""The double of driver, NCCL and cupy behaves like the original, and its names show that it is a double."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site as clusters have them: a Python whose torch and mpi4py came from elsewhere, an MPI beside it; and an index on a disk.
+"""A site as on a cluster: a Python with its own torch and mpi4py, an MPI next to it, and a package index on disk.
 
 All of it is this environment's own: its packages are linked, or zipped into wheels again, so nothing is fetched.
 """
@@ -38,7 +38,7 @@ Finished = subprocess.CompletedProcess[str]
 
 
 class Site:
-    """A Python whose distributions are links to this environment's; those of `marked` call their version `…+site`."""
+    """Make a Python with links to this environment's distributions; those of `marked` have the version `…+site`."""
 
     def __init__(self, folder: Path, names: Iterable[str] = (*OF_TORCH, "mpi4py"), marked: Iterable[str] = ("torch", "mpi4py")) -> None:
         self.folder = folder
@@ -58,12 +58,12 @@ class Site:
                 (self.packages / top).symlink_to(str(found.locate_file(top)))
 
     def is_of_version(self, name: str, version: str) -> None:
-        """From now on the package says that it is of this version."""
+        """Change the version of the package."""
         (file,) = self.packages.glob(f"{name}-*.dist-info/METADATA")
         file.write_text(re.sub(r"^Version: .*$", f"Version: {version}", file.read_text(), count=1, flags=re.MULTILINE))
 
     def frozen(self, python: Path | None = None) -> set[str]:
-        """What `pip freeze` says of the site's Python, or of another one; without `collbench` and its address."""
+        """Return the output of `pip freeze` of the site's Python, or of another one; without `collbench` and its address."""
         words = [sys.executable, "-m", "pip", "--python", str(python or self.python), "freeze", "--all"]
         done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
         return {line for line in done.stdout.splitlines() if not line.startswith("collbench")}
@@ -100,7 +100,7 @@ def _closure(name: str) -> Iterator[str]:
 
 
 def repack(name: str, folder: Path) -> None:
-    """Zips an installed distribution into the wheel that it came from, as far as pip can tell."""
+    """Zips an installed distribution into the wheel that it came from, as far as pip is concerned."""
     found = distribution(name)
     tags = [line.split("-") for line in re.findall(r"^Tag: (.*)$", found.read_text("WHEEL") or "", re.MULTILINE)]
     tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))

@@ -13,7 +13,7 @@ from tests.beds.bed import Finished
 from tests.install.site import ROOT
 
 SCRIPT = ROOT / "install/broadcast.sbatch"
-# Stands for collbench: one line for each rank, which says where it runs.
+# Replaces collbench: one line per rank, with its host.
 _COMMAND = """\
 import os, socket, sys
 print(socket.gethostname(), sys.argv[0], *sys.argv[1:], flush=True)
@@ -23,7 +23,7 @@ sys.exit(int(os.environ["SLURM_PROCID"]) * 7 if "--fail" in sys.argv else 0)
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """Laid out as install.sh does, with a command that tells where it runs."""
+    """Make a folder as install.sh does, with a command that prints its host."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "prefix/venv"], check=True, timeout=60)
     (tmp_path / "prefix/bin").mkdir()
     (tmp_path / "prefix/bin/collbench").write_bytes((ROOT / "install/collbench").read_bytes())

@@ -1,4 +1,4 @@
-"""What is kept at a site, and what pip is told of it."""
+"""The versions that a site keeps, and the constraints for pip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTED = (ROOT / "constraints.txt").read_text()
 
 
 def site(folder: Path, **versions: str) -> Path:
-    """A folder that says it holds these distributions."""
+    """Make a folder with the metadata of these distributions."""
     folder.mkdir()
     for name, version in versions.items():
         (folder / f"{name}-{version}.dist-info").mkdir()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.install.site import INSTALL, ROOT
 
-# Stands for a python3 that is too old, or that has no ensurepip: everything else is the real one's.
+# Replaces a python3 that is too old, or lacks ensurepip; everything else is that of the real one.
 _PYTHON = """\
 #!/bin/sh
 case "$*" in

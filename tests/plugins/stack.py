@@ -17,7 +17,7 @@ from tests.cli.command import Finished, run
 from tests.conftest import ROOT
 
 ENVIRONMENTS = {"jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "horovod": ".venv-horovod"}
-BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file says how it is built
+BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames
 LINK_BYTES_PER_S = 125e6  # 1 Gbit/s
@@ -73,6 +73,6 @@ def share_of_link(hosts: Hosts, stack: str, operation: str, out: Path, words: Se
 
 
 def _rank_of(hosts: Hosts, rank: int) -> dict[str, str]:
-    """What torchrun would tell this rank."""
+    """Return the variables that torchrun would set for this rank."""
     told = {"RANK": rank, "WORLD_SIZE": hosts.count, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29511}
     return {name: str(value) for name, value in told.items()} | {"MASTER_ADDR": hosts.addresses[0], "PYTHONPATH": str(ROOT)}

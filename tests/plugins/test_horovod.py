@@ -27,7 +27,7 @@ GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of
 
 
 def made_up_installation(monkeypatch, versions, folder: Path | None = None):
-    """An environment that pip says holds these versions; Horovod's package, if it is there, lies in `folder`."""
+    """Pretend that pip has these versions; Horovod's package, if any, is in `folder`."""
     monkeypatch.setattr(horovod_start, "installed", versions.get)
     monkeypatch.setattr(horovod_start, "find_spec", lambda name: name in versions or None)
     monkeypatch.setattr(horovod_start, "_folder", lambda: folder)
@@ -54,7 +54,7 @@ def test_a_build_for_another_torch_or_for_none(monkeypatch, tmp_path):
     assert trouble({}) == ("horovod 0.28.1 was built without torch", GET)
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/mpi_lib_v2.cpython-311.so").touch()
-    assert trouble({}) is None  # it does not say for which
+    assert trouble({}) is None  # it does not name the version
     (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.13.0+cpu", "dummy": "none"}))
     assert trouble({}) == ("horovod 0.28.1 was built for torch 2.13.0+cpu, and torch 2.14.0+cpu is installed", GET)
     (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.14.0"}))
@@ -98,7 +98,7 @@ class StandInHorovod:
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Opens the backend over a stand-in for Horovod, in a world of 4; the user's settings as given."""
+    """Open the backend over a replacement of Horovod, in a world of 4, with these settings."""
 
     def open_(**user):
         for name in [name for name in os.environ if name.startswith("HOROVOD_")]:

@@ -1,4 +1,4 @@
-"""scripts/horovod with stand-ins for Python, cmake and the compiler: what is built, when again, and what is said where it cannot be."""
+"""scripts/horovod with replacements of Python, cmake and the compiler: what is built, when it is rebuilt, and the errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Stands for the Python of the environment: it writes down pip's words and the build's variables, and knows one torch.
+# Replaces the Python of the environment: it records pip's arguments and the build's variables, and has one torch.
 STAND_IN_PYTHON = """\
 #!/bin/sh
 case "$*" in
@@ -30,7 +30,7 @@ esac
 
 
 class Machine:
-    """A folder with the script, a stand-in for scripts/environment that makes a stand-in for Python, and one for the compiler."""
+    """Make a folder with the script, a replacement of scripts/environment that makes one of Python, and one of the compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tree, self.log = folder, folder / "tree", folder / "log"
@@ -53,7 +53,7 @@ class Machine:
         file.chmod(0o755)
 
     def run(self, **env: str) -> tuple[int, str, list[str]]:
-        """Its code, what it said, and what the stand-ins were asked."""
+        """Return its exit code, its output, and the calls of the replacements."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **env}
         line = [str(self.tree / "scripts/horovod"), ".venv-horovod"]
@@ -90,7 +90,7 @@ def test_another_torch_or_another_script_builds_again(machine: Machine) -> None:
     with (machine.tree / "scripts/horovod").open("a") as file:
         file.write("\n")
     assert len(machine.run()[2]) == 4
-    (machine.folder / "built").unlink()  # somebody uninstalled it
+    (machine.folder / "built").unlink()  # as after an uninstall
     assert len(machine.run()[2]) == 4
 
 
@@ -99,7 +99,7 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
     code, said, _ = machine.run()
     assert (code, said.splitlines()[1:]) == (
         2,
-        ["collbench: Horovod 0.28.1 could not be built, see .venv-horovod/horovod.log; once that is mended, make again"],
+        ["collbench: Horovod 0.28.1 could not be built: fix the error in .venv-horovod/horovod.log, then run make again"],
     )
     assert "CMake Error" in (machine.venv / "horovod.log").read_text()
     assert (machine.venv / ".unfinished").exists()  # scripts/environment then starts again from an empty one
@@ -107,16 +107,16 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
     assert machine.run()[0] == 0
 
 
-def test_without_a_compiler_it_says_what_to_install(machine: Machine) -> None:
+def test_without_a_compiler_the_error_names_the_package(machine: Machine) -> None:
     code, said, _ = machine.run(CXX="no-such-compiler")
-    told = "Horovod is built from its source, and no-such-compiler is not there: apt-get install g++ make, then make again"
+    told = "Horovod is built from its source, and no-such-compiler is missing: apt-get install g++ make, then run make again"
     assert (code, said) == (2, f"collbench: {told}\n")
 
 
-def test_without_torch_it_says_who_brings_it(machine: Machine) -> None:
+def test_without_torch_the_error_names_the_make_target(machine: Machine) -> None:
     (machine.folder / "no_torch").touch()
     code, said, _ = machine.run()
-    assert (code, said) == (2, "collbench: Horovod is built for the torch of .venv, which has none: make test-environment brings it\n")
+    assert (code, said) == (2, "collbench: Horovod is built for the torch of .venv, which is missing: run make test-environment\n")
 
 
 def test_shellcheck_finds_nothing() -> None:

@@ -1,4 +1,4 @@
-"""jax on CPUs, in an environment of its own: right to the last element, or n/a with the reason; and what its rows say."""
+"""jax on CPUs, in an environment of its own: correct to the last element, or n/a with the reason; and the evidence of its rows."""
 
 import sys
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def test_versions_from_0_7_on_are_known(monkeypatch):
 
 
 def there(monkeypatch, versions, environment):
-    """pip knows these, and the environment says this."""
+    """Pretend that pip has these versions and that the environment has these variables."""
 
     def version(name):
         if name not in versions:

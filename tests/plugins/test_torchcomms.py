@@ -1,6 +1,6 @@
-"""torchcomms over its Gloo: what it says where it is not at hand, and, where somebody built it, right to the last element or n/a.
+"""torchcomms over its Gloo: the error if it is missing, and, if it is built, correct to the last element or n/a.
 
-There is no recipe that installs it: tests of the real one run where a build lies in .venv-torchcomms (backends/torchcomms.py says how).
+No recipe installs it: tests of the real one need a build in .venv-torchcomms (see backends/torchcomms.py).
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ BUILT = {"torchcomms": "0.3.0", "torch": "2.13.0"}
 
 
 def made_up_installation(monkeypatch, versions, backends=()):
-    """An environment that pip says holds these versions, and a torchcomms that names these backends of its own."""
+    """Pretend that pip has these versions, and that torchcomms has these backends."""
     monkeypatch.setattr(torchcomms, "installed", versions.get)
     monkeypatch.setattr(torchcomms, "find_spec", lambda name: name in versions or None)
     monkeypatch.setattr(torchcomms, "entry_points", lambda group, name: [name] if name in backends else [])
@@ -63,7 +63,7 @@ def test_the_types_that_its_gloo_reduces(dtype, reduced):
 
 
 def test_ranks_outside_a_group_only_count_it(monkeypatch):
-    """With a stand-in for torch and torchcomms: what a rank tells them when it makes groups."""
+    """With replacements of torch and torchcomms: the arguments with which a rank makes groups."""
     told = []
     stand_in = SimpleNamespace(new_comm=lambda *words, **named: told.append((words, named["name"], dict(torchcomms.os.environ))) or "comm")
     torch = SimpleNamespace(device=str, distributed=SimpleNamespace(PrefixStore=lambda name, store: (name, store)))

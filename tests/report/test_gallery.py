@@ -18,7 +18,7 @@ from tests.cli.command import ROOT
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
 GALLERY = ROOT / "reports" / "gallery"
-OFTEN = "sick-host"  # small; the others take their turn
+OFTEN = "slow-host"  # small; the others take their turn
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_picture_is_small() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("sick-host", ["cb1h2 sends and receives at 50 % of what the others do"]),
+        ("slow-host", ["cb1h2 sends and receives at 50 % of what the others do"]),
         ("published-8xa100", ["of 300 GB/s", "nccl_allreduce.log", "imported"]),
         ("regression", ["eth0 of cb1h2: 1 → 0.8 Gb/s", "7 slower", "1 inconclusive", "NIC eth0 0.8 Gb/s", "0.120 GB/s (80 %)"]),
         ("two-hosts", ["NIC eth0 1 Gb/s", "2 hosts: cb1h1, cb1h2", "alltoall"]),

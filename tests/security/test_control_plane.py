@@ -50,7 +50,7 @@ NOWHERE = {"pickle", "shelve", "dill", "marshal"}
 
 
 def parsed(pattern: str) -> Iterator[tuple[Path, ast.AST]]:
-    """Every node of the files of the package whose text has the pattern."""
+    """Yield every AST node of the package's files with text that matches the pattern."""
     for path in sorted((ROOT / "collbench").rglob("*.py")):
         text = path.read_text()
         if re.search(pattern, text):
@@ -90,7 +90,7 @@ def test_a_folder_that_a_stranger_made_first_is_refused(held: str | None, tmp_pa
 
 @pytest.mark.in_turn
 def test_17_to_19_torchs_store_of_one_host_is_not_open_to_other_hosts(tmp_path: Path) -> None:
-    """Other users of the same host can still reach it: docs/ports.md lists what is open to whom."""
+    """Other users of the same host can still reach it: docs/ports.md lists the open ports."""
     process = start(tmp_path, "allreduce", "--backend", "gloo", "--sizes", "64-1M", "--max-time", "1", program=(str(BIN / "collbench"),))
     seen: set[str] = set()
     end = time.monotonic() + 60

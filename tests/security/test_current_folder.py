@@ -61,7 +61,7 @@ ALWAYS = ("p2p", "doctor")  # the ranks; the helpers: the other commands start t
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder of a stranger with modules under the names that are imported, and two files that commands read."""
+    """Make an attacker's folder with modules under imported names, and two files that commands read."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     for name in NAMES:
@@ -77,7 +77,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def marks(folder: Path) -> str:
-    """What ran of the stranger's modules."""
+    """Return the attacker's modules that ran."""
     found = folder.parent / "marks"
     return found.read_text() if found.exists() else ""
 
@@ -160,7 +160,7 @@ def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: 
     program, *rest = [str(tmp_path / "prefix") if word == "PREFIX" else word for word in words]
     done = start(hostile, str(ROOT / program), *rest, env=nowhere)
     assert marks(hostile) == "", done.stderr
-    assert done.returncode == 2 and "pip could not" in done.stderr  # there is no index; everything before has run
+    assert done.returncode == 2 and "pip could not" in done.stderr  # the index is missing; everything before it has run
 
 
 def test_what_is_shown_to_type_is_safe_too(hostile: Path) -> None:

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def ends_well(done: Finished, *codes: int) -> str:
-    """Whatever the file holds: a documented exit code, no traceback, one sentence at most about bad input, no control characters."""
+    """Check that any content of the file ends with a documented exit code, no traceback, at most one error, no control characters."""
     text = done.stdout + done.stderr
     assert done.returncode in (codes or (0, 1, 2, 3)), text
     assert "Traceback" not in text and "defect" not in text and SECRET not in text, text

@@ -23,7 +23,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0"
 
 
 class Launch:
-    """Two ranks, each a node of its own as far as they know, over loopback; they meet at a port that strangers reach too."""
+    """Two ranks, each as a node of its own, over loopback; they join at a port that unknown peers can reach too."""
 
     def __init__(self, folder: Path, soft: int, hard: int, timeout_s: int = 20) -> None:
         self.folder, self.soft, self.hard, self.port, self.timeout_s = folder, soft, hard, free_port(), timeout_s

@@ -74,7 +74,7 @@ LOST_NIC: dict[str, object] = {
 
 
 class Hooked(SlurmBed):
-    """Slurm whose Prolog and Epilog are ours, copied into the bed's folder; what they say, and when they begin and end, is in `talk`."""
+    """Slurm with collbench's Prolog and Epilog, copied into the test bed's folder; `talk` has their output, starts and ends."""
 
     def _configure(self) -> None:
         super()._configure()
@@ -106,7 +106,7 @@ class Hooked(SlurmBed):
 
     @property
     def talk(self) -> str:
-        """What the hooks said."""
+        """Return the output of the hooks."""
         path = self.folder / "talk"
         return path.read_text() if path.exists() else ""
 

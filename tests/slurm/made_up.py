@@ -1,4 +1,4 @@
-"""For the tests on Slurm: a baseline, which is one real measurement told again as several nights; doubles of commands."""
+"""For the tests on Slurm: a baseline made of one real measurement repeated as several nights; doubles of commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cluster:
 
 
 def suite(folder: Path, run: str = "") -> Path:
-    """All-reduce over the simulated link, whose times are known: a suite in a file."""
+    """Write a suite: all-reduce over the simulated link, with known times."""
     path = folder / "small.toml"
     sweep = '[[sweeps]]\noperations = ["allreduce"]\nbackends = ["simulated"]\nsizes = ["1K", "4K", "16K"]\n'
     path.write_text(f"schema = 1\n[run]\n{run}\n{sweep}")
@@ -74,7 +74,7 @@ def _again(cell: list[object], times: float) -> list[object]:
 
 
 def doubles(folder: Path, **scripts: str) -> str:
-    """A PATH whose first folder holds these commands, each told as the lines of a bash script."""
+    """Return a PATH with a first folder of these commands, each given as the lines of a bash script."""
     commands = folder / "commands"
     commands.mkdir(exist_ok=True)
     for name, lines in scripts.items():

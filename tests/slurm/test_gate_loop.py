@@ -34,7 +34,7 @@ def verdict(keep: Path) -> dict[str, Any]:
 
 
 def nodes_of(cluster: Cluster, keep: Path) -> list[set[str]]:
-    """By allocation the nodes on which it was, as Slurm says."""
+    """Return the nodes of each allocation, from Slurm."""
     jobs = [name.rpartition("-")[2] for name in verdict(keep)["candidates"]]
     shown = [cluster.bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout for job in jobs]
     lists = [words["NodeList"] for words in (dict(word.partition("=")[::2] for word in text.split()) for text in shown)]
@@ -76,7 +76,7 @@ def test_what_passes_is_measured_once(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_job_that_fails_is_told_with_its_output(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("schema = 1\nsweep = 2\n")
     done = gate(cluster, tmp_path / "keep", "--suite", str(tmp_path / "bad.toml"))
-    assert done.returncode in (2, 3) and done.stdout == ""  # 3: srun ended a rank before it said 2
+    assert done.returncode in (2, 3) and done.stdout == ""  # 3: srun ended a rank before it exited with 2
     told = re.search(r"ended as FAILED \(exit code (?:2|143):0\), see (\S+)", done.stderr)
     assert told and "bad.toml" in Path(told[1]).read_text(), said(done)
 

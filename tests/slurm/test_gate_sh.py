@@ -13,7 +13,7 @@ from tests.beds.bed import Finished
 from tests.cli.command import environment
 from tests.slurm.made_up import SLURM, doubles, said
 
-# Judges as VERDICT says (its exit code); 3 suspects something. Its calls are counted in `calls`.
+# Exits with the code VERDICT; 3 means suspects. `calls` counts its calls.
 COLLBENCH = """\
 echo "$*" >>calls
 while (($#)); do case $1 in --out) out=$2 ;; --confirm-suite) suite=$2 ;; esac; shift; done

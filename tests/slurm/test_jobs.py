@@ -22,7 +22,7 @@ ON_SLURM = [pytest.mark.slurm, pytest.mark.in_turn, pytest.mark.timeout(200)]
 def sbatch(
     bed: SlurmBed, folder: Path, name: str, *words: object, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> str:
-    """The number of the job, whose working folder is `folder`."""
+    """Submit the job in the working folder `folder`; return its number."""
     line = ["sbatch", "--parsable", f"--chdir={folder}", *options, str(SLURM / name), *map(str, words)]
     done = bed.call(line, env=settings({"COLLBENCH_ITERATIONS": "20", **(env or {})}))
     assert done.returncode == 0, said(done)
@@ -30,7 +30,7 @@ def sbatch(
 
 
 def told(bed: SlurmBed, job: str) -> list[dict[str, str]]:
-    """What Slurm says of the job; of an array of each of its jobs, in the order of their places."""
+    """Return Slurm's state of the job, or of each job of an array in order."""
     lines = bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout.splitlines()
     found = [dict(word.partition("=")[::2] for word in line.split()) for line in lines if line]
     return sorted(found, key=lambda each: each.get("ArrayTaskId", ""))

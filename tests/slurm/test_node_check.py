@@ -19,7 +19,7 @@ from tests.slurm.hooks import SCONTROL, copies, node
 from tests.slurm.made_up import ANNOUNCED, SLURM, baseline, doubles, said, settings, suite
 
 SLOW = "export COLLBENCH_SLOWED=by=30%"
-# `run` makes a launch and ends with RUN, `gate` writes what VERDICT (its exit code in style prolog) and SUSPECTED say.
+# `run` makes a launch and exits with RUN; `gate` writes a verdict from VERDICT (its exit code in style prolog) and SUSPECTED.
 COLLBENCH = """\
 echo "$*" >>calls
 verb=$1
@@ -48,7 +48,7 @@ class Checked(SlurmBed):
 
     @property
     def talk(self) -> str:
-        """What the checks said."""
+        """Return the output of the checks."""
         path = self.folder / "check" / "talk"
         return path.read_text() if path.exists() else ""
 

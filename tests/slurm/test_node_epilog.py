@@ -51,7 +51,7 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
     name, sick = hooked.nodes
 
     def after(*command: str, on: str = name) -> str:
-        """What the epilog of this job says."""
+        """Return the output of this job's epilog."""
         before, ended = len(hooked.talk), len(hooked.seconds("epilog")) if (hooked.folder / "stamps").exists() else 0
         hooked.call([*command[:1], "-w", on, *command[1:]], timeout=30)
         until(lambda: len(hooked.seconds("epilog")) > ended, "the epilog", 30)

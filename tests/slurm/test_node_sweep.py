@@ -19,7 +19,7 @@ from tests.slurm.hooks import Hook, Hooked, copies, node
 from tests.slurm.made_up import doubles, said
 from tests.slurm.test_node_check import install
 
-# Slurm as the sweep sees it: `nodes` are idle, and the task of each ends as `ends` says ("STATE CODE", the first word if none does).
+# Slurm for the sweep: `nodes` are idle, and each task ends as in `ends` ("STATE CODE", by default the first entry).
 SBATCH = 'echo "sbatch $*" >>calls; cat >>scripts; echo "$(grep -c ^sbatch calls)00;cluster"'
 SCONTROL = """\
 echo "scontrol $*" >>calls

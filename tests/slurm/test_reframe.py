@@ -20,7 +20,7 @@ PASSED, SKIPPED, FAILED = "pass", "skip", "fail"
 def reframe(
     cluster: Cluster, folder: Path, env: Mapping[str, str] | None = None, **variables: object
 ) -> tuple[Finished, list[dict[str, Any]]]:
-    """What ReFrame said, and its report of the three strikes."""
+    """Return ReFrame's output, and its report of the three strikes."""
     own = {"baseline": cluster.good, "suite": cluster.suite, "launches": 1, "options": f"--expect {cluster.announced}", **variables}
     words = [word for name, value in own.items() for word in ("-S", f"CollbenchGate.{name}={value}")]
     check = ["-c", str(SLURM / "reframe" / "collbench_check.py"), "-C", str(Path(__file__).with_name("site.py"))]

@@ -1,4 +1,4 @@
-"""What is to be copied is well-formed: shell, YAML, TOML, and the README names all of it."""
+"""The files to copy are well-formed (shell, YAML, TOML), and the README lists all of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_workflow_has_few_rights_and_runs_once_at_a_time() -> None:
     told = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())
     assert told["permissions"] == {"contents": "read"} and told["concurrency"]["cancel-in-progress"] is False
     assert told["jobs"]["gate"]["runs-on"] == ["self-hosted", "slurm"]
-    assert all("${{" not in step.get("run", "") for step in told["jobs"]["gate"]["steps"])  # what is typed elsewhere is no shell
+    assert all("${{" not in step.get("run", "") for step in told["jobs"]["gate"]["steps"])  # inputs must not become shell code
 
 
 def test_the_readme_names_every_file() -> None:

@@ -1,4 +1,4 @@
-"""collbench beside OSU, IMB and gloo's own benchmark, launched in turns: `python -m tests.benchmarks.peers`.
+"""collbench compared with OSU, IMB and gloo's own benchmark, in interleaved launches: `python -m tests.benchmarks.peers`.
 
-Their programs are the user's: paths are given, nothing of theirs lies here.
+You build their programs and give the paths; this repository has no part of them.
 """

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of pairs")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of pairs")
     return int(text)
 
 
@@ -107,11 +107,11 @@ def _head(begun: str, note: str) -> str:
     processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     on = f"{os.cpu_count()} cores ({processor[1] if processor else platform.machine()}), {platform.system()} {platform.release()}"
-    return f"""# collbench beside its peers
+    return f"""# collbench compared with other benchmarks
 
-Measured {when} by `python -m tests.benchmarks.peers`; every pair, those not counted included, in `raw/`.
-A ratio is collbench's time over the peer's within a pair of launches; the median over pairs and its 95 % interval are shown. Pairs
-take turns in who goes first; a pair counts if the canaries before, between and after its launches agree within 20 %, else it is repeated.
+Measured {when} by `python -m tests.benchmarks.peers`; `raw/` has every pair, including those not counted.
+A ratio is collbench's time over the peer's within a pair of launches; the median over pairs and its 95 % interval are shown. The order
+within pairs alternates. A pair counts if the state probes before, between and after its launches agree within 20 %; else it is repeated.
 
 Machine: {on}; MPI: {_family()}. Load average (1 min) {begun} before and {_load()} after. {note}
 """

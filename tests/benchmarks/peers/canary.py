@@ -16,9 +16,9 @@ def read_canary() -> float:
     """Nanoseconds per round trip of a cache line between the first two cores this process may use. Raises Missing."""
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
-        raise Missing("the canary needs two cores: allow this process a second one")
+        raise Missing("the state probe needs two cores: allow this process a second one")
     if not shutil.which("cc"):
-        raise Missing("no C compiler for the canary: apt install gcc libc6-dev")
+        raise Missing("the state probe needs a C compiler: apt install gcc libc6-dev")
     program = compiled("cc", Path(__file__).with_name("canary.c"), "-pthread")
     return float(launch([program, *map(str, cpus)]).out)
 

@@ -23,7 +23,7 @@ class Contest:
 
     like   which figure of each side is compared
     pages  what pages the peer's memory lies on, a sentence; looked at once, before the pairs
-    sides  the names of both sides; a peer may also stand against itself, changed in one thing
+    sides  the names of both sides; a peer may also be compared with itself, with one change
     """
 
     name: str
@@ -52,7 +52,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """As the target says; fewer than 20 pairs are told beside it."""
+        """Return the verdict of the target; with fewer than 20 pairs also their number."""
         if self.target is None or not self.ours_s:
             return ""
         few = "" if len(self.ours_s) >= _ENOUGH else f" (only {len(self.ours_s)} pairs)"
@@ -78,7 +78,7 @@ def compete(contest: Contest, wanted: int, most: int, canary: Callable[[], float
 
 
 def lines(contest: Contest, pairs: Sequence[Found]) -> list[Line]:
-    """A line per size, of the pairs whose canaries agree; the others were repeated."""
+    """Return a line per size, of the pairs with agreeing state probes; the others were repeated."""
     good = [pair for pair in pairs if pair.counts]
     found = []
     for size in pairs[0].ours:

@@ -57,7 +57,7 @@ class Gloo:
 def open_gloo(program: Path) -> Gloo:
     """Starts it once. Raises UsageError."""
     if not (program.is_file() and os.access(program, os.X_OK)):
-        raise UsageError(f"{program} is no program: give --gloo the file `benchmark` that gloo's build makes with BUILD_BENCHMARK=ON")
+        raise UsageError(f"{program} is not a program: give --gloo the file `benchmark` that gloo's build makes with BUILD_BENCHMARK=ON")
     gloo = Gloo(program)
     try:
         gloo.measure(_RING, Load((8,), 10, 1))
@@ -67,7 +67,7 @@ def open_gloo(program: Path) -> Gloo:
 
 
 def times(out: str) -> dict[int, float]:
-    """Seconds by size: the p50 column, fourth of eight, in the unit that its head tells."""
+    """Seconds by size: the p50 column, fourth of eight, in the unit of its head."""
     unit = re.search(r"p50 \((us|ns)\)", out)
     if not unit:
         return {}

@@ -65,7 +65,7 @@ def _lengths(folder: str, sizes: Sequence[int]) -> Path:
 def open_imb(program: Path) -> Imb:
     """Starts it once. Raises UsageError, Missing."""
     if not (program.is_file() and os.access(program, os.X_OK)):
-        raise UsageError(f"{program} is no program: give --imb the file IMB-MPI1")
+        raise UsageError(f"{program} is not a program: give --imb the file IMB-MPI1")
     imb = Imb(program)
     try:
         imb.measure("p2p_latency", Load((8,), 10, 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.benchmarks.launches import LaunchFailed
 
 LOOPBACK = "lo"
-# All on the heap, whose start alone is not on huge pages: what is mapped on its own begins anywhere, and has up to 4 MiB of small ones.
+# All on the heap, where only the start is not on huge pages: separate mappings begin anywhere, and have up to 4 MiB of small pages.
 _HUGE = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432"
 
 
@@ -17,7 +17,7 @@ class Load:
     """Sizes in bytes, ascending; timed iterations and warm-ups per size.
 
     huge: collbench takes 2 MiB pages for buffers of 4 MiB and more. The C library's allocator, which the peers (and the MPI
-    library, for buffers of its own) use, is then told to ask for them, too, in both launches alike.
+    library, for buffers of its own) use, then requests them, too, in both launches.
     """
 
     sizes: Sequence[int]
@@ -36,7 +36,7 @@ RATE = Load((8,), 1000, 200)
 
 
 def wanted(values: Mapping[int, float], sizes: Sequence[int], who: str) -> dict[int, float]:
-    """The values of these sizes. Raises LaunchFailed naming one that is lacking or is no time."""
+    """The values of these sizes. Raises LaunchFailed for a missing or invalid one."""
     for size in sizes:
         if not values.get(size, 0) > 0:
             raise LaunchFailed(f"{who} printed no time for {size} bytes")

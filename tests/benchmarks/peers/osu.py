@@ -30,7 +30,7 @@ _RATE = {8: Target(1.10, 0.90)}
 
 @dataclass(frozen=True)
 class Osu:
-    """The programs in a folder, at whatever depth, and their version as they print it."""
+    """The programs in a folder, at any depth, and their printed version."""
 
     folder: Path
     version: tuple[int, ...]

@@ -30,8 +30,8 @@ class Pair(Generic[A, B]):
 def take_turns(ours: Callable[[], A], theirs: Callable[[], B], canary: Callable[[], float], wanted: int, most: int) -> list[Pair[A, B]]:
     """Pairs until `wanted` of them count or `most` were run, those that do not count among them.
 
-    The first pair only warms caches and is not kept, unless a single one is wanted. Who goes first changes from one pair that
-    counts to the next: a repeated pair keeps its order.
+    The first pair only warms caches and is not kept, unless a single one is wanted. The order alternates between pairs that
+    count: a repeated pair keeps its order.
     """
     if wanted > 1:
         ours(), theirs()

@@ -56,7 +56,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Span:
 class Target:
     """Bounds of collbench's time over the peer's; or, if that is easier, of the difference in seconds.
 
-    most  the ratio is not to be above it · least  nor below it: a benchmark that reads too fast is wrong as well
+    most  upper bound of the ratio · least  its lower bound: a benchmark that reads too fast is wrong as well
     """
 
     most: float

@@ -1,6 +1,6 @@
-"""Why OSU's figures differ from one user's to the next: OSU beside itself, changed in one thing.
+"""Why OSU's figures differ from one user's to the next: OSU compared with itself, with one change.
 
-This is how the 12 % were looked for by which OSU was said to read slower than collbench on Open MPI at 64 KiB to 1 MiB.
+This explains the 12 % by which OSU reads slower than collbench on Open MPI at 64 KiB to 1 MiB.
 """
 
 from __future__ import annotations

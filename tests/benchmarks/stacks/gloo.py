@@ -6,7 +6,7 @@ from tests.benchmarks.stacks.loop import Call, Opened, Place, main
 
 
 def ready(place: Place) -> Call:
-    """An all-reduce of zeros in place, whose sum does not grow, on what is open."""
+    """An in-place all-reduce of zeros, so that the sum does not grow, on the open stack."""
     import torch
 
     tensor = torch.zeros(place.count)

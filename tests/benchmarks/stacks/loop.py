@@ -15,7 +15,7 @@ class Place:
     """One rank of a minimal loop, as `stack_loops` starts it.
 
     rank, ranks   this one and how many
-    addresses     "127.0.0.1:PORT" of each rank, free when it was started: for whatever the stack listens on
+    addresses     "127.0.0.1:PORT" of each rank, free when it was started: for the stack's listening sockets
     n_bytes       of the float32 buffer; warmup, batches, batch: calls before, batches timed, calls per batch
     """
 
@@ -44,7 +44,7 @@ Opened = tuple[Call, Callable[[], object]]
 
 
 def operation_of(stack: str) -> str:
-    """What a stack is measured with: a ping-pong where it has messages alone, whose time here is the whole round trip."""
+    """Return the operation of a stack: for stacks that only have messages a ping-pong, timed as the whole round trip."""
     return "p2p_latency" if stack == "zmq" else "allreduce"
 
 

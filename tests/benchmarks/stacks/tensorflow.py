@@ -8,7 +8,7 @@ from importlib import import_module
 
 from tests.benchmarks.stacks.loop import Call, Opened, Place, main
 
-_KEY = 2_000_000  # of the group: apart from those of who opened the stack
+_KEY = 2_000_000  # of the group: different from those of the stack's own group
 
 
 def ready(place: Place) -> Call:

@@ -261,4 +261,4 @@ def _of_codes(case: Case, seen: Seen) -> list[str]:
 
 def limit_words() -> str:
     """The deadline in words."""
-    return f"--timeout {TIMEOUT_S:g}, so that everything must have ended within {WITHIN_S:g} s"
+    return f"With --timeout {TIMEOUT_S:g}, all processes must end within {WITHIN_S:g} s"

@@ -44,11 +44,11 @@ WHAT = {
     "paused": f"SIGSTOP, SIGCONT {PAUSE_S:g} s later",
     "link": "the link of the second host is cut",
     "link for a moment": f"the same for {PAUSE_S:g} s",
-    "control": "only its link for control is cut",
-    "memory": "its memory is exhausted",
+    "control": "only the control link of its host is cut",
+    "memory": "the rank's memory is exhausted",
     "disk": "rank 0's disk is full",
-    "wrong data": "it receives wrong data",
-    "early exit": "it exits with code 0",
+    "wrong data": "the rank receives wrong data",
+    "early exit": "the rank exits with code 0",
 }
 
 

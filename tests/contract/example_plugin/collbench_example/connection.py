@@ -11,7 +11,7 @@ from collbench.backends.messages import MessageBinding
 from collbench.operations.program import PythonCall
 
 
-class Messages:  # the calls of a pair; a send returns when the system has its bytes, what is to come is read when it is waited for
+class Messages:  # the calls of a pair; a send returns when the system has its bytes, a posted receive reads when it is waited for
     def __init__(self, connection):
         self.connection, self.due = connection, []
 
@@ -24,8 +24,8 @@ class Messages:  # the calls of a pair; a send returns when the system has its b
 
 
 class ConnectionBackend(HostBackend):  # buffers in the host's memory, filled and verified by collbench; calls that block
-    name = api = "connection"  # operations that know an api by its name bring their own calls for it; `steps` adds such calls
-    passes_messages = True  # whatever operations say by messages, this one carries
+    name = api = "connection"  # an operation may have calls for this api (`steps`)
+    passes_messages = True  # it supports every operation that is defined by messages
 
     @classmethod
     def probe(cls):
@@ -34,21 +34,22 @@ class ConnectionBackend(HostBackend):  # buffers in the host's memory, filled an
     def open(self, world, settings):
         self.rank, self.ranks, key = world.rank, world.size, secrets.token_hex()
         with Listener((world.me.address, 0), backlog=world.size, authkey=key.encode()) as listener:
-            told = world.agree([listener.address[1], key], "listening for connections")
-            came = [listener.accept() for _ in range(self.rank)]  # each lower rank connects to each higher one
-        made = {to.rank: Client((to.address, told[to.rank][0]), authkey=told[to.rank][1].encode()) for to in world.members[self.rank + 1 :]}
-        for each in made.values():
+            peers = world.agree([listener.address[1], key], "listening for connections")
+            incoming = [listener.accept() for _ in range(self.rank)]  # each lower rank connects to each higher one
+        out = {each.rank: (each.address, *peers[each.rank]) for each in world.members[self.rank + 1 :]}
+        out = {rank: Client((host, port), authkey=key.encode()) for rank, (host, port, key) in out.items()}
+        for each in out.values():
             each.send(self.rank)
-        self.to = made | {each.recv(): each for each in came}
+        self.to = out | {each.recv(): each for each in incoming}
 
-    def communicator(self, ranks):  # what becomes the `handle` of a group
+    def communicator(self, ranks):  # the `handle` of a group
         return self.to
 
-    def binding(self, group, buffers, slot):  # x, as the operations' steps see it
+    def binding(self, group, buffers, slot):  # the x of the operations' steps
         return MessageBinding(Messages(group.handle[group.ranks[1 - group.driven[0]]]), buffers, slot)
 
-    def supports(self, operation, cell):  # why not, or None
-        return None if operation.pair and not operation.both_ways else "connection has pairs of ranks, and one way at a time"
+    def supports(self, operation, cell):  # the reason why not, or None
+        return None if operation.pair and not operation.both_ways else "connection supports pairs of ranks, in one direction at a time"
 
     def versions(self):
         return {"python": python_version()}

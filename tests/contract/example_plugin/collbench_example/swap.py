@@ -1,4 +1,4 @@
-"""An operation: the ranks of each two neighbours, 0 and 1, 2 and 3 …, give each other their buffers."""
+"""An operation: ranks 0 and 1, 2 and 3 … exchange their buffers."""
 
 from collections.abc import Iterator
 
@@ -16,9 +16,9 @@ def _by_messages(x: Binding) -> Iterator[Call]:
 
 SWAP = Operation(
     name="swap",
-    summary="each two neighbours give each other their buffers",
+    summary="ranks 0 and 1, 2 and 3 … exchange their buffers",
     bus_factor=lambda n: 1.0,
     needs=lambda n, cell: f"swap needs an even number of ranks, not {n}" if n % 2 else None,
-    arrives=lambda x: [Block([x.rank ^ 1], at=0, count=x.count)],  # what verification looks for
+    arrives=lambda x: [Block([x.rank ^ 1], at=0, count=x.count)],  # what is verified
     by_messages=out_of_place_only(_by_messages),
 )

@@ -57,7 +57,7 @@ def library() -> Any:
 
 
 def runtime_version() -> int:
-    """The CUDA that this cupy says it is made for."""
+    """Return the CUDA version of this cupy."""
     return int(os.environ.get("FAKE_CUDA_RUNTIME_VERSION", "13020"))
 
 

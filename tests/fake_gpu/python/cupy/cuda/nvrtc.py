@@ -1,4 +1,4 @@
-"""NVRTC whose compiler is g++: a "cubin" is a shared library in which kernels are functions, see cuda/module.cpp.
+"""NVRTC with g++ as its compiler: a "cubin" is a shared library in which kernels are functions, see cuda/module.cpp.
 
 `headers` lie beside the source while it compiles; the words of CUDA come from tests/cuda_kernels/shim.h.
 """
@@ -86,7 +86,7 @@ def getPTX(prog: int) -> bytes:
 
 
 def getProgramLog(prog: int) -> str:
-    """What the compiler said."""
+    """Return the compiler's messages."""
     return _program(prog).log
 
 
