@@ -80,8 +80,6 @@ KNOWN = {
     "collbench/report/cells.py:limited_by",
     "collbench/report/cells.py:share",
     "collbench/report/training.py:_ceiling_cells",
-    "collbench/report/verdict.py:_replacing",
-    "collbench/report/verdict_formats.py:_cases",
 }
 
 

@@ -375,7 +375,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
-    from collbench.report.verdict import Typed, words_of
+    from collbench.report.verdict import Typed, arguments_of
 
     first = candidate[0]
     besides = ["--expect", str(arguments.expect)] if arguments.expect else []
@@ -383,7 +383,7 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
     return Typed(
         arguments.baseline, arguments.runs, besides, arguments.confirm_suite, suite is not None, bool(arguments.html), first.imported,
         first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(each.slowed for each in candidate),
-        {each.name: words_of(each.facts.get("options", {})) for each in candidate},
+        {each.name: arguments_of(each.facts.get("options", {})) for each in candidate},
     )  # fmt: skip
 
 

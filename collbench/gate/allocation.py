@@ -16,6 +16,7 @@ from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, cell_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
+from collbench.gate.reasons import CellNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
@@ -252,8 +253,8 @@ def _canary(run: Run) -> float | None:
 def _by_kind(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
     """What the launches say, the first one before the others: of what it is silent about they may tell that it changed."""
     found: dict[str, dict[str, str]] = {}
-    for (kind, what), text in (each for run in runs for each in facts(run).items()):
-        found.setdefault(kind, {}).setdefault(what, text)
+    for item, text in (each for run in runs for each in facts(run).items()):
+        found.setdefault(item.kind, {}).setdefault(item.what, text)
     return found
 
 
@@ -269,13 +270,7 @@ def name_of(cell: Cell) -> str:
     return " ".join([str(columns["operation"]), *size, str(columns["backend"])])
 
 
-def names_of(cells: Sequence[Cell]) -> str:
-    """Several cells, the first ones by name: "allreduce 8 B mpi, allreduce 16 B mpi and 12 more"; equal names once."""
+def names_of(cells: Sequence[Cell]) -> CellNames:
+    """Return the names of cells, the first ones in full; equal names once."""
     names = list(dict.fromkeys(map(name_of, cells)))
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
-
-
-def counted(number: int, what: str) -> str:
-    """ "1 launch", "3 launches"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"
+    return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))

@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.differences import Difference, Facts, comparable, differing, passing
+from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, passing
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline, group_of_cell, same
 from collbench.gate.floors import sizes_of
+from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
 from collbench.untrusted import parse_toml, read_file
 
@@ -64,13 +65,13 @@ def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
 def _check_cells(baseline: Baseline, first: Allocation, cells: Collection[Cell]) -> None:
     if any(cell in first.cells for cell in cells):
         return
-    way = differing_way(cells, first.cells)
-    why = f" ({way})" if way else ""
-    raise UsageError(f"allocation {first.name} has no cell in common with {baseline.path}{why}: measure the same suite")
+    differs = differing_column(cells, first.cells)
+    why = f" ({differs.render()})" if differs else ""
+    raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_way(wanted: Collection[Cell], there: Collection[Cell]) -> str | None:
-    """In what alone cells that are wanted differ from those that are there: "mode is pipelined, and isolated in the baseline"."""
+def differing_column(wanted: Collection[Cell], there: Collection[Cell]) -> ColumnDiffers | None:
+    """Return the column in which alone wanted cells differ from those that were measured; None where there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
         others = {(*cell[:place], *cell[place + 1 :]): cell[place] for cell in there}
@@ -81,32 +82,20 @@ def differing_way(wanted: Collection[Cell], there: Collection[Cell]) -> str | No
     if not found:
         return None
     (name, here, wants), _ = found.most_common(1)[0]
-    return f"{name} is {_word(here)}, and {_word(wants)} in the baseline"
+    return ColumnDiffers(name, *(None if value is None else str(value) for value in (here, wants)))
 
 
-def _word(value: object) -> str:
-    return "unset" if value is None else str(value)
-
-
-def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> str | None:
-    """A sentence where no host is in the baseline and the machines are others, too; `found` are unexpected changes."""
+def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> AnotherCluster | None:
+    """Return a reason where no host is in the baseline and the machines differ too; `found` are unexpected changes."""
     held = {host for each in baseline.allocations for host in _hosts(each)}
     hosts = _hosts(candidate)
     if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):
         return None
-    return (
-        f"allocation {candidate.name} ran on {_few(hosts)} and {baseline.path} is of {_few(held)}, whose machines are others: "
-        "the baseline of another cluster; make one of this"
-    )
+    return AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
 
 
 def _hosts(allocation: Allocation) -> set[str]:
     return {name for name in allocation.facts.get("hosts", {}).get("names", "").split(", ") if name}
-
-
-def _few(names: Collection[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
 
 
 # An allocation is fresh: its hosts, its launcher's numbers and its list of cells are others each time, and paths say nothing.
@@ -203,28 +192,26 @@ def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
 
 def of_what_changed(
     expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
-) -> tuple[list[Expected], list[str]]:
-    """Those of which a slowdown may come, since the change is there (or none is named); and a sentence for each of the others.
+) -> tuple[list[Expected], list[UnusedAnnouncement]]:
+    """Return the announcements whose change happened (or that name none), and a note for each of the others.
 
-    What changed is looked for between the candidate and any of the `good` allocations: those before the change are judged by, too.
+    A change is looked for between the candidate and each of the `good` allocations, since some are older than the change.
     """
     named = [each for each in expected if each.slower_percent is not None and each.kind]
     found = {one for before in good for after in candidate for one in changes(before, after)} if named else set()
-    idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # what is over is told elsewhere
-    why = "did not change, so it makes nothing slower"
-    told = [f"announced by {each.reviewer} ({each.reason}): {each.kind} {each.what} {why}" for each in idle]
-    return [each for each in expected if each not in idle], told
+    idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # `expired` reports what expired
+    notes = [UnusedAnnouncement(each.reviewer, each.reason, each.kind, each.what) for each in idle]
+    return [each for each in expected if each not in idle], notes
 
 
-def expired(expected: Sequence[Expected], today: date) -> list[str]:
-    """What no longer counts, a sentence each."""
-    over = [each for each in expected if today > each.expires]
-    return [f"announced by {each.reviewer} ({each.reason}): expired on {each.expires.isoformat()} and counts no more" for each in over]
+def expired(expected: Sequence[Expected], today: date) -> list[ExpiredAnnouncement]:
+    """Return a note for each announcement that expired."""
+    return [ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
 
 
 def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
-    told = ((kind, what, text) for kind in COMPARED for what, text in allocation.facts.get(kind, {}).items())
-    return {(kind, what): text for kind, what, text in told if kind != "software" or what.partition(" ")[0] not in lonely}
+    items = {Item.of(kind, what): text for kind in COMPARED for what, text in allocation.facts.get(kind, {}).items()}
+    return {item: text for item, text in items.items() if item.kind != "software" or item.path[0] not in lonely}
 
 
 def read_expected(path: Path) -> list[Expected]:

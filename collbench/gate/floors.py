@@ -17,6 +17,7 @@ from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown, name_of
 from collbench.gate.baseline import fresh
+from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import STRIKES
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling
@@ -74,24 +75,19 @@ def floor_states(
     return [each for each in states if each is not None]
 
 
-def floor_problems(states: Sequence[FloorState]) -> list[str]:
-    """Why these keep a verdict from being a pass, a sentence each; what is confirmed is a regression, and is said by its state."""
+def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | FloorUnknown]:
+    """Return why these keep a verdict from being a pass. A confirmed one is a regression, which its state says."""
     suspected = [each for each in states if each.state == SUSPECTED]
-    found = []
-    if suspected:
-        found.append(
-            f"suspected: below --min-percent: {_named(suspected)}; measure those again in fresh allocations, and judge all together"
-        )
-    why = "n/a, no such ceiling, or the path is not proven: see the rows, or ask for less: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
-    for asked in dict.fromkeys(each.asked for each in states if each.state == UNDECIDED):
-        unknown = [each for each in states if each.state == UNDECIDED and each.asked == asked]
-        found.append(f"--min-percent {asked}: the share is not known of {_named(unknown)} ({why})")
+    found: list[SuspectedBelowFloor | FloorUnknown] = [SuspectedBelowFloor(_named(suspected))] if suspected else []
+    unknown = [each for each in states if each.state == UNDECIDED]
+    for asked in dict.fromkeys(each.asked for each in unknown):
+        found.append(FloorUnknown(asked, _named([each for each in unknown if each.asked == asked])))
     return found
 
 
-def _named(states: Sequence[FloorState]) -> str:
+def _named(states: Sequence[FloorState]) -> CellNames:
     names = list(dict.fromkeys(each.name for each in states))
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+    return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
 
 
 def _state(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from collbench.gate.reasons import LaunchesLeftOut
 from tests.cli.command import one_sentence, run_here
 from tests.gate.allocations import launch
 
@@ -47,8 +48,7 @@ def test_show_tells_which_launches_say_nothing_of_the_usual_state(tmp_path: Path
     odd = str(launch(tmp_path / "odd", {8: 4e-6, 64 << 20: 0.1}, canary_s={"before": 26e-8, "after": 26e-8}))
     run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 5), odd)
     shown = run_here(tmp_path, "baseline", "show", "base").stdout.splitlines()
-    what = "in 1 of 1 launch (canary more than 20 % off the others'): left out"
-    assert f"baseline, odd: the machine was in another state {what}" in shown
+    assert LaunchesLeftOut("odd", 1, 1, "baseline").render() in shown
     assert "a thin baseline: 6 allocations or more make sound limits" in shown
     assert shown[-2].split()[-4:] == ["5", "1.000", "5.0", "%"]
 

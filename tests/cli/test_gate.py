@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from collbench.gate.reasons import StillSuspected
 from collbench.gate.verdict import read_verdict
 from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
@@ -76,21 +77,15 @@ def test_the_gates_whole_way(good: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "passed")
     first = gate(good, "--confirm-suite", "confirm.toml", night(good, "slow-1", 1.1))
     assert first.returncode == 3
-    assert [line for line in first.stdout.splitlines() if not line.startswith("points at")][:5] == [
-        "no verdict: 1 suspected",
-        "cells: 0 slower, 0 faster, 1 no change (limit inside ±5 %), 1 inconclusive; "
-        "groups: 0 slower, 0 faster, 1 no change, 1 inconclusive",
-        "  suspected: 1; measure those again in 2 fresh allocations, and judge all together",
-        "what takes longer, by allocation, and how much may be by chance; the surest and worst first:",
-        "  suspected  allreduce 64 MiB nccl  +10.0 %, by chance up to +2.0 %",
-    ]
-    assert "judged: slow-1; baseline base: 6 allocations, 2 cells with a history" in first.stdout.splitlines()
+    lines = first.stdout.splitlines()
+    assert lines[0] == "no verdict: 1 suspected"
+    assert f"  {StillSuspected(1, 2).render()}" in lines
+    assert "  suspected  allreduce 64 MiB nccl  +10.0 % (limit +2.0 %)" in lines
+    assert "judged: slow-1; baseline base: 6 allocations, 2 cases" in lines
     assert "sizes = [67108864]" in (good / "confirm.toml").read_text()
     last = gate(good, "--out", "verdict.json", "--confirm-suite", "confirm.toml", *three(good))
     assert (last.returncode, last.stdout.splitlines()[0]) == (1, "regression: 1 confirmed")
-    assert last.stderr == (
-        "collbench: --confirm-suite confirm.toml was removed: it was of an earlier gate, and there is nothing to measure again\n"
-    )
+    assert "confirm.toml removed" in last.stderr
     assert not (good / "confirm.toml").exists()
     verdict = json.loads((good / "verdict.json").read_text())
     assert (verdict["schema"], verdict["result"], verdict["exit_code"]) == (1, "regression", 1)
@@ -102,10 +97,8 @@ def test_what_the_judge_says_fits_the_schema_and_is_shown_once_more(good: Path, 
     kept = tmp_path / "verdict.json"
     told = gate(good, "--out", str(kept), *three(good))
     again = run_here(good, "gate", "--verdict", str(kept))
-    assert (again.returncode, told.stdout.removeprefix(again.stdout).splitlines()) == (1, [
-        "next: see it as a page:",
-        "  collbench gate --baseline base slow-1 slow-2 slow-3 --html gate.html",
-    ])  # fmt: skip
+    *_, command = told.stdout.removeprefix(again.stdout).splitlines()
+    assert (again.returncode, command) == (1, "  collbench gate --baseline base slow-1 slow-2 slow-3 --html gate.html")
     assert read_verdict(kept).candidates == ("slow-1", "slow-2", "slow-3")
 
 
@@ -198,7 +191,7 @@ def test_the_style_may_stand_in_the_environment_and_helps_nobody_else(good: Path
         (["--baseline", "base", "good-0"], "allocation good-0 is in the baseline base: it cannot be judged by itself"),
         (["--self-test", "good-0"], "--self-test makes up what it judges: leave out"),
         (["--baseline", "base", "--expect", "none.toml", "good-0"], "--expect none.toml cannot be read"),
-        (["--baseline", "base", "--junit", "-", "good-0"], "--junit does not go to stdout: name a FILE"),
+        (["--baseline", "base", "--junit", "-", "good-0"], "--junit cannot write to stdout"),
         (["--baseline", "base", "--exit-style", "nagios", "--format", "json", "good-0"], ""),
         (["--verdict", "none.json"], "--verdict none.json cannot be read (No such file or directory)"),
         (["--verdict", "none.json", "--html", "page.html"], "--html shows the runs, too: collbench report RUN… --html FILE --verdict FILE"),

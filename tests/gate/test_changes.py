@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.differences import Difference
+from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Measured
 from collbench.gate.changes import Expected, accepted, changes, expired, from_table, read_expected, unannounced
+from collbench.gate.reasons import ExpiredAnnouncement
 from collbench.gate.verdict import Announcement, Suspicion
 from tests.gate.verdicts import suspicion
 from tests.results.rows import make_row
@@ -81,8 +82,8 @@ def allowed(told: list[Expected], *suspicions: Suspicion, today: date = TODAY) -
 def test_a_slowdown_may_be_announced_without_a_difference_that_anything_tells_of(tmp_path: Path) -> None:
     (found,) = expected(tmp_path, SLOWER)
     assert (found.slower_percent, found.operation, found.backend, found.smallest, found.largest) == (13.5, "all*", "mpi", 64 << 20, None)
-    assert not found.covers(Difference("software", "mpi", "1", "2"), TODAY)
-    assert expected(tmp_path, GOOD + "slower_percent = 5\n")[0].covers(Difference("software", "nccl nccl", "2.29", "2.30"), TODAY)
+    assert not found.covers(Difference(Item.of("software", "mpi"), "1", "2"), TODAY)
+    assert expected(tmp_path, GOOD + "slower_percent = 5\n")[0].covers(Difference(Item.of("software", "nccl nccl"), "2.29", "2.30"), TODAY)
 
 
 def test_what_is_no_slower_than_announced_is_accepted_and_says_who_announced_it(tmp_path: Path) -> None:
@@ -123,10 +124,10 @@ def test_a_group_is_accepted_only_where_all_its_cells_are_meant(tmp_path: Path) 
 
 def test_the_day_of_expiry_is_the_last_on_which_it_counts(tmp_path: Path) -> None:
     told = expected(tmp_path, GOOD + SLOWER)
-    nccl = Difference("software", "nccl nccl", "2.29", "2.30")
+    nccl = Difference(Item.of("software", "nccl nccl"), "2.29", "2.30")
     assert (unannounced([nccl], told, date(2026, 12, 1)), unannounced([nccl], told, date(2026, 12, 2))) == ([], [nccl])
     assert expired(told, date(2026, 12, 1)) == []
-    assert expired(told, date(2026, 12, 2)) == ["announced by ops (2.30 in week 47): expired on 2026-12-01 and counts no more"]
+    assert expired(told, date(2026, 12, 2)) == [ExpiredAnnouncement("ops", "2.30 in week 47", "2026-12-01")]
     assert allowed(told, suspicion(), today=date(2027, 2, 1)) == ["confirmed"]
 
 

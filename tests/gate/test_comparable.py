@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Cell, Measured
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
+from collbench.gate.reasons import AnotherCluster, CellNames, ColumnDiffers, MissingCells, UnexpectedChange
 from tests.gate.judging import BASE, FACTS, allocation, cell, judged, slow
 
 
@@ -30,7 +32,7 @@ class TestBadInput:
             judged(slow("a"), slow("b"), slow("b"))
 
     def test_nothing_in_common_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="allocation new has no cell in common with base: measure the same suite"):
+        with pytest.raises(UsageError, match="allocation new and base have no case in common: measure"):
             judged(replace(allocation("new"), cells={cell(5): Measured((1e-6,))}))
 
     def test_nor_is_one_allocation_two(self) -> None:
@@ -40,14 +42,14 @@ class TestBadInput:
 
     def test_another_mode_is_named(self) -> None:
         piped = replace(allocation("new"), cells={in_mode(name, "pipelined"): each for name, each in allocation("new").cells.items()})
-        with pytest.raises(UsageError, match=r"no cell in common with base \(mode is pipelined, and isolated in the baseline\)"):
+        with pytest.raises(UsageError, match=r"\(mode is pipelined here, isolated in the baseline\)"):
             judged(piped)
 
     def test_some_cells_in_another_mode_are_missing_and_named(self) -> None:
         whole = allocation("new")
         mixed = {in_mode(name, "pipelined") if name == cell(8) else name: each for name, each in whole.cells.items()}
         assert judged(replace(whole, cells=mixed)).reasons == (
-            "allocation new lacks allreduce 8 B nccl (mode is pipelined, and isolated in the baseline): what is missing never passes",
+            MissingCells("new", CellNames(("allreduce 8 B nccl",)), differs=ColumnDiffers("mode", "pipelined", "isolated")),
         )
 
     def test_imported_and_measured_are_not_judged_by_each_other(self) -> None:
@@ -68,14 +70,11 @@ class TestAnotherCluster:
     def test_other_hosts_and_other_machines_are_another_cluster(self) -> None:
         verdict = judged(replace(allocation("new"), facts=ELSEWHERE))
         assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == (
-            "allocation new ran on node7, node8 and base is of node1, whose machines are others: the baseline of another cluster; "
-            "make one of this"
-        )
+        assert verdict.reasons[0] == AnotherCluster("new", ("node7", "node8"), "base", ("node1",))
 
     def test_a_host_in_common_is_a_change_of_the_same_cluster(self) -> None:
         verdict = judged(replace(allocation("new"), facts={**ELSEWHERE, "hosts": {"names": "node1, node7"}}))
-        assert verdict.reasons == ("unexpected change: topology nic: 400 Gb/s → 100 Gb/s (announce expected changes with --expect FILE)",)
+        assert verdict.reasons == (UnexpectedChange(Difference(Item.of("topology", "nic"), "400 Gb/s", "100 Gb/s")),)
 
     def test_other_nodes_whose_machines_are_equal_pass(self) -> None:
         assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"

@@ -14,7 +14,8 @@ from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
-from collbench.gate.floors import Floor, floor_problems, floor_states, read_floor
+from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
+from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, nothing
 from tests.results.rows import NIC, make_row
 
@@ -141,14 +142,11 @@ def test_a_floor_for_nothing_that_was_measured_is_refused() -> None:
 
 def test_what_keeps_it_from_passing_is_said() -> None:
     first = allocation("night-1", {cell(): 70.0, cell(M): None})
-    suspected, unknown = floor_problems(floor_states([read_floor("ring:80@1M-")], [first]))
-    assert (
-        suspected
-        == "suspected: below --min-percent: allreduce 64 MiB mpi; measure those again in fresh allocations, and judge all together"
-    )
-    assert unknown.startswith("--min-percent ring:80@1M-: the share is not known of allreduce 1 MiB mpi (n/a, no such ceiling, ")
+    suspected, unknown = floor_reasons(floor_states([read_floor("ring:80@1M-")], [first]))
+    assert suspected == SuspectedBelowFloor(CellNames(("allreduce 64 MiB mpi",)))
+    assert unknown == FloorUnknown("ring:80@1M-", CellNames(("allreduce 1 MiB mpi",)))
     again = [allocation(name, {cell(): 70.0}) for name in ("night-1", "night-2", "night-3")]
-    assert floor_problems(floor_states([read_floor("ring:80@64M-")], again)) == []
+    assert floor_reasons(floor_states([read_floor("ring:80@64M-")], again)) == []
 
 
 def test_three_of_one_job_are_one() -> None:

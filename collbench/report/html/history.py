@@ -8,7 +8,6 @@ from math import exp, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.gate.allocation import counted
 from collbench.gate.history import CELL, KINDS, History, Series, Step
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cells import NOTHING
@@ -16,7 +15,7 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, line, panel, spots, svg_of
 from collbench.report.html.page import page
 from collbench.report.writers import write_whole
-from collbench.units import format_time
+from collbench.units import format_time, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +128,7 @@ def _allocations(history: History) -> tuple[str, Table]:
         for each, changed in zip(history.allocations, since, strict=True)
     ]  # fmt: skip
     head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
-    caption = f"{counted(len(rows), 'allocation')} in the order in which they began"
+    caption = f"{plural(len(rows), 'allocation')} in the order in which they began"
     return caption, Table(head, rows, frozenset({2, 3}), {number: "doubtful" for number, each in enumerate(since) if each})
 
 
