@@ -68,7 +68,6 @@ FOREIGN = {
 }
 # Functions that still read a rendered text: empty at the end.
 KNOWN = {
-    "collbench/analysis/hunt/judging.py:_once",
     "collbench/backends/nccl/backend.py:probe",
     "collbench/backends/nccl/binding.py:_remedy",
     "collbench/control/world.py:_told",

@@ -14,6 +14,7 @@ from collbench.analysis.hunt.protocol import Answer, Ask, Figure, Hunt, Options,
 from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
+from collbench.reason import as_json
 from collbench.report.progress import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound
@@ -88,7 +89,9 @@ class HuntListening(Listening):
         found = self._verdict
         told = {
             "result": found.result, "suspects": [each.as_json() for each in found.suspects], "rounds": found.rounds,
-            "notes": list(found.notes), "no_verdict": found.no_verdict, "middle": found.middle,
+            "notes": [each.render() for each in found.notes], "note_facts": as_json(found.notes),
+            "no_verdict": found.no_verdict and found.no_verdict.render(), "no_verdict_fact": found.no_verdict and as_json(found.no_verdict),
+            "middle": found.middle,
         }  # fmt: skip
         self._about = {**about, "verdict": told}
         return told
