@@ -265,12 +265,12 @@ def _large(pattern: Pattern, small: State) -> Cause | None:
     if small == CLEAR:
         return _told(pattern, path, "large messages", ", small ones are not")
     if small == UNKNOWN:
-        return _told(pattern, path, "large messages", "; small ones, which would tell it from slower hosts, were not measured")
+        return _told(pattern, path, "large messages", "; small messages, which would distinguish it from slower hosts, were not measured")
     return _told(pattern, [*path, HOST], "large messages", f"; of small ones {_lacking(small)}")
 
 
 def _lacking(state: State) -> str:
-    return "it is not known well enough" if state == UNSURE else "nothing is known"
+    return "the evidence is insufficient" if state == UNSURE else "nothing is known"
 
 
 def _path(pattern: Pattern) -> list[str]:
@@ -302,7 +302,7 @@ def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> Cau
     if len(named) == 1:
         return Cause(ways[0], f"{named[0]}: {seen}")
     alone = "; no other backend was measured" if only else ""
-    return Cause(UNCLEAR, f"{' or '.join(named)}, which cannot be told apart here: {seen}{alone}")
+    return Cause(UNCLEAR, f"{' or '.join(named)}, not distinguishable here: {seen}{alone}")
 
 
 def _slower(pattern: Pattern) -> str:

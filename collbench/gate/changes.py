@@ -34,9 +34,7 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection
     twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
     if twice is not None:
         known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
-        raise UsageError(
-            f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: it cannot be judged by itself; drop it there first"
-        )
+        raise UsageError(f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
     check_apart(candidate)
     _check_origins(baseline, candidate)
     _check_cells(baseline, candidate[0], cells)
@@ -45,10 +43,10 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection
 def check_apart(candidate: Sequence[Allocation]) -> None:
     """Raises UsageError where two are one and the same."""
     if len({each.name for each in candidate}) < len(candidate):
-        raise UsageError("two of the candidate's allocations have one name: each counts once; measure with another --allocation NAME")
+        raise UsageError("two of the candidate's allocations have the same name: measure with another --allocation NAME")
     twins = next((pair for pair in combinations(candidate, 2) if same(*pair)), None)
     if twins is not None:
-        raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: each counts once; measure a fresh one")
+        raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: measure a fresh one")
 
 
 def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
@@ -57,8 +55,7 @@ def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
     if other is not None:
         here, there = ("imported", "was measured here") if other.imported else ("measured here", "was imported")
         raise UsageError(
-            f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: another tool's statistic is not our median; "
-            "judge like by like"
+            f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: their statistics differ; compare like with like"
         )
 
 
@@ -222,7 +219,7 @@ def read_expected(path: Path) -> list[Expected]:
         raise UsageError(f"--expect {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
     listed = told.get("change")
     if set(told) != {"change"} or not isinstance(listed, list):
-        raise UsageError(f"--expect {path}: it has to hold tables [[change]] and nothing else")
+        raise UsageError(f"--expect {path}: only tables [[change]] are allowed")
     return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 
 
@@ -231,16 +228,16 @@ def from_table(told: Any, where: str) -> Expected:
     _check_names(told, where)
     for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
         if name in told and (not isinstance(told[name], str) or not told[name].strip()):
-            raise UsageError(f"{where}: '{name}' is {repr(told[name])[:60]}, where words are wanted")
+            raise UsageError(f"{where}: '{name}' is {repr(told[name])[:60]}, not a text")
     if type(told["expires"]) is not date:
-        raise UsageError(f"{where}: 'expires' is {told['expires']}, where a day such as 2027-01-31 (without quotes) is wanted")
+        raise UsageError(f"{where}: 'expires' is {told['expires']}, not a valid date (write 2027-01-31, without quotes)")
     kind = told.get("kind", "")
     if kind and "*" not in kind and kind not in COMPARED:
-        raise UsageError(f"{where}: no change is of kind '{kind}': choose from {', '.join(COMPARED)}")
+        raise UsageError(f"{where}: unknown kind '{kind}': choose from {', '.join(COMPARED)}")
     plain = {name: told[name] for name in (*_ALWAYS, "operation", "backend") if name in told}
     what = told.get("what", "")
     if kind and not (kind + what).strip("*? "):
-        raise UsageError(f"{where}: kind '{kind}' and what '{what}' announce whatever may change: name what does")
+        raise UsageError(f"{where}: kind '{kind}' and what '{what}' match every change: be more specific")
     return Expected(kind=kind, what=what, **plain, **_slower(told, where))
 
 
@@ -249,10 +246,10 @@ def _check_names(told: Any, where: str) -> None:
     slower = "slower_percent" in names
     needed = {*_ALWAYS, *(() if slower and not names & set(_DIFFERENCE) else _DIFFERENCE)}
     if not needed <= names or names - needed - set(_SLOWER):
-        more = f"; of a slowdown besides: {', '.join(_SLOWER)}"
-        raise UsageError(f"{where}: it has to say {', '.join((*_DIFFERENCE, *_ALWAYS))}, and nothing else{more}")
+        more = f"; optional for a slowdown: {', '.join(_SLOWER)}"
+        raise UsageError(f"{where}: required keys are {', '.join((*_DIFFERENCE, *_ALWAYS))}{more}")
     if names & set(_SLOWER) and not slower:
-        raise UsageError(f"{where}: it names cells, but not by how much they may be slower: say slower_percent")
+        raise UsageError(f"{where}: it selects cases, but slower_percent is missing")
 
 
 def _slower(told: dict[str, Any], where: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def floor_states(
     """
     idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cells))), None)
     if idle is not None:
-        raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such cell; measure those sizes, or ask for others")
+        raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
     were = {each.key: each for each in before}
     states = (_state(floor, cell, candidate, strikes, were) for cell in candidate[0].cells for floor in asked if floor.meant(cell))
     return [each for each in states if each is not None]
@@ -151,11 +151,11 @@ def read_floor(text: str) -> Floor:
     told = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     where = f"--min-percent {text[:_LONGEST]}"
     if told is None:
-        raise UsageError(f"{where}: write MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl")
+        raise UsageError(f"{where}: not valid (use MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl)")
     if told["model"] not in MODELS:
-        raise UsageError(f"{where}: there is no model '{told['model']}': choose from {', '.join(MODELS)}")
+        raise UsageError(f"{where}: unknown model '{told['model']}': choose from {', '.join(MODELS)}")
     if not _NUMBER.fullmatch(told["percent"]) or not 0 < float(told["percent"]) <= 100:
-        raise UsageError(f"{where}: '{told['percent']}' is no percentage above 0 and up to 100")
+        raise UsageError(f"{where}: '{told['percent']}' is not a percentage above 0 and up to 100")
     return Floor(
         text, told["model"], float(told["percent"]), *sizes_of(told["sizes"], where), told["operation"] or "*", told["backend"] or "*"
     )  # fmt: skip
@@ -170,5 +170,5 @@ def sizes_of(text: str, where: str) -> tuple[int, int | None]:
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     if largest is not None and largest < smallest:
-        raise UsageError(f"{where}: sizes '{text}' run downwards: write the smaller one first")
+        raise UsageError(f"{where}: sizes '{text}' are in descending order: write the smaller one first")
     return smallest, largest

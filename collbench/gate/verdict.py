@@ -361,13 +361,13 @@ def read_verdict(path: Path) -> Verdict:
         raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
     version = told.get("schema")
     if isinstance(version, int) and version > SCHEMA:
-        raise UsageError(f"--verdict {path} has schema {version}, and this collbench knows up to {SCHEMA}: update collbench")
+        raise UsageError(f"--verdict {path} has schema {version}, but this collbench supports up to {SCHEMA}: update collbench")
     misfit = _misfit(told)
     if misfit is not None:
         raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
     verdict = from_json(told)
     if verdict.result == PASSED and (verdict.reasons or verdict.count(CONFIRMED) or verdict.count(SUSPECTED) or verdict.count(UNDECIDED)):
-        raise UsageError(f"--verdict {path} says that it passed, and names what does not pass: {_REMEDY}")
+        raise UsageError(f"--verdict {path} has result passed, but also reasons or suspects: {_REMEDY}")
     return verdict
 
 

@@ -46,9 +46,9 @@ def after_adding(path: Path, held: int) -> str:
     """How many allocations there are, and what is typed next."""
     there, folder = f"{path} has {plural(held, 'allocation')}", quote(str(path))
     if held < FEWEST:
-        return f"{there}; a verdict needs {FEWEST}, {ENOUGH} are sound: collbench baseline add {folder} RUN…"
-    few = f" ({ENOUGH} are sound)" if held < ENOUGH else ""
-    return f"{there}{few}; what they let a gate see: collbench baseline show {folder}"
+        return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
+    few = f" (better {ENOUGH})" if held < ENOUGH else ""
+    return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
 def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences: Sequence[str]) -> Iterator[Line]:
@@ -83,9 +83,9 @@ def hosts_of(allocation: Allocation) -> str:
 def _sentences(path: Path, allocations: int, limits: Limits) -> Iterator[str]:
     if allocations < FEWEST:
         more = f"add {FEWEST - allocations} more: collbench baseline add {quote(str(path))} RUN…"
-        yield f"with fewer than {FEWEST} allocations a gate gives no verdict; {more}"
+        yield f"the gate needs {FEWEST} allocations for a verdict; {more}"
     elif allocations < ENOUGH:
-        yield f"a thin baseline: {ENOUGH} allocations or more make sound limits"
+        yield f"thin baseline: use {ENOUGH} allocations or more for reliable limits"
     known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]
     if allocations >= FEWEST:
         yield from (f"{group}: the median over its cells shows {_percent(share)}" for group, share in known)
@@ -146,7 +146,7 @@ def chosen(history: History, pattern: str) -> list[Series]:
     cells = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
     if not cells:
         names = ", ".join(each.about.name for each in history.of_kind(CELL)[:_MOST_NAMED])
-        raise UsageError(f"--only '{pattern}' fits no cell: names are such as {names}; * is anything")
+        raise UsageError(f"--only '{pattern}' matches no case: names are such as {names}; * matches anything")
     groups = {each.about.group for each in cells}
     whole = history.of_kind(WHOLE) if len(cells) == len(history.of_kind(CELL)) else []
     return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cells]
@@ -207,12 +207,12 @@ def sentences(history: History, series: Series) -> Iterator[str]:
 
 
 def step_told(history: History, step: Step) -> str:
-    """ "slower × 1.050 (1.046 to 1.054; by chance up to × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
+    """ "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
     low, high = interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
     since = history.allocations[step.at]
     way = "slower" if step.change > 0 else "faster"
-    numbers = f"{way} × {exp(step.change):.3f} ({low:.3f} to {high:.3f}; by chance up to × {limit:.3f})"
+    numbers = f"{way} × {exp(step.change):.3f} ({low:.3f} to {high:.3f}; limit × {limit:.3f})"
     return f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
 
 
@@ -226,7 +226,7 @@ def with_it(history: History, step: Step) -> str:
     state = history.state(step)
     found = [*([state] if state else []), *(each.sentence() for each in history.between(step.before, step.at))]
     more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
-    return "; ".join([*found[:_MOST_NAMED], *more]) or "nothing that is recorded"
+    return "; ".join([*found[:_MOST_NAMED], *more]) or "no recorded change"
 
 
 def day(began_utc: str) -> str:
@@ -290,7 +290,7 @@ def _step_json(history: History, step: Step) -> dict[str, object]:
 # What `collbench baseline diff` prints: what changed besides, and what moved further than chance moves it.
 
 _MOST, _DIFF_MOST_NAMED = 60, 8
-_BY_CHANCE = "a comparison, not a gate: of cells that are unchanged chance moves about one in 500 beyond its limit"
+_BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyond its limit by chance"
 
 
 def diff_lines(moves: Moves, format: str) -> Iterator[Line]:
@@ -308,7 +308,7 @@ def _table_diff(moves: Moves) -> Iterator[Line]:
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
     yield from (Line(printable(each), "foot") for each in _feet(moves, cells))
-    yield Line("what changed besides:" if moves.changes else "nothing else that is recorded changed", "head")
+    yield Line("what changed besides:" if moves.changes else "no other recorded change", "head")
     yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
 
 
@@ -338,7 +338,7 @@ def _told(each: Moved) -> str:
 def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
     unknown = sum(each.limit is None for each in cells)
     if unknown:
-        yield f"of {plural(unknown, 'cell')} nothing is known of chance: too few allocations measured them"
+        yield f"of {plural(unknown, 'cell')} the noise is unknown: too few allocations measured them"
     if len(cells) > unknown:
         yield _BY_CHANCE
     for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
@@ -379,7 +379,7 @@ def head(setting: Setting) -> Iterator[Line]:
     cells = len(setting.scheme.of)
     if setting.paired:
         yield Line(
-            f"{cells} cells; an old and a new stack by turns, {PAIRS} pairs of launches in each of two allocations, and only what exceeds "
+            f"{cells} cells; an old and a new stack interleaved, {PAIRS} pairs of launches in each of two allocations; only what exceeds "
             f"its limit in both counts"
         )
     else:
@@ -387,7 +387,7 @@ def head(setting: Setting) -> Iterator[Line]:
             f"{cells} cells; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
             f"{LAUNCHES} launches, and only what exceeds its limit in all three counts"
         )
-    yield Line(f"{'done to the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
+    yield Line(f"{'change of the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
 
 
 def line(outcome: self_test_Outcome, format: str) -> Line:

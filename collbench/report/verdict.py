@@ -57,12 +57,12 @@ def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | Non
     if not path.is_file():
         return None
     if stays:
-        return f"--confirm-suite {path} kept: there is no verdict yet, and its cases may need another measurement"
+        return f"--confirm-suite {path} kept: without a verdict, its cases may need another measurement"
     try:
         path.unlink()
     except OSError as error:
         raise UsageError(f"--confirm-suite {path}: cannot remove the suite of an earlier gate ({error.strerror}); remove it") from error
-    return f"--confirm-suite {path} removed: it was written by an earlier gate, and there are no suspects now"
+    return f"--confirm-suite {path} removed: it was written by an earlier gate, and nothing is suspected now"
 
 
 def check_ours(path: Path) -> None:

@@ -277,7 +277,7 @@ def test_the_same_seed_asks_the_same() -> None:
 
 def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() -> None:
     with pytest.raises(
-        UsageError, match=r"5 rounds are too few for 16 places: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
+        UsageError, match=r"5 rounds are too few for 16 endpoints: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
     ):
         promise(16, Options(method="pairs", most_rounds=5))
     assert promise(16, Options(method="pairs", most_rounds=6)) == 6
@@ -285,7 +285,7 @@ def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() ->
 
 @pytest.mark.parametrize(("n", "asked", "least"), [(16, 1, 3), (16, 2, 3), (9, 3, 4), (4, 2, 3)])
 def test_a_sweep_too_short_to_tell_anything_is_refused_and_not_called_nobody(n: int, asked: int, least: int) -> None:
-    with pytest.raises(UsageError, match=rf"does not tell a sick one of {n} places .* allow {least} or more \(--rounds {least}\)"):
+    with pytest.raises(UsageError, match=rf"cannot distinguish a faulty one of {n} .* allow {least} or more \(--rounds {least}\)"):
         promise(n, Options(method="pairs", rounds=asked))
     assert confirmed(played(MadeUp(n).node(2), rounds=least).result) == nodes(2)
 

@@ -345,7 +345,7 @@ def _shares(n: int, options: Options) -> _Shares:
     least = wanted if by_groups else sweep.least_rounds(n, options)
     if wanted < least:
         raise UsageError(
-            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} does not tell a sick one of {n} places from a sick partner: "
+            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} cannot distinguish a faulty one of {n} from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
     grown = scale.most_rounds(n, options) if options.growing else 0
@@ -353,7 +353,7 @@ def _shares(n: int, options: Options) -> _Shares:
     most = options.most_rounds if options.most_rounds is not None else wanted + cross_check_rounds(n) + grown + alone
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
-            f"{most} rounds are too few for {n} places: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
+            f"{most} rounds are too few for {n} endpoints: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
             f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
         )
     swept = max(least, min(wanted, most - cross_check_rounds(n)))

@@ -248,12 +248,12 @@ def _too_few(names: Sequence[str], hosts: Mapping[str, object], found: int) -> s
     there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
     what = "none" if not found else "one"
     asked = list(dict.fromkeys(names))
-    return f"tells of {what} of the {len(asked)} hosts of this job ({_listed(asked)}): {there}; save it on this cluster"
+    return f"has {what} of the {len(asked)} hosts of this job ({_listed(asked)}): {there}; save it on this cluster"
 
 
 def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
     missing = [name for name in dict.fromkeys(names) if host_key(name) not in hosts]
-    return [f"the fabric's file does not tell of {_listed(missing)}: their cables are not looked at"] if missing else []
+    return [f"the fabric file lacks {_listed(missing)}: their cables are not covered"] if missing else []
 
 
 def _odd(fabric: Fabric) -> list[str]:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
-_HEAD = ("what", "since", "day", "time ×", "95 %", "by chance up to ×", "with it")
+_HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
-    "Each point is an allocation: of a cell the median of its launches' medians, of a group the median over its cells of how much slower "
-    "they are than usual, all over the first level. Levels (horizontal) have three allocations or more, and neighbours differ by more "
-    "than five standard errors of their medians, and by more than anybody would care for. The interval of a change is a little too far "
-    "from 1, since the place where it is largest was chosen. The last two allocations make no level: of them the gate is to be asked."
+    "Each point is an allocation, relative to the first level: for a case the median of its launches' medians, for a group the median "
+    "slowdown of its cases. Levels (horizontal lines) have three allocations or more. Neighbouring levels differ by more than five "
+    "standard errors of their medians, and by more than a fixed minimum. The interval of a change is slightly too far from 1, since the "
+    "allocation with the largest change was chosen. The last two allocations cannot form a level: use the gate for them."
 )
 
 
