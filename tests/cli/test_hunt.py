@@ -58,7 +58,7 @@ def test_one_of_sixteen_is_confirmed_and_its_partners_are_cleared_or_never_suspe
     told = json.loads((tmp_path / "run" / "recommendation.json").read_text())
     assert told["result"] == "confirmed" and told["drains"] == []
     assert re.search(r"^recommendation: run/recommendation.json$", done.stderr, re.MULTILINE)
-    assert done.stderr.splitlines()[-1] == "run folder: run" and "made up" in done.stdout
+    assert done.stderr.splitlines()[-1] == "run folder: run" and "are simulated" in done.stdout
 
 
 @pytest.mark.in_turn("hunts")
@@ -149,7 +149,7 @@ def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, tmp
     [
         (("--max-drain", "x"), r"--max-drain 'x' is no number of nodes: .+"),
         (("--apply",), r"--apply needs Slurm \(scontrol\) or Kubernetes \(kubectl\) to drain a node, and .+"),
-        (("--budget", "1"), r"\d+ rounds are too few for 8 places: .+"),
+        (("--budget", "1"), r"\d+ rounds are too few for 8 endpoints: .+"),
         (("--cover-links", "nowhere"), r".*nowhere.*"),
     ],
     ids=["max-drain", "apply", "budget", "cover-links"],
@@ -166,7 +166,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_measured(
 @pytest.mark.in_turn("hunts")
 def test_groups_need_a_backend_that_reduces(tmp_path: Path) -> None:
     said = one_sentence(run(tmp_path, "hunt", "--backend", "socket", "--ranks", "3", "--method", "groups"))
-    why = "--method groups reduces over groups, and socket has no allreduce: choose another --backend, or --method pairs"
+    why = "--method groups needs all-reduce, but socket has no allreduce: choose another --backend, or --method pairs"
     assert re.fullmatch(rf"(rank \d \(.+\): )?{re.escape(why)}", said) and list(tmp_path.iterdir()) == []
 
 
