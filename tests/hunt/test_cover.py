@@ -104,9 +104,7 @@ def test_names_match_with_and_without_their_domain() -> None:
 
 def test_hosts_that_the_file_does_not_tell_of_are_one_sentence() -> None:
     found = cover_links(FAT_TREE, ["login1", *nodes(16), *(f"new{number}" for number in range(9))])
-    assert found.notes == (
-        "the fabric file lacks login1, new0, new1, new2, new3, new4 and 4 more: their cables are not covered",
-    )
+    assert found.notes == ("the fabric file lacks login1, new0, new1, new2, new3, new4 and 4 more: their cables are not covered",)
     assert found.leaf_of[0] == ""
     assert 0 not in {place for pair in found.pairs for place in pair}
     assert found.uncovered == ()
