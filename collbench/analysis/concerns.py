@@ -110,7 +110,7 @@ def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
 
     matrix = effect.matrix
     for a, b in np.argwhere(np.triu(np.nan_to_num(matrix.wrong) > 0)).tolist():
-        wrong = f"{matrix.wrong[a, b]:.0f} elements are not what was sent"
+        wrong = f"{matrix.wrong[a, b]:.0f} elements are wrong"
         yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
     yield from (Concern(FINDING, each.sentence(matrix.places)) for each in effect.findings())
     yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
@@ -168,7 +168,7 @@ def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
     wrong = [each for each in rows if each[1].wrong]
     if wrong:
         detail = next((f": {row.wrong_detail}" for _, row in wrong if row.wrong_detail), "")
-        yield Concern(WRONG, f"{sum(row.wrong or 0 for _, row in wrong)} elements are not what was sent{detail}", _where(wrong, rows))
+        yield Concern(WRONG, f"{sum(row.wrong or 0 for _, row in wrong)} elements are wrong{detail}", _where(wrong, rows))
     yield from _flagged(rows)
     reasons: dict[str, list[tuple[str, Row]]] = {}
     for each in rows:

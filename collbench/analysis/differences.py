@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isclose
-from typing import Any
+from typing import Any, NamedTuple
 
 from collbench.launch.software import NAMES, VERSIONS
 from collbench.launch.software import differing as mixed
@@ -18,67 +18,107 @@ from collbench.results.reader import Run
 from collbench.results.store import parse_object
 from collbench.untrusted import read_file
 
-# Interfaces that carry nothing of a run and come and go with containers and virtual machines: veth pairs, bridges, taps, tunnels.
+# What is compared: items of a run, by kind and path, with their values as text.
 
-_OF_NIC = re.compile(r"machines (\d+) nics (\S+) (.+)", re.ASCII | re.DOTALL)
-_OF_MACHINE = re.compile(r"machines (\d+) (.+)", re.ASCII | re.DOTALL)
-_USED = re.compile(r"interfaces \d+ name", re.ASCII)
-_WORD = re.compile(r"[\w.@-]+")
-# What nothing is made of, as `probe` calls it; what has a PCI address, a bond or a VLAN, and an RDMA device is part of the machine.
-_IDLE = {"veth or the like", "tap", "bridge", "tunnel or the like"}
+_MACHINES = "machines"
+_DIGITS = re.compile(r"\b\d+\b")
 _MOST_DIGITS = 9
-Facts = dict[tuple[str, str], str]
+
+
+class Item(NamedTuple):
+    """One thing that is compared.
+
+    kind  one of KINDS
+    path  the words of its place, as in the stored files: ("machines", "3", "nics", "mlx5_0", "rate_bits_per_s")
+    """
+
+    kind: str
+    path: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kind: str, *names: str) -> Item:
+        """Return the item at these names; a name of several words counts as so many."""
+        return cls(kind, tuple(" ".join(names).split(" ")))
+
+    @property
+    def what(self) -> str:
+        """The path as stored files and --expect have it: "machines 3 nics mlx5_0 rate_bits_per_s"."""
+        return " ".join(self.path)
+
+    @property
+    def machine(self) -> int | None:
+        """The number of the machine that it is part of; None for other items."""
+        known = self.kind == "topology" and len(self.path) > 2 and self.path[0] == _MACHINES and _is_number(self.path[1])
+        return int(self.path[1][:_MOST_DIGITS]) if known else None
+
+    @property
+    def of_machine(self) -> tuple[str, ...]:
+        """The path within its machine."""
+        return self.path if self.machine is None else self.path[2:]
+
+    @property
+    def nic(self) -> str | None:
+        """The name of the NIC of a machine that it is part of; None for other items."""
+        inner = self.of_machine
+        return inner[1] if self.machine is not None and len(inner) > 2 and inner[0] == "nics" else None
+
+    @property
+    def attribute(self) -> str:
+        """The last word of the path: "rate_bits_per_s"."""
+        return self.path[-1]
+
+
+Facts = dict[Item, str]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+# Interfaces that carry no traffic of a run and come and go with containers and virtual machines: veth pairs, bridges, taps, tunnels.
+# What has a PCI address, a bond, a VLAN or an RDMA device is part of the machine.
+
+_WORD = re.compile(r"[\w.@-]+")
+_IDLE = {"veth or the like", "tap", "bridge", "tunnel or the like"}  # values of `Nic.virtual`
+_Nic = tuple[int | None, str | None]
 
 
 def without_idle(facts: Facts) -> Facts:
-    """What is compared, without these interfaces; machines that differed in them alone are one.
+    """Return the facts without idle virtual interfaces; machines that differed in those alone become one.
 
-    Those that ranks have their address on stay, and so do those that a setting or a library names: a veth is the network of a
-    namespace. Where nothing says on which the ranks have theirs, all stay.
+    Interfaces with an address of a rank, and those that a setting or a library names, stay. All stay where no address is known.
     """
     used = _used(facts)
-    idle = {key for key, kind in _virtual(facts).items() if kind in _IDLE and key[1] not in used} if used else set[tuple[str, str]]()
+    idle = {nic for nic, kind in _virtual(facts).items() if kind in _IDLE and nic[1] not in used} if used else set[_Nic]()
     if not idle:
         return facts
-    kept = {key: text for key, text in facts.items() if not _is_of(key, idle)}
-    return _machines_once(kept)
+    return _machines_once({item: text for item, text in facts.items() if (item.machine, item.nic) not in idle})
 
 
-def _used(facts: Mapping[tuple[str, str], str]) -> set[str]:
-    """Names of interfaces that ranks have their addresses on, and with those whatever word may be one."""
-    own = {text for (kind, what), text in facts.items() if kind == "topology" and _USED.fullmatch(what)}
-    texts = [text for (kind, what), text in facts.items() if kind == "environment" or (kind == "software" and "interface" in what)]
+def _used(facts: Facts) -> set[str]:
+    """Return the names of interfaces with addresses of ranks, and all words of settings that may be names."""
+    own = {
+        text for item, text in facts.items()
+        if item.kind == "topology" and len(item.path) == 3 and item.path[0] == "interfaces" and item.attribute == "name"
+    }  # fmt: skip
+    texts = [text for item, text in facts.items() if item.kind == "environment" or (item.kind == "software" and "interface" in item.what)]
     return own | {word for text in texts for word in _WORD.findall(text)} if own else own
 
 
-def _virtual(facts: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-    """By machine and interface why it is no port of the machine; not of RDMA devices."""
-    told: dict[tuple[str, str], dict[str, str]] = {}
-    for (kind, what), text in facts.items():
-        if kind == "topology" and (match := _OF_NIC.fullmatch(what)) and match[3] in ("virtual", "rdma"):
-            told.setdefault((match[1], match[2]), {})[match[3]] = text
-    return {key: each["virtual"] for key, each in told.items() if "virtual" in each and each.get("rdma") != "True"}
-
-
-def _is_of(key: tuple[str, str], nics: set[tuple[str, str]]) -> bool:
-    match = _OF_NIC.fullmatch(key[1]) if key[0] == "topology" else None
-    return match is not None and (match[1], match[2]) in nics
+def _virtual(facts: Facts) -> dict[_Nic, str]:
+    """Return the kind of each virtual interface, by machine and name, without RDMA devices."""
+    known: dict[_Nic, dict[str, str]] = {}
+    for item, text in facts.items():
+        if item.nic is not None and len(item.of_machine) == 3 and item.attribute in ("virtual", "rdma"):
+            known.setdefault((item.machine, item.nic), {})[item.attribute] = text
+    return {nic: each["virtual"] for nic, each in known.items() if "virtual" in each and each.get("rdma") != "True"}
 
 
 def _machines_once(facts: Facts) -> Facts:
-    """A run tells of equal machines once: numbers are given anew, in the order of the old ones."""
-    machines: dict[int, Facts] = {}
-    rest: Facts = {}
-    for (kind, what), text in facts.items():
-        match = _OF_MACHINE.fullmatch(what) if kind == "topology" else None
-        if match is None:
-            rest[kind, what] = text
-        else:
-            machines.setdefault(int(match[1][:_MOST_DIGITS]), {})["topology", match[2]] = text
-    different = list({frozenset(machines[number].items()): machines[number] for number in sorted(machines)}.values())
-    return rest | {
-        (kind, f"machines {number} {what}"): text for number, each in enumerate(different) for (kind, what), text in each.items()
-    }
+    """Return the facts with equal machines once, numbered in the order of the old numbers."""
+    rest = {item: text for item, text in facts.items() if item.machine is None}
+    different = list({frozenset(each.items()): each for each in _machines(facts)}.values())
+    return _numbered(rest, different)
 
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
@@ -100,15 +140,25 @@ _LONGEST, _BEFORE = 200, 20
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is `a` in one run and `b` in the other; kind is one of KINDS, "–" says that it is not there."""
+    """An item with value `a` in one run and `b` in the other; "–": it is missing. `times`: for so many numbered items, "*" in its path."""
 
-    kind: str
-    what: str
+    item: Item
     a: str
     b: str
+    times: int = 1
+
+    @property
+    def kind(self) -> str:
+        """One of KINDS."""
+        return self.item.kind
+
+    @property
+    def what(self) -> str:
+        """Its path as text, which a pattern of --expect matches: "interfaces * shaped_bits_per_s (3 times)"."""
+        return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
 
     def sentence(self) -> str:
-        """ "software mpi: MPICH 4.3 → MPICH 5.0"."""
+        """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
         return f"{self.kind} {self.what}: {self.a} → {self.b}"
 
 
@@ -125,11 +175,11 @@ def differing(a: Facts, b: Facts) -> list[Difference]:
     """The same of facts that are known already."""
     before, after = _both_probed(a, b)
     found = [
-        Difference(kind, what, *_telling(before.get((kind, what), NOTHING), after.get((kind, what), NOTHING)))
-        for kind, what in dict.fromkeys([*before, *after])
-        if before.get((kind, what)) != after.get((kind, what))
+        Difference(item, *_excerpts(before.get(item, NOTHING), after.get(item, NOTHING)))
+        for item in dict.fromkeys([*before, *after])
+        if before.get(item) != after.get(item)
     ]
-    return sorted(_told_once(found), key=lambda difference: KINDS.index(difference.kind))
+    return sorted(_combined(found), key=lambda difference: KINDS.index(difference.kind))
 
 
 def apart(a: Run, b: Run) -> list[Difference]:
@@ -139,9 +189,9 @@ def apart(a: Run, b: Run) -> list[Difference]:
 
 
 def facts(run: Run) -> Facts:
-    """Everything that is compared, as text by (kind, what): without interfaces that carry nothing."""
+    """Return everything that is compared, as text by item, without idle interfaces."""
     info = run.info
-    found: Facts = {("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
+    found: Facts = {Item.of("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
     found |= _flat("software", {"schema of the run folder": info.get("schema")})
     found |= _flat("software", info.get("backends"))
     found |= _flat("software", _mixed(info.get("software")))
@@ -166,47 +216,46 @@ def _mixed(of_hosts: Any) -> dict[str, str]:
 
 
 def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:
-    """Of machines that only one run tells of that alone: each of their parts would be a difference."""
-    sides = [{key for key in each if key[0] == "topology" and key[1].startswith("machines ")} for each in (a, b)]
-    if bool(sides[0]) == bool(sides[1]):
+    """Where only one run has machines, that is one difference, and not one for each of their parts."""
+    sides = [any(item.machine is not None for item in each) for each in (a, b)]
+    if sides[0] == sides[1]:
         return a, b
-    told = [{key: text for key, text in each.items() if key not in own} for each, own in zip((a, b), sides, strict=True)]
-    probed, other = told if sides[0] else told[::-1]
-    probed["topology", "machines"] = "probed"
-    return (probed, other) if sides[0] else (other, probed)
+    rest = [{item: text for item, text in each.items() if item.machine is None} for each in (a, b)]
+    rest[0 if sides[0] else 1][Item.of("topology", _MACHINES)] = "probed"
+    return rest[0], rest[1]
 
 
-def _telling(a: str, b: str) -> tuple[str, str]:
-    """Both texts, if they are long from shortly before the place where they part."""
+def _excerpts(a: str, b: str) -> tuple[str, str]:
+    """Return both texts; of long ones the part from shortly before the first difference."""
     parting = next((place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
     start = max(0, parting - _BEFORE) if max(len(a), len(b)) > _LONGEST else 0
     first, second = (f"{'…' * (start > 0)}{text[start : start + _LONGEST]}{'…' * (len(text) > start + _LONGEST)}" for text in (a, b))
     return first, second
 
 
-def _told_once(found: list[Difference]) -> list[Difference]:
-    """Equal changes of numbered things (the links of many hosts) become one, with their number; so do libraries of one run only."""
+def _combined(found: list[Difference]) -> list[Difference]:
+    """Combine equal changes of numbered items (the links of many hosts) into one, and the libraries that only one run has."""
     lonely = [each for each in found if each.kind == "libraries" and NOTHING in (each.a, each.b)]
-    counts: dict[Difference, list[str]] = {}
+    equal: dict[Difference, list[Difference]] = {}
     for each in (each for each in found if each not in lonely):
-        what = re.sub(r"\b\d+\b", "*", each.what) if each.kind == "topology" else each.what
-        counts.setdefault(Difference(each.kind, what, each.a, each.b), []).append(each.what)
-    told = [replace(each, what=names[0] if len(names) == 1 else f"{each.what} ({len(names)} times)") for each, names in counts.items()]
-    return [*told, *_of_one_run_only(lonely)]
+        path = tuple(_DIGITS.sub("*", word) for word in each.item.path) if each.kind == "topology" else each.item.path
+        equal.setdefault(replace(each, item=Item(each.kind, path)), []).append(each)
+    combined = [members[0] if len(members) == 1 else replace(each, times=len(members)) for each, members in equal.items()]
+    return [*combined, *_of_one_run_only(lonely)]
 
 
 def _of_one_run_only(libraries: list[Difference]) -> list[Difference]:
     of_a = ", ".join(each.what for each in libraries if each.b == NOTHING)
     of_b = ", ".join(each.what for each in libraries if each.a == NOTHING)
-    return [Difference("libraries", "in one run only", of_a or NOTHING, of_b or NOTHING)] if libraries else []
+    return [Difference(Item.of("libraries", "in one run only"), of_a or NOTHING, of_b or NOTHING)] if libraries else []
 
 
 def _flat(kind: str, value: Any) -> Facts:
-    return {(kind, what): text for what, text in islice(_leaves(value, (), _DEEPEST), _MOST_FACTS)}
+    return {Item.of(kind, *names): text for names, text in islice(_leaves(value, (), _DEEPEST), _MOST_FACTS)}
 
 
-def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[str, str]]:
-    """(name, text) of everything in a JSON value; a list of plain values is one text."""
+def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (names, text) of everything in a JSON value; a list of plain values is one text."""
     if value is None or depth < 0:
         return
     if isinstance(value, dict):
@@ -216,7 +265,7 @@ def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[st
         for place, inner in enumerate(value):
             yield from _leaves(inner, (*names, str(place)), depth - 1)
     else:
-        yield " ".join(names), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        yield names, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def topology_of(run: Run) -> dict[str, Any]:
@@ -284,36 +333,33 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# What of the circumstances is another thing in each fresh allocation, and no change: addresses, the order of machines, boot parameters.
+# What differs in each fresh allocation and is not a change: addresses, the order of machines, boot parameters.
 
-_MACHINE = re.compile(r"machines (\d+) (.+)", re.ASCII | re.DOTALL)
-_OWN = re.compile(r"software .* address|topology .* sm_lid", re.ASCII | re.DOTALL)
 _OF_BOOT = re.compile(r"\b(?:BOOTIF|ip|root|hostname|rd\.\S+?|resume|nfsroot|systemd\.machine_id|systemd\.hostname)=\S*\s*", re.ASCII)
 _ALIKE = 0.05  # memory that the firmware keeps differs from node to node, and with it what is set aside for /dev/shm
 _MOST_MACHINES = 64  # kinds of them; beyond, they are compared by their numbers
-_Machine = Mapping[str, str]
+_Machine = Mapping[tuple[str, ...], str]  # by the path within it
 
 
 def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
-    """Both without what passes, each machine under the number of the one that it is to be compared with.
+    """Return both without what differs in each allocation, each machine under the number of the one to compare it with.
 
-    A run tells of equal machines once. So where one of many is changed a second kind of machine appears, and is compared with what it
-    was: the most alike of the other side.
+    A run stores equal machines once. Where one of many changed, a second kind of machine appears: it is compared with the most similar one
+    of the other side.
     """
-    a, b = (
-        _lasting_machines(without_idle(before)),
-        _lasting_machines(without_idle(after)),
-    )  # of a baseline that an earlier collbench wrote, too
+    # `without_idle` again: a baseline may have been written by an earlier collbench.
+    a, b = _lasting_facts(without_idle(before)), _lasting_facts(without_idle(after))
     one, other = _machines(a), _machines(b)
     if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
         return _read_by_both(a, b)
     pairs = list(_pairs(one, other))
-    return _read_by_both(_numbered(a, [first for first, _ in pairs]), _numbered(b, [second for _, second in pairs]))
+    rest = [{item: text for item, text in each.items() if item.machine is None} for each in (a, b)]
+    return _read_by_both(_numbered(rest[0], [first for first, _ in pairs]), _numbered(rest[1], [second for _, second in pairs]))
 
 
 def passing(difference: Difference) -> bool:
-    """Whether it is too little to be a change."""
-    if not difference.what.endswith("shm_bytes"):
+    """Return whether it is too small to be a change."""
+    if not difference.item.attribute.endswith("shm_bytes"):
         return False
     try:
         return isclose(float(difference.a), float(difference.b), rel_tol=_ALIKE)
@@ -321,35 +367,40 @@ def passing(difference: Difference) -> bool:
         return False
 
 
-def _lasting_machines(facts: Facts) -> Facts:
-    kept = {key: text for key, text in facts.items() if not _OWN.fullmatch(" ".join(key)) and not _says_nothing(*key, text)}
-    return {key: _OF_BOOT.sub("", text).strip() if key[1].endswith("command_line") else text for key, text in kept.items()}
+def _lasting_facts(facts: Facts) -> Facts:
+    kept = {item: text for item, text in facts.items() if not _is_own(item) and not _is_default(item, text)}
+    return {item: _OF_BOOT.sub("", text).strip() if item.attribute.endswith("command_line") else text for item, text in kept.items()}
+
+
+def _is_own(item: Item) -> bool:
+    """Return whether it differs in each allocation: an address, the LID of a subnet manager."""
+    return len(item.path) > 1 and (item.kind, item.attribute) in (("software", "address"), ("topology", "sm_lid"))
 
 
 def _read_by_both(a: Facts, b: Facts) -> tuple[Facts, Facts]:
-    """Both without the facts of machines that only one has and that an earlier collbench did not read."""
-    new = {key for key in a.keys() ^ b.keys() if key[0] == "topology" and LATER.get(key[1].rpartition(" ")[2], True) is None}
-    one, other = ({key: text for key, text in facts.items() if key not in new} for facts in (a, b))
+    """Return both without the facts of machines that only one has and that an earlier collbench did not read."""
+    new = {item for item in a.keys() ^ b.keys() if item.kind == "topology" and LATER.get(item.attribute, True) is None}
+    one, other = ({item: text for item, text in facts.items() if item not in new} for facts in (a, b))
     return one, other
 
 
-def _says_nothing(kind: str, what: str, text: str) -> bool:
-    """Whether it is a fact of a machine with the value that a document without this fact has."""
-    default = LATER.get(what.rpartition(" ")[2])
-    return kind == "topology" and default is not None and text == str(default)
+def _is_default(item: Item, text: str) -> bool:
+    """Return whether it is a fact of a machine with the value that a document without this fact has."""
+    default = LATER.get(item.attribute)
+    return item.kind == "topology" and default is not None and text == str(default)
 
 
 def _machines(facts: Facts) -> list[_Machine]:
-    """The facts of each kind of machine, in the order of their numbers."""
-    found: dict[int, dict[str, str]] = {}
-    for (kind, what), text in facts.items():
-        if kind == "topology" and (told := _MACHINE.fullmatch(what)):
-            found.setdefault(int(told[1][:9]), {})[told[2]] = text
+    """Return the facts of each kind of machine, in the order of their numbers."""
+    found: dict[int, dict[tuple[str, ...], str]] = {}
+    for item, text in facts.items():
+        if item.machine is not None:
+            found.setdefault(item.machine, {})[item.of_machine] = text
     return [found[number] for number in sorted(found)]
 
 
 def _pairs(before: list[_Machine], after: list[_Machine]) -> Iterator[tuple[_Machine, _Machine]]:
-    """Each kind of either side with the most alike of the other; those that are in both once."""
+    """Yield each kind of machine of either side with the most similar one of the other; those of both sides once."""
     alike = [each for each in before if each in after]
     yield from ((each, each) for each in alike)
     gone, come = ([each for each in side if each not in alike] for side in (before, after))
@@ -367,8 +418,7 @@ def _distance(one: _Machine, other: _Machine) -> int:
     return len(one.items() ^ other.items())
 
 
-def _numbered(facts: Facts, machines: list[_Machine]) -> Facts:
-    """The facts with these machines, numbered in this order, in place of their own."""
-    rest = {key: text for key, text in facts.items() if key[0] != "topology" or not _MACHINE.fullmatch(key[1])}
-    own = {("topology", f"machines {number} {what}"): text for number, each in enumerate(machines) for what, text in each.items()}
+def _numbered(rest: Facts, machines: list[_Machine]) -> Facts:
+    """Return the facts with these machines, numbered in this order."""
+    own = {Item("topology", (_MACHINES, str(number), *path)): text for number, each in enumerate(machines) for path, text in each.items()}
     return {**rest, **own}

@@ -64,17 +64,17 @@ def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]])
 def sentences(found: Sequence[Effect], used: bool | None, used_without: bool | None) -> list[str]:
     """The verdict, and what puts it in doubt. `used`: whether NCCL's log shows GPUDirect RDMA on that side; None unknown."""
     if not found:
-        return ["GPUDirect RDMA: no verdict, as no cell was measured in all launches with and without it"]
+        return ["GPUDirect RDMA: inconclusive, no case was measured in all launches with and without it"]
     if used_without:
-        return ["GPUDirect RDMA: no verdict, as NCCL's log shows it in use without it, too: NCCL_NET_GDR_LEVEL=LOC was not heeded"]
-    within = [] if all(each.over_launches for each in found) else ["the intervals are from within one launch: --launches 3 tells more"]
+        return ["GPUDirect RDMA: inconclusive, NCCL used it on both sides (NCCL_NET_GDR_LEVEL=LOC had no effect)"]
+    within = [] if all(each.over_launches for each in found) else ["intervals of one launch only; use --launches 3"]
     told = [line for kind in (FASTER, SLOWER) if (line := _of_kind([each for each in found if each.verdict == kind], kind))]
     return [*(told or [_no_difference(found, used)]), *_doubts(found, used, bool(told)), *within]
 
 
 def _no_difference(found: Sequence[Effect], used: bool | None) -> str:
     if any(each.verdict == UNKNOWN for each in found):
-        return "GPUDirect RDMA: no verdict, as the intervals are too wide to tell: raise --launches or --max-time"
+        return "GPUDirect RDMA: inconclusive, the intervals are too wide: use more --launches or a longer --max-time"
     why = {True: "it is in use, but does not matter here", False: "it is not in use (NCCL's log)"}
     reason = "it is not in use, or does not matter" if used is None else why[used]
     return f"GPUDirect RDMA makes no difference beyond 5 %: {reason}"
@@ -93,8 +93,8 @@ def _doubts(found: Sequence[Effect], used: bool | None, differs: bool) -> list[s
     others = [each for each in found if each.verdict in (SAME, UNKNOWN)] if differs else []
     lines = []
     if differs and used is False:
-        lines.append("yet NCCL's log of the side with it shows no connection that uses it: look for another cause of the difference")
-    for kind, words in ((SAME, "no difference beyond 5 %"), (UNKNOWN, "the intervals are too wide to tell")):
+        lines.append("but NCCL's log shows no connection that uses it: the difference has another cause")
+    for kind, words in ((SAME, "no difference beyond 5 %"), (UNKNOWN, "the intervals are too wide")):
         if alike := [each for each in others if each.verdict == kind]:
             lines.append(f"{_sizes(alike)}: {words}")
     return lines

@@ -79,8 +79,8 @@ def sentence(run: Run) -> str | None:
     allocations = len([name for name in names if isinstance(name, str)])
     where = f" in {allocations} allocations" if allocations > 1 else ""
     return (
-        f"{run.path} was resumed: its {len(run.rows)} rows are of {len(rows)} launches{where}{parts}; an interval speaks for one launch, "
-        "and rows of different launches may differ by more"
+        f"{run.path} was resumed: its {len(run.rows)} rows are of {len(rows)} launches{where}{parts}; an interval covers one launch, "
+        "and different launches may differ by more"
     )
 
 
@@ -146,9 +146,7 @@ def check_once(runs: Iterable[Run]) -> None:
         marks = [run.path.resolve(), *_start_of(run)]
         twin = next((seen[mark] for mark in marks if mark in seen), None)
         if twin is not None:
-            raise UsageError(
-                f"{run.path} is named twice{'' if run.path == twin else f', as {twin}, too'}: name each launch once, it would count twice"
-            )
+            raise UsageError(f"{run.path} is named twice{'' if run.path == twin else f', as {twin}, too'}: name each launch once")
         seen |= dict.fromkeys(marks, run.path)
 
 

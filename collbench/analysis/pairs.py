@@ -142,11 +142,10 @@ _HARDLY = 0.95  # what reaches less than a twentieth does not work at all
 _WIDTH = 2 * 1.96  # standard errors in a 95 % interval
 _OUTSIDE, _INSIDE = "to other hosts", "inside its host"
 _TOO_FEW = {
-    2: "two places: which of them is slow, or whether it is the path between them, cannot be told from one pair; measure with four or more",
-    3: "three places: one that is slow cannot be told from a faster path between the other two, so nobody is named; "
-    "measure with four or more",
+    2: "two endpoints: one pair does not show which end is slow, or the path between them; measure with four or more",
+    3: "three endpoints: a slow one looks like a fast path between the other two; measure with four or more",
 }
-_NO_PLACES = "no place is named, only pairs: it takes four places with three partners each (--sample 3, and no --one-to-all)"
+_NO_PLACES = "only pairs are judged: endpoints need three partners each (--sample 3, and no --one-to-all)"
 
 
 def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:

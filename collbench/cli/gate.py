@@ -1,4 +1,4 @@
-"""collbench gate: whether a cluster got slower than a baseline explains; and how far that verdict can be trusted."""
+"""collbench gate: detect a cluster that is slower than its baseline; and how far that verdict can be trusted."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 # collbench baseline add|show|drop|diff DIR …: allocations that were good, kept to judge others by.
 
-_BASELINE_ABOUT = "keeps allocations that were good as plain files, one each, and says how small a slowdown they let a gate see"
+_BASELINE_ABOUT = "stores good allocations as plain files, one each, and shows how small a slowdown the gate can detect with them"
 
 
 def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "baseline", help="allocations that were good, to judge others by", description=_BASELINE_ABOUT
+        "baseline", help="good allocations, which the gate compares others with", description=_BASELINE_ABOUT
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    more = verbs.add_parser("add", help="copy the medians of runs into the baseline, an allocation each")
-    shown = verbs.add_parser("show", help="print the allocations, and of each cell the smallest slowdown visible")
+    more = verbs.add_parser("add", help="copy the medians of runs into the baseline, one file per allocation")
+    shown = verbs.add_parser("show", help="print the allocations, and the smallest detectable slowdown of each case")
     less = verbs.add_parser("drop", help="take allocations out")
-    between = verbs.add_parser("diff", help="print what moved between two allocations, or two baselines, and what else changed")
+    between = verbs.add_parser("diff", help="compare two allocations, or two baselines, with what else changed")
     for each in (more, shown, less, between):
         each.add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
     more.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
     for each in (shown, between):
         each.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
-    less.add_argument("names", metavar="NAME", nargs="+", help="allocations, as `show` calls them")
+    less.add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
     between.add_argument(
         "others", metavar="OTHER", nargs="+", help="two allocations of DIR, the old one first; or the folder of another baseline"
     )
@@ -97,14 +97,12 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.screen import write_line
 
     if len(arguments.others) > 2:
-        raise UsageError(f"diff is between two: name two allocations of {arguments.folder}, or the folder of one other baseline")
+        raise UsageError(f"diff compares two: name two allocations of {arguments.folder}, or the folder of one other baseline")
     baseline = load(arguments.folder)
     two, names = len(arguments.others) == 2, [each.name for each in baseline.allocations]
     if not two and arguments.others[0] in names:
         other = next((name for name in reversed(names) if name != arguments.others[0]), "OTHER")
-        raise UsageError(
-            f"diff is between two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}"
-        )
+        raise UsageError(f"diff compares two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}")
     moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
     for line in diff_lines(moves, arguments.format):
         write_line(sys.stdout, line.text)
@@ -122,11 +120,11 @@ _HISTORY_ABOUT = (
 def add_history(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "history", help="how cells went from allocation to allocation, changes marked", description=_HISTORY_ABOUT
+        "history", help="show how times changed from allocation to allocation", description=_HISTORY_ABOUT
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="cells whose name fits, such as 'allreduce*mpi' (* is anything)")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write it as one page, too (extra: report)")
+    parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     parser.set_defaults(call=call_history)
@@ -158,19 +156,19 @@ def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 # collbench gate --self-test: how often the rule alarms where nothing is wrong, and how often it finds what is.
 
-_NOISE = "TOML with the noise of the clusters, or of those that come along: bimodal, drift, harsh, missing, wander (default: a usual one)"
+_NOISE = "TOML with the noise of the clusters, or one of bimodal, drift, harsh, missing, wander (default: typical noise)"
 _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
 def add_to(tested: Any) -> None:
     """Adds its options to a group of them."""
-    made_up = "make up clusters and judge them: with --baseline such as recorded there, with --paired old and new stack side by side"
+    made_up = "simulate clusters and judge them: with --baseline clusters like that one, with --paired two stacks side by side"
     tested.add_argument("--self-test", action="store_true", help=made_up)
     tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
-    tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters for each line (default: 300)")
-    allocations = "allocations of the baseline (default: 6; with --baseline as many as are there)"
+    tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters per line (default: 300)")
+    allocations = "allocations of the baseline (default: 6, with --baseline its own number)"
     tested.add_argument("--allocations", metavar="N", type=positive, help=allocations)
-    tested.add_argument("--seed", metavar="N", type=int, default=0, help="of the trials (default: 0)")
+    tested.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the trials (default: 0)")
 
 
 def call_self_test(arguments: argparse.Namespace) -> int:
@@ -213,18 +211,18 @@ def _check(arguments: argparse.Namespace) -> None:
     from collbench.gate.rule import FEWEST
 
     if arguments.runs or arguments.verdict:
-        raise UsageError("--self-test makes up what it judges: leave out --verdict and the runs")
+        raise UsageError("--self-test simulates its runs: omit --verdict and the runs")
     if arguments.format not in ("table", "json"):
-        raise UsageError(f"--self-test has no --format {arguments.format}: choose table or json")
+        raise UsageError(f"--self-test does not support --format {arguments.format}: choose table or json")
     if arguments.baseline and arguments.noise:
-        raise UsageError("--self-test: the noise is that of --baseline, or that of --noise: leave one of them out")
+        raise UsageError("--self-test takes noise from --baseline or from --noise: omit one of them")
     count = arguments.allocations
     if count is not None and arguments.paired:
-        raise UsageError("--self-test --paired has no baseline: leave out --allocations")
+        raise UsageError("--self-test --paired uses no baseline: omit --allocations")
     if count is not None and count < FEWEST:
-        raise UsageError(f"--allocations {count}: with fewer than {FEWEST} the gate gives no verdict; say {FEWEST} or more")
+        raise UsageError(f"--allocations {count}: the gate needs at least {FEWEST}")
     if arguments.trials > _MOST_TRIALS or (count or 0) > _MOST_ALLOCATIONS or arguments.seed < 0:
-        raise UsageError(f"at most {_MOST_TRIALS:,} --trials and {_MOST_ALLOCATIONS:,} --allocations, a --seed from 0 on")
+        raise UsageError(f"at most {_MOST_TRIALS:,} --trials and {_MOST_ALLOCATIONS:,} --allocations, and a --seed of 0 or more")
 
 
 _ABOUT = (
@@ -235,39 +233,39 @@ _ABOUT = (
 _RUNS = "the candidate's runs: of one allocation, or of three fresh ones; with --paired those of the old stack, then as many of the new"
 
 _STYLES = ("collbench", "nagios", "prolog")
-_DRAINS_NOT = "nothing is confirmed, so the exit code is 0 (--exit-style prolog)"
+_DRAINS_NOT = "no confirmed regression, so the exit code is 0 (--exit-style prolog)"
 
 
 def add_gate(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "gate", help="whether a cluster got slower than a baseline explains", description=_ABOUT
+        "gate", help="detect a cluster that is slower than its baseline", description=_ABOUT
     )
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=_RUNS)
-    parser.add_argument("--baseline", metavar="DIR", type=Path, help="the folder of good allocations")
-    parser.add_argument("--paired", action="store_true", help="no history: launches of two stacks by turns in each of two allocations")
-    parser.add_argument("--verdict", metavar="FILE", type=Path, help="judge nothing: show a verdict.json once more")
-    parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with changes that were announced: tables [[change]]")
+    parser.add_argument("--baseline", metavar="DIR", type=Path, help="folder of good allocations")
+    parser.add_argument("--paired", action="store_true", help="without a history: interleaved launches of two stacks, in two allocations")
+    parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
+    parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
         "a share of the ceiling asked of each cell for itself: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
         "(operation, backend); may be given several times"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
-    _add_outputs(parser.add_argument_group("outputs, all made from verdict.json"))
-    add_to(parser.add_argument_group("how far it can be trusted"))
+    _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))
+    add_to(parser.add_argument_group("self-test of the rule"))
     parser.set_defaults(call=call_gate)
     return {"gate": parser}
 
 
 def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--out", metavar="FILE", type=Path, help="write verdict.json")
-    outputs.add_argument("--confirm-suite", metavar="FILE", type=Path, help="write the suite that measures the suspects again")
+    outputs.add_argument("--confirm-suite", metavar="FILE", type=Path, help="write a suite that measures the suspects again")
     outputs.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML, a test case for each group (extra: report)")
     outputs.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown, such as to $GITHUB_STEP_SUMMARY")
     outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics (extra: report)")
-    outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page, the verdict on top (extra: report)")
+    outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page with the verdict (extra: report)")
     outputs.add_argument("--format", choices=("table", "json", "github"), default="table", help="github: annotations (default: table)")
-    style = "nagios: 0 to 3 and one line of status; prolog: 1 for what is confirmed or wrong, else 0 (default: collbench)"
+    style = "nagios: 0 to 3 and a status line; prolog: 1 for a regression or wrong data, else 0 (default: collbench)"
     outputs.add_argument("--exit-style", choices=_STYLES, default="collbench", help=style)
 
 
@@ -322,12 +320,12 @@ def _files(arguments: argparse.Namespace) -> Files:
     files = Files(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
     files.check()
     if arguments.exit_style == "nagios" and arguments.format != "table":
-        raise UsageError(f"--exit-style nagios prints one line of status and no --format {arguments.format}: write --out FILE")
+        raise UsageError(f"--exit-style nagios prints one status line, so --format {arguments.format} is not supported: use --out FILE")
     if arguments.verdict and arguments.html:
-        raise UsageError("--html shows the runs, too: collbench report RUN… --html FILE --verdict FILE")
+        raise UsageError("--html needs the runs: use collbench report RUN… --html FILE --verdict FILE")
     if arguments.confirm_suite:
         if arguments.verdict or arguments.paired:
-            raise UsageError("--confirm-suite needs a baseline: for paired stacks measure the same suite again, for a verdict judge again")
+            raise UsageError("--confirm-suite needs --baseline: with --paired, measure the same suite again")
         check_ours(arguments.confirm_suite)
     return files
 
@@ -339,7 +337,7 @@ def _check_ways(arguments: argparse.Namespace) -> None:
         ways_told = "--paired OLD… NEW…, --verdict FILE, or --self-test"
         raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {ways_told}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
-        raise UsageError("--verdict judges nothing: leave out --expect and --min-percent, or name the baseline and the runs")
+        raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
 
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed | None]:
@@ -375,7 +373,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
-    from collbench.report.verdict import Typed, words_of
+    from collbench.report.verdict import Typed, arguments_of
 
     first = candidate[0]
     besides = ["--expect", str(arguments.expect)] if arguments.expect else []
@@ -383,7 +381,7 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
     return Typed(
         arguments.baseline, arguments.runs, besides, arguments.confirm_suite, suite is not None, bool(arguments.html), first.imported,
         first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(each.slowed for each in candidate),
-        {each.name: words_of(each.facts.get("options", {})) for each in candidate},
+        {each.name: arguments_of(each.facts.get("options", {})) for each in candidate},
     )  # fmt: skip
 
 
@@ -396,7 +394,7 @@ def _paired(arguments: argparse.Namespace) -> tuple[Verdict, None, None]:
 
     half, odd = divmod(len(arguments.runs), 2)
     if odd:
-        raise UsageError(f"--paired: {len(arguments.runs)} runs are no pairs: name those of the old stack, then as many of the new one")
+        raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
     expected = read_expected(arguments.expect) if arguments.expect else []
     floors = [read_floor(text) for text in arguments.min_percent]
     return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None

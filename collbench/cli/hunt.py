@@ -40,14 +40,14 @@ def add_hunt(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def _add_options(parser: Parser) -> None:
     what = parser.add_argument_group("what to measure")
-    add_messages(what, "who may be sick")
+    add_messages(what, "what is compared")
     add_backend(what)
     _add_hunt(parser.add_argument_group("how to hunt"))
     how = parser.add_argument_group("how to measure")
     add_samples(how)
     add_check(how)
     add_stop_on_wrong(how)
-    how.add_argument("--seed", metavar="N", type=natural, help="of the inputs, and of who meets whom (default: 0)")
+    how.add_argument("--seed", metavar="N", type=natural, help="seed of the inputs and of the pairs (default: 0)")
     add_slowed(how)
     _add_drain(parser.add_argument_group("what to do about it"))
     add_where(parser.add_argument_group("launch and output"), "hunt")
@@ -57,13 +57,13 @@ def _add_hunt(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--method", choices=("auto", "pairs", "groups"), default="auto",
                        help="rounds of pairs, or O(log N) of collectives over groups that overlap (default: auto, pairs where so many "
                             "rounds fit into the budget)")  # fmt: skip
-    group.add_argument("--rounds", metavar="N", type=positive, help="of the sweep, at most (default: by the number of places)")
+    group.add_argument("--rounds", metavar="N", type=positive, help="most rounds of the sweep (default: by the number of endpoints)")
     group.add_argument("--budget", metavar="SECONDS", type=amount, default=_BUDGET_S,
                        help=f"for all rounds (default: {_BUDGET_S:g})")  # fmt: skip
     group.add_argument("--cover-links", metavar="FILE", type=Path,
                        help="choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed")  # fmt: skip
-    group.add_argument("--no-isolation", action="store_true", help="do not look at who is confirmed alone: inside, and per interface")
-    group.add_argument("--no-growing", action="store_true", help="do not look for faults that larger groups alone show")
+    group.add_argument("--no-isolation", action="store_true", help="do not measure confirmed suspects alone (inside, and per interface)")
+    group.add_argument("--no-growing", action="store_true", help="do not search for faults that only larger groups show")
 
 
 def _add_drain(group: argparse._ArgumentGroup) -> None:

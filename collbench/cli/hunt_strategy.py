@@ -14,6 +14,7 @@ from collbench.analysis.hunt.protocol import Answer, Ask, Figure, Hunt, Options,
 from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
+from collbench.reason import as_json
 from collbench.report.progress import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound
@@ -21,8 +22,8 @@ from collbench.units import format_duration
 
 # By flag of a round: the figures tell of how the launch was started, and not of the machines.
 _OURS = {
-    "oversubscribed": "there were more ranks than cores, so that they waited for a core: start fewer",
-    "shared_gpu": "several ranks drove one GPU: start one for each",
+    "oversubscribed": "more ranks than cores were running: start fewer",
+    "shared_gpu": "several ranks used one GPU: start one rank per GPU",
 }
 
 
@@ -88,7 +89,9 @@ class HuntListening(Listening):
         found = self._verdict
         told = {
             "result": found.result, "suspects": [each.as_json() for each in found.suspects], "rounds": found.rounds,
-            "notes": list(found.notes), "no_verdict": found.no_verdict, "middle": found.middle,
+            "notes": [each.render() for each in found.notes], "note_facts": as_json(found.notes),
+            "no_verdict": found.no_verdict and found.no_verdict.render(), "no_verdict_fact": found.no_verdict and as_json(found.no_verdict),
+            "middle": found.middle,
         }  # fmt: skip
         self._about = {**about, "verdict": told}
         return told
@@ -145,7 +148,7 @@ def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple
     Raises UsageError.
     """
     if arguments.method == "groups" and about["no_groups"]:
-        raise UsageError(f"--method groups reduces over groups, and {about['no_groups']}: choose another --backend, or --method pairs")
+        raise UsageError(f"--method groups needs all-reduce, but {about['no_groups']}: choose another --backend, or --method pairs")
     can_reduce = about["no_groups"] is None
     options = Options(
         method=arguments.method if can_reduce else "pairs",
@@ -164,7 +167,7 @@ def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple
     from collbench.analysis.hunt.sweep import cover_links
 
     if options.method == "groups":
-        raise UsageError("--cover-links chooses pairs, and --method groups measures none: leave one of the two out")
+        raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")
     found = cover_links(path, hosts_of(about["places"]))
     crossed = {"crossed": [found.sentence(), *found.notes], "uncovered": list(found.uncovered)}
     return replace(options, leaf_of=found.leaf_of, cover=found.pairs), crossed
@@ -188,13 +191,13 @@ def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
     try:
         return store(folder, told)
     except OSError as error:
-        raise RunFailed(f"{folder}: recommendation.json cannot be written ({error.strerror or error}): make room there") from error
+        raise RunFailed(f"{folder}: cannot write recommendation.json ({error.strerror or error}): free some space") from error
 
 
 def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:
     """Why nobody may be drained whatever the verdict: it is our own doing that somebody is slow. "": somebody may."""
     if about["virtual"]:
-        return f"the ranks of {about['backend']} are made up"
+        return f"the ranks of {about['backend']} are simulated"
     if arguments.slowed:
         return "ranks were slowed on purpose (--slowed)"
     return next((why for flag, why in _OURS.items() if flag in flags), "")

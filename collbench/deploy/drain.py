@@ -251,9 +251,9 @@ def recommendation(verdict: Verdict, about: About) -> dict[str, Any]:
         "run": printable(str(about.run.resolve()), 4096),
         "allocation": _name(about.allocation) if about.allocation else None,
         "manager": about.manager or None,
-        "no_verdict": _sentence(verdict.no_verdict) if verdict.no_verdict else None,
+        "no_verdict": _sentence(str(verdict.no_verdict)) if verdict.no_verdict else None,
         "no_drain": _sentence(about.no_drain) if about.no_drain else None,
-        "notes": [_sentence(note) for note in verdict.notes[:_MOST_SENTENCES]],
+        "notes": [_sentence(str(note)) for note in verdict.notes[:_MOST_SENTENCES]],
         "suspects": [_suspect(each, verdict, hosts) for each in kept],
         "left_out": len(verdict.suspects) - len(kept),
         "drains": _drains(kept, hosts, about) if verdict.result == CONFIRMED and not about.no_drain else [],
@@ -316,9 +316,9 @@ def _suspect(suspect: Suspect, verdict: Verdict, hosts: tuple[str, ...]) -> dict
         "ratio": suspect.ratio if isfinite(suspect.ratio) else None,
         "low": suspect.low,
         "high": suspect.high,
-        "part": _name(suspect.part),
+        "part": _name(str(suspect.part or "")),
         "partners": [_name(verdict.names[place]) for place in suspect.partners[:_MOST_SENTENCES]],
-        "evidence": [_sentence(each) for each in suspect.evidence[:_MOST_SENTENCES]],
+        "evidence": [_sentence(str(each)) for each in suspect.evidence[:_MOST_SENTENCES]],
         "advice": _advice(suspect, places),
     }
 
@@ -330,7 +330,7 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
     if suspect.kind == _PATH:
         return f"check the cable and the switch ports between {named}; do not drain them: both are healthy with other partners"
     link = " and its link (NIC, cable, switch port)" if suspect.kind in _BY_MESSAGES else ""
-    where = f" ({_name(suspect.part)})" if suspect.part else link
+    where = f" ({_name(str(suspect.part))})" if suspect.part else link
     return f"check {named}{where}: it {what(suspect.kind, suspect.ratio)}"
 
 

@@ -16,6 +16,7 @@ from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, cell_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
+from collbench.gate.reasons import CellNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
@@ -112,7 +113,7 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
         _refuse_what_is_torn(path, runs)
     found, apart = repetitions(runs)
     if apart:
-        raise UsageError(f"{apart[0]}: launches of one allocation have to be alike; name those that are")
+        raise UsageError(f"{apart[0]}: launches of one allocation need equal software and settings; name those that have them")
     return in_order([allocation_from(each) for each in found])
 
 
@@ -131,25 +132,23 @@ def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
     folders = [] if path in read else launch_folders(path)
     torn = next((folder for folder in folders if folder not in read), None)
     if torn is not None:
-        raise UsageError(f"{torn} cannot be read: a launch that crashed is no good one; repeat it, or name the others one by one")
+        raise UsageError(f"{torn} cannot be read; repeat that launch, or name the others one by one")
     planned = [count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)]
     if max(planned, default=0) > len(folders):
         raise UsageError(f"{path} holds {len(folders)} of {max(planned)} launches: repeat those missing, or name the others one by one")
     if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
-        raise UsageError(f"{path} does not say of which allocation its launches are: make them again with --allocation NAME")
+        raise UsageError(f"{path} has launches without an allocation name: measure them again with --allocation NAME")
 
 
 def allocation_from(runs: Sequence[Run]) -> Allocation:
     """The launches of one allocation together. Raises UsageError where it has no name that a file can have, or no row."""
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
     if not NAME.fullmatch(name):
-        raise UsageError(
-            f"{runs[0].path}: its allocation's name {name[:100]!r} cannot be that of a file: measure with another --allocation NAME"
-        )
+        raise UsageError(f"{runs[0].path}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
     each = [{cell_of(row): row for row in run.rows} for run in runs]
     cells = dict(_cells(runs, each))
     if not cells:
-        raise UsageError(f"{runs[0].path} has no finished cell: name a run that measured something")
+        raise UsageError(f"{runs[0].path} has no finished case: name another run")
     starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
     began = min(starts)[1] if starts else ""
     return Allocation(
@@ -187,7 +186,7 @@ def _slowed(runs: Sequence[Run]) -> str:
     if not any(SLOWED in row.flags for run in runs for row in run.rows):
         return ""
     texts = [text for run in runs if isinstance(told := run.info.get("slowed"), list) for text in told if isinstance(text, str)]
-    return "; ".join(dict.fromkeys(texts)) or "how is not said"
+    return "; ".join(dict.fromkeys(texts)) or "unknown"
 
 
 def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -252,8 +251,8 @@ def _canary(run: Run) -> float | None:
 def _by_kind(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
     """What the launches say, the first one before the others: of what it is silent about they may tell that it changed."""
     found: dict[str, dict[str, str]] = {}
-    for (kind, what), text in (each for run in runs for each in facts(run).items()):
-        found.setdefault(kind, {}).setdefault(what, text)
+    for item, text in (each for run in runs for each in facts(run).items()):
+        found.setdefault(item.kind, {}).setdefault(item.what, text)
     return found
 
 
@@ -269,13 +268,7 @@ def name_of(cell: Cell) -> str:
     return " ".join([str(columns["operation"]), *size, str(columns["backend"])])
 
 
-def names_of(cells: Sequence[Cell]) -> str:
-    """Several cells, the first ones by name: "allreduce 8 B mpi, allreduce 16 B mpi and 12 more"; equal names once."""
+def names_of(cells: Sequence[Cell]) -> CellNames:
+    """Return the names of cells, the first ones in full; equal names once."""
     names = list(dict.fromkeys(map(name_of, cells)))
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
-
-
-def counted(number: int, what: str) -> str:
-    """ "1 launch", "3 launches"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"
+    return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))

@@ -55,7 +55,7 @@ def write(path: Path, allocation: Allocation) -> Path:
             os.fsync(file.fileno())
         _put(draft, target)
     except FileExistsError as error:
-        raise UsageError(f"allocation {allocation.name} is in {path} already: an allocation counts once; drop it there first") from error
+        raise UsageError(f"allocation {allocation.name} is already in {path}: drop it there first") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror or error}): choose another folder") from error
     finally:
@@ -118,7 +118,7 @@ def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
         return Allocation(**head, cells=_cells(_all_parsed(lines[1:]), head["launches"], names))
     except (OSError, ValueError, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UsageError(f"{file} cannot be read ({why}): take it from where it was whole, or drop it") from error
+        raise UsageError(f"{file} cannot be read ({why}): restore it, or drop it") from error
 
 
 def head_of(file: Path) -> dict[str, Any]:
@@ -148,12 +148,12 @@ def _all_parsed(lines: Sequence[str]) -> list[Any]:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _head(told: Any, file: Path) -> dict[str, Any]:
     if not isinstance(told, dict) or not isinstance(told.get("schema"), int):
-        raise ValueError("its first line does not say what it is")
+        raise ValueError("its first line has no schema")
     if told["schema"] > SCHEMA:
         raise ValueError(f"it was written by a newer collbench (schema {told['schema']}, this one knows {SCHEMA}): update")
     told = {"imported": False, "jobs": [], "ceilings": [], **told}
@@ -163,7 +163,7 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
     if f"{told['name']}{ENDING}" != file.name:
         raise ValueError(f"'name' in its first line is {told['name'][:40]!r}")
     if len(told["canary_s"]) != told["launches"]:
-        raise ValueError(f"it has {told['launches']} launches and {len(told['canary_s'])} canaries")
+        raise ValueError(f"it has {told['launches']} launches but {len(told['canary_s'])} state probes")
     return {**{name: told[name] for name in _FITS if name != "columns"}, "canary_s": tuple(told["canary_s"]), "jobs": tuple(told["jobs"]),
             "ceilings": tuple(LinkCeiling(*each) for each in told["ceilings"])}  # fmt: skip
 
@@ -171,34 +171,34 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
 def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict[Cell, Measured]:
     cells = dict(_cell(told, number, launches, names) for number, told in enumerate(lines, start=2))
     if not cells:
-        raise ValueError("it holds no cell")
+        raise ValueError("it has no case")
     if len(cells) < len(lines):
-        raise ValueError(f"{len(lines) - len(cells)} of its lines name a cell that another one names, too")
+        raise ValueError(f"{len(lines) - len(cells)} of its lines repeat a case")
     with suppress(OverflowError):
         times = np.array([measured.medians_s for measured in cells.values()], dtype=np.float64)
         wrong = ~(np.isnan(times) | (times >= SHORTEST_S) & (times <= LONGEST_S)).all(axis=1)
         if not wrong.any():
             return cells
-        raise ValueError(f"line {int(np.argmax(wrong)) + 2} has figures that no allocation can have")
-    raise ValueError("it has figures that no allocation can have")
+        raise ValueError(f"line {int(np.argmax(wrong)) + 2} has impossible figures")
+    raise ValueError("it has impossible figures")
 
 
 def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, Measured]:
     """A line's cell; how long it took is looked at later, of all cells together."""
     if not isinstance(told, list) or len(told) != _PLACES:
-        raise ValueError(f"line {number} is no cell")
+        raise ValueError(f"line {number} is not a case")
     medians, wrong, na = told[-3:]
     times = isinstance(medians, list) and len(medians) == launches and _NUMBERS.issuperset(map(type, medians))
     if not (times and _is_count(wrong) and (na is None or isinstance(na, str))):
-        raise ValueError(f"line {number} has figures that no allocation can have")
+        raise ValueError(f"line {number} has impossible figures")
     columns = tuple(told[:-3])
     try:
         cell = names.get(columns)
     except TypeError:  # a list, an object
-        raise ValueError(f"line {number} has figures that no allocation can have") from None
+        raise ValueError(f"line {number} has impossible figures") from None
     if cell is None:
         if not all(map(_is_column, COLUMNS, columns)):
-            raise ValueError(f"line {number} has figures that no allocation can have")
+            raise ValueError(f"line {number} has impossible figures")
         cell = names.setdefault(columns, columns)
     return cell, Measured(tuple(medians), wrong, na)
 
@@ -387,7 +387,7 @@ def load(path: Path) -> Baseline:
     except OSError as error:
         raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
     if not files:
-        raise UsageError(f"{path} holds no allocation: add runs to it with `collbench baseline add {path} RUN…`")
+        raise UsageError(f"{path} has no allocation: add runs with `collbench baseline add {path} RUN…`")
     allocations = _read(files)
     _refuse_twins(path, allocations)
     _refuse_a_mixture(path, [(each.name, each.imported) for each in allocations])
@@ -470,9 +470,7 @@ def _refuse_twins(path: Path, allocations: Sequence[Allocation]) -> None:
         earlier = by_start.setdefault(each.began, [])
         twin = next((one for one in earlier if same(one, each)), None)
         if twin is not None:
-            raise UsageError(
-                f"allocations {twin.name} and {each.name} are one and the same ({path}): an allocation counts once; leave one out"
-            )
+            raise UsageError(f"allocations {twin.name} and {each.name} are the same allocation ({path}): omit one")
         earlier.append(each)
 
 
@@ -481,7 +479,7 @@ def _refuse_one_job(path: Path, held: Sequence[tuple[str, Sequence[str]]]) -> No
     found = of_one_job(held)
     if found is not None:
         one, other, job = found
-        raise UsageError(f"{path}: {one} and {other} are both of {job}, so they are one allocation: measure each in a job of its own")
+        raise UsageError(f"{path}: {one} and {other} are both of {job}, so they are one allocation: measure each in its own job")
 
 
 def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:
@@ -495,12 +493,12 @@ def _refuse_a_bad_one(allocation: Allocation) -> None:
     """What is to be judged by has to be good."""
     wrong = sum(measured.wrong for measured in allocation.cells.values())
     if wrong:
-        raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements: what judges others has to be right; leave it out")
+        raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
     if allocation.unfinished:
-        raise UsageError(f"allocation {allocation.name} has {allocation.unfinished} launches that broke off: leave them out")
+        raise UsageError(f"allocation {allocation.name} has {allocation.unfinished} launches that stopped early: omit them")
     if allocation.slowed:
         raise UsageError(
-            f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): it says nothing of the cluster; leave it out"
+            f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): it does not show the cluster's speed; omit it"
         )
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from math import exp, inf, isclose, isfinite, log, sqrt
+from math import inf, isclose, isfinite, log, sqrt
 from statistics import median
 from typing import Literal
 
@@ -20,6 +20,20 @@ from collbench.analysis.differences import NOTHING, Difference
 from collbench.gate.allocation import COLUMNS, Cell
 from collbench.gate.baseline import CLASSES, Group, group_of_cell
 from collbench.gate.changes import Expected
+from collbench.gate.plausible import (
+    CarriesAll,
+    CarriesNone,
+    CarriesSome,
+    FasterLink,
+    LinkOfAll,
+    LinkOfSome,
+    MatchingRate,
+    OnTheHost,
+    OwnVersion,
+    Plausible,
+    SameLink,
+    times,
+)
 from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Cause, Change, GroupState, Suspicion
 from collbench.units import format_size
 
@@ -147,17 +161,6 @@ def _slowdown(seen: Sequence[Seen], active: Sequence[Suspicion]) -> float:
     return median(over or own or [0.0])
 
 
-def times(excesses: Sequence[float]) -> str:
-    """ "1.11", or "1.05 to 1.11" times, of ln of time; three digits of what is more: "6250"."""
-    low, high = (_three_digits(exp(each)) for each in (min(excesses), max(excesses)))
-    return low if low == high else f"{low} to {high}"
-
-
-def _three_digits(factor: float) -> str:
-    rounded = float(f"{factor:.3g}")
-    return f"{rounded:.{2 if rounded < 10 else 1 if rounded < 100 else 0}f}"
-
-
 LINK, MEMORY, LATENCY, HOST, BACKEND, OPERATION, CELLS, UNCLEAR = KINDS = (
     "link", "memory", "latency", "host", "backend", "operation", "cells", "unclear",
 )  # fmt: skip
@@ -262,12 +265,12 @@ def _large(pattern: Pattern, small: State) -> Cause | None:
     if small == CLEAR:
         return _told(pattern, path, "large messages", ", small ones are not")
     if small == UNKNOWN:
-        return _told(pattern, path, "large messages", "; small ones, which would tell it from slower hosts, were not measured")
+        return _told(pattern, path, "large messages", "; small messages, which would distinguish it from slower hosts, were not measured")
     return _told(pattern, [*path, HOST], "large messages", f"; of small ones {_lacking(small)}")
 
 
 def _lacking(state: State) -> str:
-    return "it is not known well enough" if state == UNSURE else "nothing is known"
+    return "the evidence is insufficient" if state == UNSURE else "nothing is known"
 
 
 def _path(pattern: Pattern) -> list[str]:
@@ -299,7 +302,7 @@ def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> Cau
     if len(named) == 1:
         return Cause(ways[0], f"{named[0]}: {seen}")
     alone = "; no other backend was measured" if only else ""
-    return Cause(UNCLEAR, f"{' or '.join(named)}, which cannot be told apart here: {seen}{alone}")
+    return Cause(UNCLEAR, f"{' or '.join(named)}, not distinguishable here: {seen}{alone}")
 
 
 def _slower(pattern: Pattern) -> str:
@@ -348,7 +351,7 @@ _VARIABLES = {
     "gloo": ("GLOO_",),
     "mpi": ("UCX_", "UCC_", "MPICH_", "MPIR_", "OMPI_", "FI_", "I_MPI_", "MV2_", "PMIX_", "RDMAV_", "MLX5_", "SLURM_MPI_TYPE"),
 }
-_Told = tuple[int, str]  # how plausible, and why in words
+_Ranked = tuple[int, Plausible | None]
 
 
 def ranked(
@@ -362,37 +365,37 @@ def ranked(
 ) -> list[Change]:
     """Each difference with who announced it, and why it may be the cause, the most plausible first; as found where nothing is slower."""
     pattern = pattern_of(suspicions, groups, ())
-    told = [(_FIRST, "") if pattern is None else _told_plausible(each, pattern, cause) for each in found]
-    order = sorted(range(len(found)), key=lambda place: told[place][0])
-    return [_change(found[place], told[place], expected, today) for place in order]
+    ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(each, pattern, cause) for each in found]
+    order = sorted(range(len(found)), key=lambda place: ranks[place][0])
+    return [_change(found[place], *ranks[place], expected, today) for place in order]
 
 
-def _change(each: Difference, told: _Told, expected: Sequence[Expected], today: date) -> Change:
-    rank, why = told
+def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[Expected], today: date) -> Change:
     by = next((one for one in expected if one.covers(each, today)), None)
     announced: Announcement | None = None if by is None else by.announcement
-    return Change(each.kind, each.what, each.a, each.b, why, announced, explains=bool(why) and rank <= _POSSIBLE)
+    explains = plausible is not None and rank <= _POSSIBLE
+    return Change(each.item, each.a, each.b, plausible, announced, each.times, explains)
 
 
-def _told_plausible(change: Difference, pattern: Pattern, cause: Cause | None) -> _Told:
+def _plausible(change: Difference, pattern: Pattern, cause: Cause | None) -> _Ranked:
     kind = cause.kind if cause else ""
     owners = _owners(change, {each.group.backend for each in pattern.groups} | _slower_backends(pattern))
     if owners is not None:
         return _of_library(owners, pattern, kind)
-    if change.kind == "topology" and _LINKS.search(change.what):
+    if change.kind == "topology" and _has_word(_LINKS, change):
         return _of_link(change, pattern, kind)
-    if change.what.startswith(("collbench", "schema of")):
-        return _POSSIBLE, "the tool itself is another: what it measures should not have changed, but may have"
+    if change.item.path[0] in ("collbench", "schema"):
+        return _POSSIBLE, OwnVersion()
     return _of_host(change, kind)
 
 
 def _owners(change: Difference, backends: set[str]) -> set[str] | None:
-    """The backends whose library or setting it is; None where it is nobody's own."""
+    """Return the backends whose library or setting it is; None where it belongs to no single one."""
+    first = change.item.path[0]
     if change.kind == "software":
-        first = change.what.partition(" ")[0]
         return {first} if first in backends or first in _VARIABLES else None
     if change.kind == "environment":
-        found = {backend for backend, begins in _VARIABLES.items() if change.what.startswith(begins)}
+        found = {backend for backend, begins in _VARIABLES.items() if first.startswith(begins)}
         return found or None
     return None
 
@@ -402,47 +405,49 @@ def _slower_backends(pattern: Pattern) -> set[str]:
     return single | {each.group.backend for each in pattern.touched}
 
 
-def _of_library(owners: set[str], pattern: Pattern, kind: str) -> _Told:
+def _of_library(owners: set[str], pattern: Pattern, kind: str) -> _Ranked:
     slower = _slower_backends(pattern)
     if not slower & owners:
-        return _HARDLY, f"hardly: nothing that is slower is on {' or '.join(sorted(owners))}"
+        return _HARDLY, CarriesNone(tuple(sorted(owners)))
     if slower <= owners:
-        return (_LIKELY if kind == LINK else _FIRST), "it carries all that is slower"
-    others = sorted(slower - owners)
-    also = f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} slower too"
-    return _UNLIKELY, f"it carries a part of what is slower; {also}"
+        return (_LIKELY if kind == LINK else _FIRST), CarriesAll()
+    return _UNLIKELY, CarriesSome(tuple(sorted(slower - owners)))
 
 
-def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Told:
-    slowdown = _slowdown_told(change)
+def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
+    slowdown = _slowdown_of(change)
     if slowdown is not None and slowdown < 0:
-        return _HARDLY, "hardly: this makes it faster"
+        return _HARDLY, FasterLink()
     if slowdown is not None and isclose(slowdown, pattern.slowdown, rel_tol=_NEAR) and kind in (LINK, UNCLEAR, ""):
-        return _FIRST, f"a link that is {times([slowdown])} times slower, and {times([pattern.slowdown])} times slower is what was measured"
+        return _FIRST, MatchingRate(slowdown, pattern.slowdown)
     if kind in (LINK, LATENCY, UNCLEAR):
-        rate = bool(_RATE.search(change.what))
-        return (_FIRST if rate else _LIKELY), "it is of the links, which all that is slower shares"
+        return (_FIRST if _has_word(_RATE, change) else _LIKELY), LinkOfAll()
     if kind in (BACKEND, OPERATION, CELLS):
-        return _UNLIKELY, "unlikely: other cells cross the same links and are not slower"
-    return _POSSIBLE, "it is of the links that the messages cross"
+        return _UNLIKELY, SameLink()
+    return _POSSIBLE, LinkOfSome()
 
 
-def _slowdown_told(change: Difference) -> float | None:
-    """ln of how much slower a link whose rate is told is; None where it is no rate, or none in both."""
-    if not _FASTER_IS_MORE.search(change.what) or NOTHING in (change.a, change.b):
+def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
+    """Return whether a word of the change's path matches."""
+    return any(map(pattern.search, change.item.path))
+
+
+def _slowdown_of(change: Difference) -> float | None:
+    """Return how much slower a link became by its rate, in ln of time; None where the item is not a rate of both."""
+    if not _has_word(_FASTER_IS_MORE, change) or NOTHING in (change.a, change.b):
         return None
     found = [_NUMBER.search(text) for text in (change.a, change.b)]
     before, after = (float(each[0]) if each else 0.0 for each in found)
     return log(before / after) if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after else None
 
 
-def _of_host(change: Difference, kind: str) -> _Told:
-    if kind == MEMORY and _MEMORY.search(f"{change.kind} {change.what}"):
-        return _FIRST, "it is of the memory, which is what became slower"
+def _of_host(change: Difference, kind: str) -> _Ranked:
+    if kind == MEMORY and _has_word(_MEMORY, change):
+        return _FIRST, OnTheHost("memory")
     if kind == HOST:
-        return _FIRST, "everything runs on it, and everything is slower"
+        return _FIRST, OnTheHost("all")
     if kind in (MEMORY, LATENCY, UNCLEAR):
-        return _LIKELY, "all that is slower runs on it"
+        return _LIKELY, OnTheHost("slower")
     if kind in (BACKEND, OPERATION, CELLS):
-        return _UNLIKELY, "unlikely: what is not slower runs on it too"
-    return _POSSIBLE, "all that is slower runs on it, and so does what is not"
+        return _UNLIKELY, OnTheHost("others")
+    return _POSSIBLE, OnTheHost("both")

@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.differences import Difference, Facts, comparable, differing, passing
+from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, passing
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline, group_of_cell, same
 from collbench.gate.floors import sizes_of
+from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
 from collbench.untrusted import parse_toml, read_file
 
@@ -33,9 +34,7 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection
     twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
     if twice is not None:
         known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
-        raise UsageError(
-            f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: it cannot be judged by itself; drop it there first"
-        )
+        raise UsageError(f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
     check_apart(candidate)
     _check_origins(baseline, candidate)
     _check_cells(baseline, candidate[0], cells)
@@ -44,10 +43,10 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection
 def check_apart(candidate: Sequence[Allocation]) -> None:
     """Raises UsageError where two are one and the same."""
     if len({each.name for each in candidate}) < len(candidate):
-        raise UsageError("two of the candidate's allocations have one name: each counts once; measure with another --allocation NAME")
+        raise UsageError("two of the candidate's allocations have the same name: measure with another --allocation NAME")
     twins = next((pair for pair in combinations(candidate, 2) if same(*pair)), None)
     if twins is not None:
-        raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: each counts once; measure a fresh one")
+        raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: measure a fresh one")
 
 
 def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
@@ -56,21 +55,20 @@ def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
     if other is not None:
         here, there = ("imported", "was measured here") if other.imported else ("measured here", "was imported")
         raise UsageError(
-            f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: another tool's statistic is not our median; "
-            "judge like by like"
+            f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: their statistics differ; compare like with like"
         )
 
 
 def _check_cells(baseline: Baseline, first: Allocation, cells: Collection[Cell]) -> None:
     if any(cell in first.cells for cell in cells):
         return
-    way = differing_way(cells, first.cells)
-    why = f" ({way})" if way else ""
-    raise UsageError(f"allocation {first.name} has no cell in common with {baseline.path}{why}: measure the same suite")
+    differs = differing_column(cells, first.cells)
+    why = f" ({differs.render()})" if differs else ""
+    raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_way(wanted: Collection[Cell], there: Collection[Cell]) -> str | None:
-    """In what alone cells that are wanted differ from those that are there: "mode is pipelined, and isolated in the baseline"."""
+def differing_column(wanted: Collection[Cell], there: Collection[Cell]) -> ColumnDiffers | None:
+    """Return the column in which alone wanted cells differ from those that were measured; None where there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
         others = {(*cell[:place], *cell[place + 1 :]): cell[place] for cell in there}
@@ -81,32 +79,20 @@ def differing_way(wanted: Collection[Cell], there: Collection[Cell]) -> str | No
     if not found:
         return None
     (name, here, wants), _ = found.most_common(1)[0]
-    return f"{name} is {_word(here)}, and {_word(wants)} in the baseline"
+    return ColumnDiffers(name, *(None if value is None else str(value) for value in (here, wants)))
 
 
-def _word(value: object) -> str:
-    return "unset" if value is None else str(value)
-
-
-def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> str | None:
-    """A sentence where no host is in the baseline and the machines are others, too; `found` are unexpected changes."""
+def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> AnotherCluster | None:
+    """Return a reason where no host is in the baseline and the machines differ too; `found` are unexpected changes."""
     held = {host for each in baseline.allocations for host in _hosts(each)}
     hosts = _hosts(candidate)
     if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):
         return None
-    return (
-        f"allocation {candidate.name} ran on {_few(hosts)} and {baseline.path} is of {_few(held)}, whose machines are others: "
-        "the baseline of another cluster; make one of this"
-    )
+    return AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
 
 
 def _hosts(allocation: Allocation) -> set[str]:
     return {name for name in allocation.facts.get("hosts", {}).get("names", "").split(", ") if name}
-
-
-def _few(names: Collection[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
 
 
 # An allocation is fresh: its hosts, its launcher's numbers and its list of cells are others each time, and paths say nothing.
@@ -203,28 +189,26 @@ def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
 
 def of_what_changed(
     expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
-) -> tuple[list[Expected], list[str]]:
-    """Those of which a slowdown may come, since the change is there (or none is named); and a sentence for each of the others.
+) -> tuple[list[Expected], list[UnusedAnnouncement]]:
+    """Return the announcements whose change happened (or that name none), and a note for each of the others.
 
-    What changed is looked for between the candidate and any of the `good` allocations: those before the change are judged by, too.
+    A change is looked for between the candidate and each of the `good` allocations, since some are older than the change.
     """
     named = [each for each in expected if each.slower_percent is not None and each.kind]
     found = {one for before in good for after in candidate for one in changes(before, after)} if named else set()
-    idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # what is over is told elsewhere
-    why = "did not change, so it makes nothing slower"
-    told = [f"announced by {each.reviewer} ({each.reason}): {each.kind} {each.what} {why}" for each in idle]
-    return [each for each in expected if each not in idle], told
+    idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # `expired` reports what expired
+    notes = [UnusedAnnouncement(each.reviewer, each.reason, each.kind, each.what) for each in idle]
+    return [each for each in expected if each not in idle], notes
 
 
-def expired(expected: Sequence[Expected], today: date) -> list[str]:
-    """What no longer counts, a sentence each."""
-    over = [each for each in expected if today > each.expires]
-    return [f"announced by {each.reviewer} ({each.reason}): expired on {each.expires.isoformat()} and counts no more" for each in over]
+def expired(expected: Sequence[Expected], today: date) -> list[ExpiredAnnouncement]:
+    """Return a note for each announcement that expired."""
+    return [ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
 
 
 def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
-    told = ((kind, what, text) for kind in COMPARED for what, text in allocation.facts.get(kind, {}).items())
-    return {(kind, what): text for kind, what, text in told if kind != "software" or what.partition(" ")[0] not in lonely}
+    items = {Item.of(kind, what): text for kind in COMPARED for what, text in allocation.facts.get(kind, {}).items()}
+    return {item: text for item, text in items.items() if item.kind != "software" or item.path[0] not in lonely}
 
 
 def read_expected(path: Path) -> list[Expected]:
@@ -235,7 +219,7 @@ def read_expected(path: Path) -> list[Expected]:
         raise UsageError(f"--expect {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
     listed = told.get("change")
     if set(told) != {"change"} or not isinstance(listed, list):
-        raise UsageError(f"--expect {path}: it has to hold tables [[change]] and nothing else")
+        raise UsageError(f"--expect {path}: only tables [[change]] are allowed")
     return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 
 
@@ -244,16 +228,16 @@ def from_table(told: Any, where: str) -> Expected:
     _check_names(told, where)
     for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
         if name in told and (not isinstance(told[name], str) or not told[name].strip()):
-            raise UsageError(f"{where}: '{name}' is {repr(told[name])[:60]}, where words are wanted")
+            raise UsageError(f"{where}: '{name}' is {repr(told[name])[:60]}, not a text")
     if type(told["expires"]) is not date:
-        raise UsageError(f"{where}: 'expires' is {told['expires']}, where a day such as 2027-01-31 (without quotes) is wanted")
+        raise UsageError(f"{where}: 'expires' is {told['expires']}, not a valid date (write 2027-01-31, without quotes)")
     kind = told.get("kind", "")
     if kind and "*" not in kind and kind not in COMPARED:
-        raise UsageError(f"{where}: no change is of kind '{kind}': choose from {', '.join(COMPARED)}")
+        raise UsageError(f"{where}: unknown kind '{kind}': choose from {', '.join(COMPARED)}")
     plain = {name: told[name] for name in (*_ALWAYS, "operation", "backend") if name in told}
     what = told.get("what", "")
     if kind and not (kind + what).strip("*? "):
-        raise UsageError(f"{where}: kind '{kind}' and what '{what}' announce whatever may change: name what does")
+        raise UsageError(f"{where}: kind '{kind}' and what '{what}' match every change: be more specific")
     return Expected(kind=kind, what=what, **plain, **_slower(told, where))
 
 
@@ -262,10 +246,10 @@ def _check_names(told: Any, where: str) -> None:
     slower = "slower_percent" in names
     needed = {*_ALWAYS, *(() if slower and not names & set(_DIFFERENCE) else _DIFFERENCE)}
     if not needed <= names or names - needed - set(_SLOWER):
-        more = f"; of a slowdown besides: {', '.join(_SLOWER)}"
-        raise UsageError(f"{where}: it has to say {', '.join((*_DIFFERENCE, *_ALWAYS))}, and nothing else{more}")
+        more = f"; optional for a slowdown: {', '.join(_SLOWER)}"
+        raise UsageError(f"{where}: required keys are {', '.join((*_DIFFERENCE, *_ALWAYS))}{more}")
     if names & set(_SLOWER) and not slower:
-        raise UsageError(f"{where}: it names cells, but not by how much they may be slower: say slower_percent")
+        raise UsageError(f"{where}: it selects cases, but slower_percent is missing")
 
 
 def _slower(told: dict[str, Any], where: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def between_allocations(baseline: Baseline, old: str, new: str) -> Moves:
     if unknown is not None:
         raise UsageError(f"allocation {unknown} is not in {baseline.path}: choose from {', '.join(number)}")
     if old == new:
-        raise UsageError(f"allocation {old} is named twice: name two to see what is between them")
+        raise UsageError(f"allocation {old} is named twice: name two different ones")
     sheet = sheet_of(baseline.allocations)
     return _moves((old, new), baseline.allocations, sheet, ([number[old]], [number[new]]), sheet.variance())
 
@@ -83,7 +83,7 @@ def between_allocations(baseline: Baseline, old: str, new: str) -> Moves:
 def between_baselines(old: Baseline, new: Baseline) -> Moves:
     """Two baselines. What is chance is learned within each of them: what is between them is none."""
     if old.path.resolve() == new.path.resolve():
-        raise UsageError(f"{old.path} is named twice: name two baselines to see what is between them")
+        raise UsageError(f"{old.path} is named twice: name two different baselines")
     every = [*old.allocations, *new.allocations]
     sheet, middle = sheet_of(every), len(old.allocations)
     sides = list(range(middle)), list(range(middle, len(every)))

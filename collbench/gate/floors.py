@@ -17,6 +17,7 @@ from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown, name_of
 from collbench.gate.baseline import fresh
+from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import STRIKES
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling
@@ -68,30 +69,25 @@ def floor_states(
     """
     idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cells))), None)
     if idle is not None:
-        raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such cell; measure those sizes, or ask for others")
+        raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
     were = {each.key: each for each in before}
     states = (_state(floor, cell, candidate, strikes, were) for cell in candidate[0].cells for floor in asked if floor.meant(cell))
     return [each for each in states if each is not None]
 
 
-def floor_problems(states: Sequence[FloorState]) -> list[str]:
-    """Why these keep a verdict from being a pass, a sentence each; what is confirmed is a regression, and is said by its state."""
+def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | FloorUnknown]:
+    """Return why these keep a verdict from being a pass. A confirmed one is a regression, which its state says."""
     suspected = [each for each in states if each.state == SUSPECTED]
-    found = []
-    if suspected:
-        found.append(
-            f"suspected: below --min-percent: {_named(suspected)}; measure those again in fresh allocations, and judge all together"
-        )
-    why = "n/a, no such ceiling, or the path is not proven: see the rows, or ask for less: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
-    for asked in dict.fromkeys(each.asked for each in states if each.state == UNDECIDED):
-        unknown = [each for each in states if each.state == UNDECIDED and each.asked == asked]
-        found.append(f"--min-percent {asked}: the share is not known of {_named(unknown)} ({why})")
+    found: list[SuspectedBelowFloor | FloorUnknown] = [SuspectedBelowFloor(_named(suspected))] if suspected else []
+    unknown = [each for each in states if each.state == UNDECIDED]
+    for asked in dict.fromkeys(each.asked for each in unknown):
+        found.append(FloorUnknown(asked, _named([each for each in unknown if each.asked == asked])))
     return found
 
 
-def _named(states: Sequence[FloorState]) -> str:
+def _named(states: Sequence[FloorState]) -> CellNames:
     names = list(dict.fromkeys(each.name for each in states))
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+    return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
 
 
 def _state(
@@ -155,11 +151,11 @@ def read_floor(text: str) -> Floor:
     told = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     where = f"--min-percent {text[:_LONGEST]}"
     if told is None:
-        raise UsageError(f"{where}: write MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl")
+        raise UsageError(f"{where}: not valid (use MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl)")
     if told["model"] not in MODELS:
-        raise UsageError(f"{where}: there is no model '{told['model']}': choose from {', '.join(MODELS)}")
+        raise UsageError(f"{where}: unknown model '{told['model']}': choose from {', '.join(MODELS)}")
     if not _NUMBER.fullmatch(told["percent"]) or not 0 < float(told["percent"]) <= 100:
-        raise UsageError(f"{where}: '{told['percent']}' is no percentage above 0 and up to 100")
+        raise UsageError(f"{where}: '{told['percent']}' is not a percentage above 0 and up to 100")
     return Floor(
         text, told["model"], float(told["percent"]), *sizes_of(told["sizes"], where), told["operation"] or "*", told["backend"] or "*"
     )  # fmt: skip
@@ -174,5 +170,5 @@ def sizes_of(text: str, where: str) -> tuple[int, int | None]:
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     if largest is not None and largest < smallest:
-        raise UsageError(f"{where}: sizes '{text}' run downwards: write the smaller one first")
+        raise UsageError(f"{where}: sizes '{text}' are in descending order: write the smaller one first")
     return smallest, largest

@@ -185,7 +185,7 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
     found, notes = (list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)
     ordered = in_order([each for each in found if each.began is not None])
     if not ordered:
-        raise UsageError(f"{path}: no allocation says when it began: there is no history without an order; name another folder")
+        raise UsageError(f"{path}: no allocation has a start time, which a history needs; name another folder")
     return ordered, [*notes, *_notes(found, ordered)]
 
 
@@ -231,12 +231,12 @@ def _notes(found: Sequence[Allocation], ordered: Sequence[Allocation]) -> list[s
     slowed = [each for each in ordered if each.slowed]
     usual = usual_canary(ordered)
     flipped_in = [each for each in ordered if any(flipped(each, usual))]
-    told = [(without, "no start is known, so that nothing orders them; left out"), (torn, "not every launch came to its end"),
-            (wrong, "what arrived was not what was sent"), (slowed, "slowed on purpose"),
-            (flipped_in, "the machine was in another state in some launches (canary more than 20 % off the others')")]  # fmt: skip
+    told = [(without, "no start time; left out"), (torn, "some launches stopped early"),
+            (wrong, "wrong data"), (slowed, "slowed on purpose"),
+            (flipped_in, "some launches ran in another machine state (state probe more than 20 % off the others')")]  # fmt: skip
     notes = [f"{_named(each)}: {what}" for each, what in told if each]
     if len(ordered) < 2 * LEAST:
-        notes.append(f"{len(ordered)} allocations: a change shows from {2 * LEAST} on, {LEAST} before it and {LEAST} after")
+        notes.append(f"{len(ordered)} allocations: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
     return notes
 
 
@@ -442,7 +442,7 @@ class History:
         before, after = map(usual_canary, sides)
         if before is None or after is None or max(before, after) <= STATE * min(before, after):
             return ""
-        return f"another state of the machine (canary {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
+        return f"another machine state (state probe {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
 
     def missing(self, series: Series) -> str:
         """Where it was not measured: "measured since night-4; not since night-9; missing in 2 between"; "" where it always was."""

@@ -18,14 +18,14 @@ from collbench import __version__
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
-from collbench.gate import reasons
+from collbench.gate import checks
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, name_of, names_of
 from collbench.gate.baseline import Baseline, Figures, Group, Numbers, fresh, group_of_cell, scheme_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
 from collbench.gate.confirm import suspects
-from collbench.gate.floors import Floor, floor_problems, floor_states
-from collbench.gate.reasons import Problem
+from collbench.gate.floors import Floor, floor_reasons, floor_states
+from collbench.gate.reasons import GateNote, GateReason, WrongCells
 from collbench.gate.rule import ENOUGH, STRIKES, Excess, Limits, Mask, exceed, learn
 from collbench.gate.state import Steady, launch_limits, steady, steady_baseline, unstable, usual_canary
 from collbench.gate.verdict import (
@@ -251,17 +251,17 @@ def judge(
     cause = cause_of(suspicions, groups, cells) if counts[0] else None  # another state of the machine slows as it likes
     wrong = list(wrong_data(candidate))
     against = [
-        *reasons.of_history(baseline, learned, looked.limits),
-        *reasons.of_clocks(baseline, candidate, today),
-        *reasons.of_jobs(baseline, candidate),
+        *checks.of_history(baseline, learned, looked.limits),
+        *checks.of_clocks(baseline, candidate, today),
+        *checks.of_jobs(baseline, candidate),
         *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
         *_of_figures(candidate, looked, suspicions),
-        *map(Problem, floor_problems(floors)),
+        *floor_reasons(floors),
     ]
     verdict = Verdict(
         result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
         mode="baseline",
-        reasons=(*wrong, *(problem.sentence for problem in against)),
+        reasons=(*wrong, *against),
         notes=(*left_out, *_notes(baseline, candidate, looked), *expired(expected, today), *idle),
         suspicions=tuple(suspicions),
         groups=tuple(groups),
@@ -278,7 +278,7 @@ def judge(
         judged_on=today.isoformat(),
         collbench=__version__,
     )
-    return replace(verdict, notes=(*verdict.notes, *reasons.of_confirming(suspects(verdict, cells))))
+    return replace(verdict, notes=(*verdict.notes, *checks.of_confirming(suspects(verdict, cells))))
 
 
 def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Cell], usual: float | None) -> Looked:
@@ -288,7 +288,7 @@ def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Ce
     allowed = launch_limits(learned.allocations, cells, limits)
     scattered = np.array([unstable(each.allocation, cells, allowed) for each in calm]) & limits.judged & ~excess.cells_over
     scattered[1:] &= excess.cells_over[0]
-    torn = np.array([reasons.torn_cells(each, cells, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
+    torn = np.array([checks.torn_cells(each, cells, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
     torn[1:] &= suspected_cells(limits, excess)
     wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cells)).any(axis=0)
     return Looked(cells, limits, excess, calm, scattered, torn, wanted)
@@ -299,53 +299,53 @@ def fallen_since(before: Sequence[LinkCeiling], candidate: Sequence[Allocation])
     return tuple(dict.fromkeys(change for each in candidate for change in fallen_ceilings(before, each.ceilings)))
 
 
-def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[Problem]:
+def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:
     """`found`: by allocation the unexpected changes."""
     pairs = zip(candidate, found, strict=True)
-    elsewhere = next((told for each, changed in pairs if (told := of_another_cluster(baseline, each, changed))), None)
+    elsewhere = next((reason for each, changed in pairs if (reason := of_another_cluster(baseline, each, changed))), None)
     if elsewhere is not None:
-        yield Problem(elsewhere, True)
-    yield from reasons.of_changes(_all(found), blocks=False)
+        yield elsewhere
+    yield from checks.of_changes(_all(found))
 
 
 def _all(found: Sequence[Sequence[Difference]]) -> list[Difference]:
     return list(dict.fromkeys(each for of_one in found for each in of_one))
 
 
-def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Sequence[Suspicion]) -> Iterator[Problem]:
-    """What keeps the figures themselves from passing."""
+def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
+    """Yield what keeps the figures themselves from passing."""
     cells, first = looked.cells, looked.steady[0].allocation
-    yield from (Problem(each.problem, True) for each in looked.steady if each.problem)
-    yield from reasons.of_launches(candidate)
-    yield from reasons.of_missing(first, cells, looked.wanted)
+    yield from (each.problem for each in looked.steady if each.problem)
+    yield from checks.of_launches(candidate)
+    yield from checks.of_missing(first, cells, looked.wanted)
     for each, torn, unstable_ones in zip(looked.steady, looked.torn, looked.unstable, strict=True):
-        yield from reasons.of_parts(each.allocation, cells, torn)
-        yield from reasons.of_scatter(each.allocation, cells, unstable_ones)
-    yield from reasons.of_suspects(suspicions, len(candidate))
+        yield from checks.of_parts(each.allocation, cells, torn)
+        yield from checks.of_scatter(each.allocation, cells, unstable_ones)
+    yield from checks.of_suspects(suspicions, len(candidate))
 
 
-def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) -> Iterator[str]:
+def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) -> Iterator[GateNote]:
     yield from (each.note for each in looked.steady if each.note)
-    yield from reasons.of_candidate(baseline, candidate)
-    yield from reasons.of_cells(candidate[0], looked.cells, looked.limits.judged)
-    yield from reasons.of_unchecked(candidate)
-    yield from reasons.of_later(looked.limits, looked.excess, looked.cells, [each.name for each in candidate])
+    yield from checks.of_candidate(baseline, candidate)
+    yield from checks.of_cells(candidate[0], looked.cells, looked.limits.judged)
+    yield from checks.of_unchecked(candidate)
+    yield from checks.of_later(looked.limits, looked.excess, looked.cells, [each.name for each in candidate])
 
 
-def result_of(against: Sequence[Problem], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:
+def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:
     """What is confirmed of a floor is, whatever else is not known: it needs no history, and nothing to be compared with."""
     if any(each.state == CONFIRMED for each in floors):
         return REGRESSION
-    if any(problem.blocks for problem in against):
+    if any(reason.blocks for reason in against):
         return UNDECIDED
     if any(each.state == CONFIRMED for each in suspicions):
         return REGRESSION
     return UNDECIDED if against else PASSED
 
 
-def wrong_data(candidate: Sequence[Allocation]) -> Iterator[str]:
-    """A sentence for each allocation in which something arrived that was not sent."""
+def wrong_data(candidate: Sequence[Allocation]) -> Iterator[WrongCells]:
+    """Yield a reason for each allocation with wrong data."""
     for each in candidate:
         cells = [cell for cell, measured in each.cells.items() if measured.wrong]
         if cells:
-            yield f"allocation {each.name}: what arrived is not what was sent in {names_of(cells)}"
+            yield WrongCells(each.name, names_of(cells))

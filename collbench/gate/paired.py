@@ -12,7 +12,7 @@ from datetime import date, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,14 +20,34 @@ from collbench import __version__
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
-from collbench.gate import reasons
-from collbench.gate.allocation import Allocation, Cell, allocations_in, counted, moment, names_of
+from collbench.gate import checks
+from collbench.gate.allocation import Allocation, Cell, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
-from collbench.gate.floors import Floor, floor_problems, floor_states
+from collbench.gate.checks import torn_cells
+from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
-from collbench.gate.reasons import Problem, torn_cells
+from collbench.gate.reasons import (
+    EqualStacks,
+    GateNote,
+    GateReason,
+    NewCells,
+    NoPairs,
+    NotInterleaved,
+    OtherAllocation,
+    OtherHosts,
+    PairsLeftOut,
+    PairsNeeded,
+    PairsStateChanged,
+    SidesDiffer,
+    SlowedOnPurpose,
+    StackChanged,
+    StartUnknown,
+    UnequalLaunches,
+    WideLimits,
+    WithoutProbe,
+)
 from collbench.gate.rule import FEWEST, LEAST_CELLS, LENT, Excess, Limits, Mask, exceed, floors_of
 from collbench.gate.state import MOST_FLIPPED, flipped, usual_canary, without
 from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
@@ -115,7 +135,6 @@ def _shortfall(count: int) -> float:
 
 # An old and a new stack in one allocation, their launches by turns: read, put in pairs, and whether they really were side by side.
 
-_BY_TURNS = "start a launch of the old stack and one of the new, then the next two, in the same job"
 Starts = Sequence[datetime | None]
 
 
@@ -126,15 +145,15 @@ class SideBySide:
     old, new    without the launches that were left out
     order       [2 × pairs] the numbers of the launches that form a pair: of the old stack, of the new one
     left_out    by launch of the old stack and of the new one, whether its pair does not count
-    problem     why nothing can be judged by it, a sentence; None: it can. note: what was left out; None: nothing
+    problem     why it cannot be judged; None: it can. note: what was left out; None: nothing
     """
 
     old: Allocation
     new: Allocation
     order: Numbers
     left_out: tuple[Sequence[bool], Sequence[bool]]
-    problem: str | None = None
-    note: str | None = None
+    problem: GateReason | None = None
+    note: PairsLeftOut | None = None
 
     @property
     def name(self) -> str:
@@ -186,10 +205,10 @@ def _of_allocation(paths: tuple[Path, Path], launches: tuple[Sequence[Run], Sequ
 
 def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
     """Two stacks' launches of one allocation, and when each began, in the order in which the allocation has them."""
-    why = _why_not_one(old, new) or _why_not_by_turns(old_starts, new_starts)
+    why = _why_not_one(old, new) or _why_not_interleaved(new.name, old_starts, new_starts)
     if why:
         left_out = [True] * old.launches, [True] * new.launches
-        return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, f"allocation {new.name}: {why}")
+        return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
     return _steady(old, new, np.array([_in_time(each) for each in (old_starts, new_starts)]))
 
 
@@ -203,26 +222,25 @@ def _one(path: Path) -> Allocation:
     return found[0]
 
 
-def _why_not_one(old: Allocation, new: Allocation) -> str | None:
-    """Why two folders are not of one allocation."""
+def _why_not_one(old: Allocation, new: Allocation) -> GateReason | None:
+    """Return why two folders are not of one allocation."""
     if old.name != new.name:
-        return f"the old stack's launches are of {old.name}: both have to be of one allocation (--allocation NAME)"
+        return OtherAllocation(new.name, old.name)
     hosts = [each.facts.get("hosts", {}).get("names") for each in (old, new)]
     if hosts[0] != hosts[1]:
-        return f"the old stack ran on {hosts[0] or 'unknown nodes'}, the new one on {hosts[1] or 'unknown nodes'}: {_BY_TURNS}"
+        return OtherHosts(new.name, hosts[0] or "", hosts[1] or "")
     return None
 
 
-def _why_not_by_turns(old: Starts, new: Starts) -> str | None:
-    """Both launches of a pair have to begin before any of the next pair: else what changes with time looks like a difference."""
+def _why_not_interleaved(name: str, old: Starts, new: Starts) -> GateReason | None:
+    """Both launches of a pair have to begin before any of the next pair: otherwise a change over time looks like a difference."""
     if len(old) != len(new):
-        launches = f"{counted(len(old), 'launch')} of the old stack and {counted(len(new), 'launch')} of the new"
-        return f"{launches}: each needs one of the other stack beside it"
+        return UnequalLaunches(name, len(old), len(new))
     if None in old or None in new:
-        return f"a launch does not say when it began, so it is not known whether the stacks took turns: {_BY_TURNS}"
+        return StartUnknown(name)
     pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old, new)), strict=True))
     if any(max(pair) >= min(following) for pair, following in pairwise(pairs)):
-        return f"the stacks were not side by side: their launches do not take turns; {_BY_TURNS}"
+        return NotInterleaved(name)
     return None
 
 
@@ -238,20 +256,18 @@ def _steady(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
     out = each_out[0] | each_out[1]
     left = int((~out).sum())
     by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
-    told, problem, note = f"allocation {new.name}: ", None, None
-    if out.any():
-        state = f"the machine was in another state in {out.sum()} of {counted(len(out), 'pair')} of launches (canary more than 20 % off)"
-        note = f"{told}{state}: left out"
-        if out.sum() > MOST_FLIPPED:
-            problem = f"{told}{state}; measure a fresh one when it is quiet"
-    if left < PAIRS and problem is None:
-        problem = f"{told}{counted(left, 'pair')} of launches, and {PAIRS} are needed: measure {counted(PAIRS - left, 'pair')} more in it"
+    problem: GateReason | None = None
+    note = PairsLeftOut(new.name, int(out.sum()), len(out)) if out.any() else None
+    if out.sum() > MOST_FLIPPED:
+        problem = PairsStateChanged(new.name, int(out.sum()), len(out))
+    elif left < PAIRS:
+        problem = PairsNeeded(new.name, left, PAIRS)
     kept = [without(each, mask) if out.any() else each for each, mask in zip((old, new), by_launch, strict=True)]
     return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, None if problem else note)
 
 
-def told_apart(each: SideBySide) -> tuple[Allocation, Allocation]:
-    """Both allocations, under names that sentences can tell apart."""
+def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
+    """Return both allocations, the stack in their names."""
     return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
 
 
@@ -289,19 +305,19 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
     floors = floor_states(asked, [each.new for each in both], PAIRED_STRIKES, before)
     groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.torn)
     cause = cause_of(suspicions, groups, cells)
-    wrong = [sentence for each in both for sentence in wrong_data(told_apart(each))]
+    wrong = [reason for each in both for reason in wrong_data(named_by_stack(each))]
     against = [
-        *(Problem(each.problem, True) for each in both if each.problem),
-        *reasons.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), blocks=True),
-        *reasons.of_shared_jobs([each.new for each in both]),
+        *(each.problem for each in both if each.problem),
+        *checks.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), SidesDiffer),
+        *checks.of_shared_jobs([each.new for each in both]),
         *_of_stacks(both),
         *_of_figures(both, looked, suspicions),
-        *map(Problem, floor_problems(floors)),
+        *floor_reasons(floors),
     ]
     return Verdict(
         result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
         mode="paired",
-        reasons=(*wrong, *(problem.sentence for problem in against)),
+        reasons=(*wrong, *against),
         notes=(*_notes(both, looked, found), *expired(expected, today)),
         suspicions=tuple(suspicions),
         groups=tuple(groups),
@@ -336,43 +352,47 @@ def _padded(differences: Sequence[Figures]) -> Figures:
     return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
 
 
-def _of_stacks(both: Sequence[SideBySide]) -> Iterator[Problem]:
+def _of_stacks(both: Sequence[SideBySide]) -> Iterator[GateReason]:
     """Each stack has to be the same in all allocations."""
-    for stack, allocations in (("old", [each.old for each in both]), ("new", [each.new for each in both])):
-        for each in allocations[1:]:
-            changed = [change for change in changes(allocations[0], each) if change.kind in STACK]
-            if changed:
-                where = f"allocations {allocations[0].name} and {each.name}"
-                yield Problem(f"the {stack} stack is not the same in {where} ({changed[0].sentence()}): nothing repeats the other", True)
+    old, new = [each.old for each in both], [each.new for each in both]
+    for each, other in zip(old[1:], new[1:], strict=True):
+        yield from _of_stack("old", old[0], each)
+        yield from _of_stack("new", new[0], other)
 
 
-def _of_figures(both: Sequence[SideBySide], looked: _Looked, suspicions: Sequence[Suspicion]) -> Iterator[Problem]:
-    """What keeps the figures themselves from passing."""
+def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocation) -> Iterator[GateReason]:
+    changed = next((change for change in changes(first, second) if change.kind in STACK), None)
+    if changed is not None:
+        yield StackChanged(stack, first.name, second.name, changed)
+
+
+def _of_figures(both: Sequence[SideBySide], looked: _Looked, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
+    """Yield what keeps the figures themselves from passing."""
     first, cells = both[0], looked.cells
     for each in both:
-        yield from reasons.of_launches(told_apart(each))
-    yield from reasons.of_missing(told_apart(first)[1], cells, looked.had)
-    for allocation, out in zip(told_apart(first), first.left_out, strict=True):
-        yield from reasons.of_parts(allocation, cells, torn_cells(allocation, cells, out) & looked.had)
+        yield from checks.of_launches(named_by_stack(each))
+    yield from checks.of_missing(named_by_stack(first)[1], cells, looked.had)
+    for allocation, out in zip(named_by_stack(first), first.left_out, strict=True):
+        yield from checks.of_parts(allocation, cells, torn_cells(allocation, cells, out) & looked.had)
     if not looked.limits.judged.any() and not first.problem:
-        yield Problem(f"allocation {first.name}: no cell has a time in {FEWEST} pairs of launches: nothing can be judged", True)
-    yield from reasons.of_suspects(suspicions, len(both), PAIRED_STRIKES)
+        yield NoPairs(first.name, FEWEST)
+    yield from checks.of_suspects(suspicions, len(both), PAIRED_STRIKES)
 
 
-def _notes(both: Sequence[SideBySide], looked: _Looked, found: Sequence[Difference]) -> Iterator[str]:
+def _notes(both: Sequence[SideBySide], looked: _Looked, found: Sequence[Difference]) -> Iterator[GateNote]:
     yield from (each.note for each in both if each.note)
     for each in both:
-        for allocation in told_apart(each):
+        for allocation in named_by_stack(each):
             if allocation.slowed:
-                yield f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): this verdict says nothing of the stacks"
+                yield SlowedOnPurpose(allocation.name, allocation.slowed, "stacks")
             if None in allocation.canary_s:
-                yield f"allocation {allocation.name}: launches without a canary: the state of the machine is not known"
+                yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
     if not any(change.kind in STACK for change in found):
-        yield "the two stacks do not differ in anything that is recorded: this compares a stack with itself"
+        yield EqualStacks()
     judged = {cell for cell, is_judged in zip(looked.cells, looked.limits.judged, strict=True) if is_judged}
     others = [cell for cell, measured in both[0].new.cells.items() if cell not in judged and measured.time is not None]
     if others:
-        yield f"{counted(len(others), 'cell')} of the new stack without the like of the old one: not judged ({names_of(others)})"
+        yield NewCells(len(others), names_of(others))
     wide = [cell for cell, limit in zip(looked.cells, np.exp(looked.limits.cells), strict=True) if cell in judged and limit > _MUCH]
     if wide:
-        yield f"launches scatter so much that only a slowdown by more than 25 % is seen in {names_of(wide)}"
+        yield WideLimits(names_of(wide))

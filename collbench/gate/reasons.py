@@ -1,216 +1,646 @@
-"""Why there is no pass: everything that keeps a verdict from being one, a sentence each."""
+"""Facts of a verdict: why it is not a pass (`GateReason`), and what else the reader needs to know (`GateNote`).
+
+Each fact has typed fields, and `render` is the only place of its words. verdict.json stores both the fields and the text.
+"""
+
+# ruff: noqa: D102 – `Fact.render` documents all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import Any, ClassVar, Literal
 
-import numpy as np
+import msgspec
 
 from collbench.analysis.differences import Difference
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, counted, names_of
-from collbench.gate.baseline import Baseline, of_one_job, seconds_of
-from collbench.gate.changes import differing_way
-from collbench.gate.confirm import NO_KEY, can_be_named
-from collbench.gate.rule import FEWEST, STRIKES, Excess, Limits, Mask
-from collbench.gate.state import FEWEST_LAUNCHES
-from collbench.gate.verdict import SUSPECTED, Suspicion
+from collbench.reason import Fact
+from collbench.units import listed, plural
 
-# What else has to be known of a verdict: it decides nothing, but whoever reads the verdict should not have to find out.
-
-_UNCHECKED = "the state of the machine is not known"
-_SIZE = COLUMNS.index("size_bytes")
+_FRESH = "measure a fresh allocation when the machine is idle"
+_OWN_JOB = "results of one job repeat each other, so they count once; measure in another job"
+_INTERLEAVE = "start one launch of the old stack and one of the new, then the next two, in the same job"
+_PROBE = "the state of the machine is unknown"
 
 
-def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[str]:
-    """Made slower on purpose, without a canary, without a start, of too few launches."""
-    for each in candidate:
-        if each.slowed:
-            yield f"allocation {each.name} was slowed on purpose ({each.slowed}): this verdict says nothing of the cluster"
-    few = [each for each in candidate if each.launches < FEWEST_LAUNCHES]
-    if few:
-        many = f" and {counted(len(few) - 1, 'other')}" if len(few) > 1 else ""
-        yield f"{few[0].name}{many}: fewer than {FEWEST_LAUNCHES} launches, so it is not known whether cells are stable; five are usual"
-    shared = of_one_job([(each.name, each.jobs) for each in baseline.allocations])
-    if shared is not None:
-        one, other, job = shared
-        yield f"baseline: {one} and {other} are both of {job}: its limits may be too narrow; drop one, and add one of a job of its own"
-    yield from _of_canaries(baseline, candidate)
-    yield from _of_starts(baseline, candidate)
+class CellNames(msgspec.Struct, frozen=True):
+    """Test cases by name: the first ones, and how many `more` there are."""
+
+    names: tuple[str, ...]
+    more: int = 0
+
+    def render(self) -> str:
+        """Return "allreduce 8 B mpi, allreduce 16 B mpi and 12 more"."""
+        return f"{', '.join(self.names)}{f' and {self.more} more' if self.more else ''}"
 
 
-def _of_canaries(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[str]:
-    """Where nothing says in which state the machine was."""
-    silent = sum(all(value is None for value in each.canary_s) for each in baseline.allocations)
-    if silent:
-        yield f"{silent} of {counted(len(baseline.allocations), 'allocation')} of the baseline without a canary: {_UNCHECKED}"
-    for each in candidate:
-        quiet = each.canary_s.count(None)
-        if quiet and silent < len(baseline.allocations):
-            yield f"allocation {each.name}: {quiet} of {counted(each.launches, 'launch')} without a canary: {_UNCHECKED}"
+class GateReason(Fact, frozen=True):
+    """A reason why a verdict is not a pass. `blocks`: it is not a regression either, since the two sides cannot be compared."""
+
+    blocks: ClassVar[bool] = False
 
 
-def _of_starts(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[str]:
-    """Where nothing says which came first."""
-    unknown = [each.name for each in baseline.allocations if each.began is None]
-    if unknown:
-        count = f"{len(unknown)} of {counted(len(baseline.allocations), 'allocation')}"
-        yield f"{count} of the baseline do not say when they began ({unknown[0]}): they count as the oldest"
-    without = [each.name for each in candidate if each.began is None]
-    if without:
-        order = "; all are taken in the order in which they are named" if len(candidate) > 1 else ", and may be older than the baseline"
-        yield f"allocation {without[0]} does not say when it began{order}"
+class GateNote(Fact, frozen=True):
+    """A note of a verdict: it decides nothing."""
 
 
-def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator[str]:
-    """Cells of the first allocation that have no history, or one that is too short."""
-    known = {cell for cell, known_well in zip(cells, judged, strict=True) if known_well}
-    others = [cell for cell, measured in first.cells.items() if cell not in known and measured.time is not None]
-    if others:
-        what = f"{counted(len(others), 'cell')} of allocation {first.name} without a history long enough: not judged"
-        yield f"{what} ({names_of(others)}); the baseline gets to know them as allocations are added"
+# The baseline and the identity of the candidate's allocations.
 
 
-def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[str]:
-    """Cells of which nobody knows whether the data were right; what moves nothing has none."""
-    for each in candidate:
-        others = [cell for cell, shown in each.shown.items() if cell[_SIZE] and not shown.checked]
-        if others:
-            yield f"allocation {each.name}: what arrived was not compared with what was sent in {names_of(others)}"
+class ShortBaseline(GateReason, frozen=True):
+    """The baseline has fewer allocations than the rule needs; `left_out` more were measured in another machine state."""
+
+    blocks: ClassVar[bool] = True
+    baseline: str
+    allocations: int
+    needed: int
+    left_out: int = 0
+
+    def render(self) -> str:
+        return (
+            f"{self.baseline} has {plural(self.allocations, 'allocation')}{_besides(self.left_out)}, but the gate needs {self.needed}: "
+            "add good ones"
+        )
 
 
-def of_later(limits: Limits, excess: Excess, cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
-    """What exceeds its limit in several later allocations, though not in the first, which alone makes suspects."""
-    groups = list(map(str, limits.scheme.groups))
-    found = [
-        *(["all cells"] if _in_later(excess.whole_over[:, None]).any() else []),
-        *(groups[number] for number in map(int, np.flatnonzero(_in_later(excess.groups_over)))),
-        *([names_of(late)] if (late := [cells[number] for number in map(int, np.flatnonzero(_in_later(excess.cells_over)))]) else []),
-    ]
-    if found:
-        yield f"slower in several allocations, but not in {names[0]}, which came first: {'; '.join(found)}; judge the later ones alone"
+class NoHistory(GateReason, frozen=True):
+    """No test case of the baseline was measured in enough of its allocations."""
+
+    blocks: ClassVar[bool] = True
+    baseline: str
+    needed: int
+    left_out: int = 0
+
+    def render(self) -> str:
+        return f"{self.baseline} has no case in {self.needed} allocations{_besides(self.left_out)}: add good allocations of the same suite"
 
 
-def _in_later(over: Mask) -> Mask:
-    return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
+class BeganBeforeBaseline(GateReason, frozen=True):
+    """A candidate began before the last allocation of the baseline (ISO 8601)."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    began_utc: str
+    last: str
+    last_began_utc: str
+
+    def render(self) -> str:
+        return (
+            f"allocation {self.allocation} began {self.began_utc}, before {self.last}, the baseline's last one ({self.last_began_utc}): "
+            "a clock is wrong, or the allocation is older than its baseline"
+        )
 
 
-def of_confirming(waiting: Sequence[Cell]) -> Iterator[str]:
-    """Suspects that no suite can measure alone."""
-    others = [cell for cell in waiting if not can_be_named(cell)]
-    if others:
-        yield f"{SUSPECTED}, but not in --confirm-suite, since {NO_KEY}: {names_of(others)}; measure the whole suite again"
+class BeganInFuture(GateReason, frozen=True):
+    """A candidate began after today, by more than time zones explain."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    began_utc: str
+    today: str
+
+    def render(self) -> str:
+        return f"allocation {self.allocation} began {self.began_utc}, but today is {self.today}: a clock is wrong"
 
 
-_MOST_NAMED = 4
-_NOT_FRESH = "what happens in one job is no proof of the next, so it counts once; measure in a job of its own"
-_ANYWHERE = timedelta(days=1)  # by which the date of one zone is ahead of another's
+class SameJobAsBaseline(GateReason, frozen=True):
+    """A candidate and an allocation of the baseline were measured in one job of the scheduler."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    other: str
+    job: str
+
+    def render(self) -> str:
+        return f"allocation {self.allocation} and {self.other} of the baseline were both measured in {self.job}: {_OWN_JOB}"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Why there is no pass; `blocks`: nor a regression, because the two sides are not comparable."""
+class SameJob(GateReason, frozen=True):
+    """Two candidates were measured in one job of the scheduler."""
 
-    sentence: str
-    blocks: bool = False
+    blocks: ClassVar[bool] = True
+    allocation: str
+    other: str
+    job: str
 
-
-def of_history(baseline: Baseline, learned: Baseline, limits: Limits) -> Iterator[Problem]:
-    """Too few allocations; `learned` is the baseline without what was left out."""
-    count, out = len(learned.allocations), len(baseline.allocations) - len(learned.allocations)
-    besides = f" besides {counted(out, 'allocation')} in another state of the machine" if out else ""
-    if count < FEWEST:
-        held = counted(count, "allocation")
-        yield Problem(f"{baseline.path} has {held}{besides}: with fewer than {FEWEST} nothing is known of chance; add good ones", True)
-    elif not limits.judged.any():
-        yield Problem(f"{baseline.path} has no cell in {FEWEST} allocations{besides}: nothing is known of chance; add good ones", True)
+    def render(self) -> str:
+        return f"allocations {self.allocation} and {self.other} were both measured in {self.job}: {_OWN_JOB}"
 
 
-def of_clocks(baseline: Baseline, candidate: Sequence[Allocation], today: date) -> Iterator[Problem]:
-    """Candidates that began before what they are judged by, or have not begun yet."""
-    last = baseline.allocations[-1]
-    for each in candidate:
-        if each.began is not None and last.began is not None and each.began < last.began:
-            when = f"began {each.began_utc}, before the baseline's last one, {last.name} ({last.began_utc})"
-            yield Problem(f"allocation {each.name} {when}: a clock is wrong, or it is older than what judges it", True)
-        elif each.began is not None and each.began.date() > today + _ANYWHERE:
-            yield Problem(f"allocation {each.name} began {each.began_utc}, and today is {today}: a clock is wrong", True)
+class AnotherCluster(GateReason, frozen=True):
+    """A candidate shares no host with the baseline, and its machines differ as well."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    hosts: tuple[str, ...]
+    baseline: str
+    baseline_hosts: tuple[str, ...]
+
+    def render(self) -> str:
+        return (
+            f"allocation {self.allocation} ran on {listed(self.hosts, 3)}, but {self.baseline} was measured on other machines "
+            f"({listed(self.baseline_hosts, 3)}): make a baseline of this cluster"
+        )
 
 
-def of_jobs(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[Problem]:
-    """Candidates of one job, or of one of the baseline's: in the same allocation chance repeats itself (MEASUREMENT.md: 10 to 15 times)."""
-    known = {job: each.name for each in baseline.allocations for job in each.jobs}
-    held = next(((each, job) for each in candidate for job in each.jobs if job in known), None)
-    if held is not None:
-        each, job = held
-        yield Problem(f"allocation {each.name} is of {job}, and {known[job]} of the baseline, too: {_NOT_FRESH}", True)
-    yield from of_shared_jobs(candidate)
+class UnexpectedChange(GateReason, frozen=True):
+    """Something changed since the last good allocation without an announcement."""
+
+    change: Difference
+
+    def render(self) -> str:
+        return f"unexpected change: {self.change.sentence()} (announce expected changes with --expect FILE)"
 
 
-def of_shared_jobs(candidate: Sequence[Allocation]) -> Iterator[Problem]:
-    """Two of them that are of one job."""
-    twice = of_one_job([(each.name, each.jobs) for each in candidate])
-    if twice is not None:
-        one, other, job = twice
-        yield Problem(f"allocations {one} and {other} are both of {job}: {_NOT_FRESH}", True)
+class SidesDiffer(GateReason, frozen=True):
+    """The old and the new stack differ in something other than the stack."""
+
+    blocks: ClassVar[bool] = True
+    change: Difference
+
+    def render(self) -> str:
+        return f"unexpected change: {self.change.sentence()} (announce expected changes with --expect FILE)"
 
 
-def of_changes(found: Sequence[Difference], blocks: bool) -> Iterator[Problem]:
-    """Unexpected changes. A confirmed slowdown is a regression all the same, unless they block it."""
-    for each in found[:_MOST_NAMED]:
-        yield Problem(f"unexpected change: {each.sentence()} (announce expected changes with --expect FILE)", blocks)
-    if len(found) > _MOST_NAMED:
-        yield Problem(f"and {len(found) - _MOST_NAMED} more unexpected changes", blocks)
+class MoreUnexpectedChanges(GateReason, frozen=True):
+    """Unexpected changes beyond those that are named."""
+
+    count: int
+
+    def render(self) -> str:
+        return f"{self.count} more unexpected changes"
 
 
-def of_launches(candidate: Sequence[Allocation]) -> Iterator[Problem]:
-    """Launches that broke off."""
-    for each in candidate:
-        if each.unfinished:
-            yield Problem(f"allocation {each.name}: {each.unfinished} of {counted(each.launches, 'launch')} broke off; repeat them")
+# What the candidate's allocations lack.
 
 
-def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterator[Problem]:
-    """Cells that are wanted and that the first allocation lacks; later ones may hold suspects alone."""
-    lost = [cell for cell, is_wanted in zip(cells, wanted, strict=True) if is_wanted and not _has(first, cell)]
-    if lost:
-        why = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
-        why = why or differing_way(lost, first.cells)
-        yield Problem(f"allocation {first.name} lacks {names_of(lost)}{f' ({why})' if why else ''}: what is missing never passes")
+class UnfinishedLaunches(GateReason, frozen=True):
+    """Launches of an allocation stopped early."""
+
+    allocation: str
+    unfinished: int
+    launches: int
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: {self.unfinished} of {plural(self.launches, 'launch')} stopped early; repeat them"
 
 
-def of_parts(allocation: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[Problem]:
-    """Cells that some launches of an allocation lack: what broke there is not known to be well."""
-    names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
-    if names:
-        yield Problem(f"allocation {allocation.name}: not every launch measured {names_of(names)}; repeat those launches")
+class ColumnDiffers(msgspec.Struct, frozen=True):
+    """Cases of both sides differ in this column alone."""
+
+    column: str
+    here: str | None
+    baseline: str | None
+
+    def render(self) -> str:
+        """Return "mode is pipelined here, isolated in the baseline"."""
+        return f"{self.column} is {self.here or 'not set'} here, {self.baseline or 'not set'} in the baseline"
 
 
-def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) -> Iterator[Problem]:
-    """Cells whose launches lie too far apart; what their rows say of themselves is told as a hint."""
-    names = [cell for cell, is_unstable in zip(cells, unstable, strict=True) if is_unstable]
-    if names:
-        flags = {flag for cell in names if cell in allocation.shown for flag in allocation.shown[cell].flags}
-        hint = ", ".join(sorted(flags & {"two_modes", "drift", "state_flip"}))
-        what = f"launches lie further apart than the baseline's ever did in {names_of(names)}{f' ({hint})' if hint else ''}"
-        yield Problem(f"allocation {allocation.name}: {what}: unstable, so no verdict on that; measure a fresh one")
+class MissingCells(GateReason, frozen=True):
+    """An allocation lacks cases that the baseline has; `na` is the reason of their rows, where they have one."""
+
+    allocation: str
+    cells: CellNames
+    na: str | None = None
+    differs: ColumnDiffers | None = None
+
+    def render(self) -> str:
+        why = self.na or (self.differs.render() if self.differs else "")
+        return f"allocation {self.allocation} lacks {self.cells.render()}{f' ({why})' if why else ''}: a missing case never passes"
 
 
-def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = STRIKES) -> Iterator[Problem]:
-    """Suspects that were not measured often enough."""
-    waiting = sum(each.state == SUSPECTED for each in suspicions)
-    if waiting:
-        more = strikes - allocations
-        how = f"in {more} fresh allocation{'s' if more > 1 else ''}, and judge all together" if more > 0 else "where they were left out"
-        yield Problem(f"{SUSPECTED}: {waiting}; measure those again {how}")
+class IncompleteCells(GateReason, frozen=True):
+    """Some launches of an allocation lack cases that others have."""
+
+    allocation: str
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: not every launch measured {self.cells.render()}; repeat those launches"
 
 
-def torn_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
-    """[cells] which some launches have, and others, but for those that were left out, do not."""
-    there = np.isfinite(seconds_of(allocation, cells)[:, ~np.array(left_out, dtype=np.bool_)])
-    return np.asarray(there.any(axis=1) & ~there.all(axis=1))
+class UnstableCells(GateReason, frozen=True):
+    """Launches of an allocation scatter more than those of the baseline; `flags` are those of the rows that may explain it."""
+
+    allocation: str
+    cells: CellNames
+    flags: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        flags = f" ({', '.join(self.flags)})" if self.flags else ""
+        return (
+            f"allocation {self.allocation}: launches of {self.cells.render()} scatter more than in the baseline{flags}; "
+            "measure a fresh allocation"
+        )
 
 
-def _has(allocation: Allocation, cell: Cell) -> bool:
-    return cell in allocation.cells and allocation.cells[cell].time is not None
+class StillSuspected(GateReason, frozen=True):
+    """Suspects that need `more` fresh allocations; 0: they are missing in the later ones that were given."""
+
+    suspects: int
+    more: int
+
+    def render(self) -> str:
+        how = (
+            f"in {plural(self.more, 'fresh allocation')}, and judge all together" if self.more > 0 else "in the allocations that lack them"
+        )
+        return f"{plural(self.suspects, 'suspect')}: measure {'it' if self.suspects == 1 else 'them'} again {how}"
+
+
+class SuspectedBelowFloor(GateReason, frozen=True):
+    """Cases below --min-percent that have to be measured again."""
+
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"below --min-percent: {self.cells.render()}; measure again in fresh allocations, and judge all together"
+
+
+class FloorUnknown(GateReason, frozen=True):
+    """Cases whose share of the expected bandwidth is unknown, though `asked` needs it."""
+
+    asked: str
+    cells: CellNames
+
+    def render(self) -> str:
+        return (
+            f"--min-percent {self.asked}: the percentage is unknown for {self.cells.render()} (n/a, no expected bandwidth of that kind, or "
+            "an unproven path); see the rows, or restrict it: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
+        )
+
+
+class WrongCells(GateReason, frozen=True):
+    """Received data differ from the data sent."""
+
+    allocation: str
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: wrong data received in {self.cells.render()}"
+
+
+# The state of the machine.
+
+
+class LaunchesNeeded(GateReason, frozen=True):
+    """`flipped` launches ran in another machine state, and `more` launches of the same allocation can replace them."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    flipped: int
+    launches: int
+    more: int
+
+    def render(self) -> str:
+        state = _state_changed(self.allocation, self.flipped, self.launches, "launch", _BASELINE)
+        return f"{state}; measure {plural(self.more, 'more launch')} in it, and pass them as well"
+
+
+class AllocationStateChanged(GateReason, frozen=True):
+    """So many launches ran in another machine state that a fresh allocation is needed."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    flipped: int
+    launches: int
+
+    def render(self) -> str:
+        return f"{_state_changed(self.allocation, self.flipped, self.launches, 'launch', _BASELINE)}; {_FRESH}"
+
+
+class LaunchesLeftOut(GateNote, frozen=True):
+    """Launches that ran in another machine state were left out."""
+
+    allocation: str
+    flipped: int
+    launches: int
+    side: Literal["candidate", "baseline"] = "candidate"
+
+    def render(self) -> str:
+        where = "" if self.side == "candidate" else "baseline, "
+        than = _BASELINE if self.side == "candidate" else _OTHERS
+        return f"{where}{_state_changed(self.allocation, self.flipped, self.launches, 'launch', than)}; left out"
+
+
+_BASELINE, _OTHERS = "the baseline's", "the others'"
+
+
+def _state_changed(allocation: str, count: int, of: int, noun: str, than: str) -> str:
+    it = "its state probe differs" if count == 1 else "their state probes differ"
+    return f"allocation {allocation}: {count} of {plural(of, noun)} ran in another machine state ({it} from {than} by more than 20 %)"
+
+
+def _besides(left_out: int) -> str:
+    return f" (without {plural(left_out, 'allocation')} in another machine state)" if left_out else ""
+
+
+# Two stacks side by side (`--paired`).
+
+
+class OtherAllocation(GateReason, frozen=True):
+    """The launches of the two stacks are of different allocations."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    old: str
+
+    def render(self) -> str:
+        return (
+            f"allocation {self.allocation}: the old stack's launches are of {self.old}; measure both in one allocation (--allocation NAME)"
+        )
+
+
+class OtherHosts(GateReason, frozen=True):
+    """The two stacks ran on different hosts; "" where they are unknown."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    old_hosts: str
+    new_hosts: str
+
+    def render(self) -> str:
+        old, new = self.old_hosts or "unknown hosts", self.new_hosts or "unknown hosts"
+        return f"allocation {self.allocation}: the old stack ran on {old}, the new one on {new}; {_INTERLEAVE}"
+
+
+class UnequalLaunches(GateReason, frozen=True):
+    """The stacks have different numbers of launches."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    old: int
+    new: int
+
+    def render(self) -> str:
+        launches = f"{plural(self.old, 'launch')} of the old stack, {plural(self.new, 'launch')} of the new one"
+        return f"allocation {self.allocation}: {launches}; measure as many of each"
+
+
+class StartUnknown(GateReason, frozen=True):
+    """The start time of a launch is unknown, so its partner is unknown too."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: the start time of a launch is missing, so pairs are unknown; {_INTERLEAVE}"
+
+
+class NotInterleaved(GateReason, frozen=True):
+    """The launches of the two stacks do not alternate."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: the launches of the two stacks are not interleaved; {_INTERLEAVE}"
+
+
+class PairsStateChanged(GateReason, frozen=True):
+    """So many pairs of launches ran in another machine state that a fresh allocation is needed."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    flipped: int
+    pairs: int
+
+    def render(self) -> str:
+        return f"{_state_changed(self.allocation, self.flipped, self.pairs, 'launch pair', _OTHERS)}; {_FRESH}"
+
+
+class PairsNeeded(GateReason, frozen=True):
+    """Too few pairs of launches."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    pairs: int
+    needed: int
+
+    def render(self) -> str:
+        more = plural(self.needed - self.pairs, "more pair")
+        return f"allocation {self.allocation} has {self.pairs} of {self.needed} pairs of launches: measure {more} in it"
+
+
+class NoPairs(GateReason, frozen=True):
+    """No case has a time in enough pairs of launches."""
+
+    blocks: ClassVar[bool] = True
+    allocation: str
+    needed: int
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: no case has a time in {self.needed} pairs of launches"
+
+
+class StackChanged(GateReason, frozen=True):
+    """A stack changed between the two allocations."""
+
+    blocks: ClassVar[bool] = True
+    stack: Literal["old", "new"]
+    first: str
+    second: str
+    change: Difference
+
+    def render(self) -> str:
+        return f"the {self.stack} stack changed between allocations {self.first} and {self.second}: {self.change.sentence()}"
+
+
+class PairsLeftOut(GateNote, frozen=True):
+    """Pairs of launches that ran in another machine state were left out."""
+
+    allocation: str
+    flipped: int
+    pairs: int
+
+    def render(self) -> str:
+        return f"{_state_changed(self.allocation, self.flipped, self.pairs, 'launch pair', _OTHERS)}; left out"
+
+
+class EqualStacks(GateNote, frozen=True):
+    """The records of both stacks are equal."""
+
+    def render(self) -> str:
+        return "the two stacks have the same recorded software and settings: this compares a stack with itself"
+
+
+class NewCells(GateNote, frozen=True):
+    """Cases of the new stack that the old one lacks."""
+
+    count: int
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"{plural(self.count, 'case')} of the new stack not judged, missing in the old stack: {self.cells.render()}"
+
+
+class WideLimits(GateNote, frozen=True):
+    """Launches of these cases scatter so much that a slowdown shows only from 25 % on."""
+
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"launches scatter too much to detect a slowdown of less than 25 % in {self.cells.render()}"
+
+
+# Notes on a candidate and its baseline.
+
+
+class SlowedOnPurpose(GateNote, frozen=True):
+    """A candidate was measured with `--slowed`; `how` as it was typed."""
+
+    allocation: str
+    how: str
+    judged: Literal["cluster", "stacks"] = "cluster"
+
+    def render(self) -> str:
+        return f"allocation {self.allocation} was slowed on purpose ({self.how}): the verdict is not about the {self.judged}"
+
+
+class FewLaunches(GateNote, frozen=True):
+    """Allocations with so few launches that unstable cases are not detected."""
+
+    allocation: str
+    others: int
+    needed: int
+
+    def render(self) -> str:
+        more = f" and {plural(self.others, 'other')}" if self.others else ""
+        return f"{self.allocation}{more}: fewer than {self.needed} launches, so unstable cases are not detected; use five"
+
+
+class BaselineOfOneJob(GateNote, frozen=True):
+    """Two allocations of the baseline were measured in one job."""
+
+    allocation: str
+    other: str
+    job: str
+
+    def render(self) -> str:
+        return (
+            f"baseline: {self.allocation} and {self.other} were both measured in {self.job}, so limits may be too narrow; drop one, and "
+            "add one of another job"
+        )
+
+
+class BaselineWithoutProbe(GateNote, frozen=True):
+    """Allocations of the baseline without a state probe."""
+
+    count: int
+    allocations: int
+
+    def render(self) -> str:
+        return f"{self.count} of {plural(self.allocations, 'allocation')} of the baseline without a state probe: {_PROBE}"
+
+
+class WithoutProbe(GateNote, frozen=True):
+    """Launches of a candidate without a state probe."""
+
+    allocation: str
+    count: int
+    launches: int
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: {self.count} of {plural(self.launches, 'launch')} without a state probe: {_PROBE}"
+
+
+class BaselineWithoutStart(GateNote, frozen=True):
+    """Allocations of the baseline without a start time."""
+
+    count: int
+    allocations: int
+    first: str
+
+    def render(self) -> str:
+        return (
+            f"{self.count} of {plural(self.allocations, 'allocation')} of the baseline without a start time ({self.first}): "
+            "they count as the oldest"
+        )
+
+
+class WithoutStart(GateNote, frozen=True):
+    """A candidate without a start time; `several`: there are others, which then keep the order in which they were named."""
+
+    allocation: str
+    several: bool
+
+    def render(self) -> str:
+        effect = "allocations are judged in the order given" if self.several else "it may be older than the baseline"
+        return f"allocation {self.allocation} has no start time: {effect}"
+
+
+class WithoutHistory(GateNote, frozen=True):
+    """Cases of a candidate that too few allocations of the baseline have."""
+
+    allocation: str
+    count: int
+    cells: CellNames
+
+    def render(self) -> str:
+        return (
+            f"{plural(self.count, 'case')} of allocation {self.allocation} not judged, since the baseline has too few allocations with "
+            f"{'it' if self.count == 1 else 'them'}: {self.cells.render()}"
+        )
+
+
+class UncheckedCells(GateNote, frozen=True):
+    """Cases whose data were not compared with the data sent."""
+
+    allocation: str
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"allocation {self.allocation}: received data were not checked in {self.cells.render()}"
+
+
+class SlowerLater(GateNote, frozen=True):
+    """What exceeds its limit in several later allocations, though not in the first."""
+
+    first: str
+    names: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"slower in several allocations, but not in {self.first}, the first one: {'; '.join(self.names)}; judge the later ones alone"
+
+
+class NotInSuite(GateNote, frozen=True):
+    """Suspects that no suite can name, since their traffic comes from a file."""
+
+    cells: CellNames
+
+    def render(self) -> str:
+        return f"not in --confirm-suite, since a suite cannot describe their traffic: {self.cells.render()}; measure the whole suite again"
+
+
+class ExpiredAnnouncement(GateNote, frozen=True):
+    """An announcement of --expect that expired on that day."""
+
+    reviewer: str
+    reason: str
+    expires: str
+
+    def render(self) -> str:
+        return f"the announcement by {self.reviewer} ({self.reason}) expired on {self.expires}"
+
+
+class UnusedAnnouncement(GateNote, frozen=True):
+    """An announcement of --expect whose change did not happen; `topic` and `what` are its patterns."""
+
+    reviewer: str
+    reason: str
+    topic: str
+    what: str
+
+    def render(self) -> str:
+        return f"the announcement by {self.reviewer} ({self.reason}) is not used: {self.topic} {self.what} did not change"
+
+
+REASONS: Any = reduce(or_, GateReason.__subclasses__())
+NOTES: Any = reduce(or_, GateNote.__subclasses__())
+WAITING = (StillSuspected, SuspectedBelowFloor)  # reasons that another measurement of the suspects answers
+
+
+def rendered(facts: Sequence[Fact]) -> list[str]:
+    """Return the text of each fact."""
+    return [each.render() for each in facts]

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import Measured, counted
+from collbench.gate.allocation import Measured
 from collbench.gate.baseline import CLASSES, Baseline, Figures, Group, Numbers, Scheme, known_median, scheme_of
 from collbench.gate.paired import PAIRED_STRIKES, PAIRS, learn_pairs
 from collbench.gate.rule import ENOUGH, FEWEST, LEAST_CELLS, STRIKES, Limits, Slower, exceed, learn, slower
+from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
 # A cluster made up: how its cells scatter between iterations, launches and allocations. For the self-test of the gate.
@@ -339,7 +340,7 @@ def recorded(baseline: Baseline) -> Recorded:
     scattered = [each for each in baseline.allocations if each.launches >= _FEWEST_LAUNCHES]
     if len(scattered) < FEWEST:
         raise UsageError(
-            f"--self-test: {baseline.path} has {counted(len(scattered), 'allocation')} of {_FEWEST_LAUNCHES} launches or more: "
+            f"--self-test: {baseline.path} has {plural(len(scattered), 'allocation')} of {_FEWEST_LAUNCHES} launches or more: "
             f"{FEWEST} are needed to see how they scatter; add good ones"
         )
     cells = baseline.cells

@@ -12,8 +12,9 @@ from statistics import median_low
 import numpy as np
 
 from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, Cell, Measured, Shown, counted, median_of
+from collbench.gate.allocation import Allocation, Cell, Measured, Shown, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
+from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import Limits, Mask
 
 # Unstable cells: launches of one allocation lie so far apart that their median says nothing.
@@ -77,21 +78,20 @@ def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
 
 STATE = 1.20  # a canary that is further off belongs to another state of the machine
 MOST_FLIPPED = 2  # launches of an allocation that may be left out, and replaced by others
-_OFF, _OFF_USUAL = "canary more than 20 % off the baseline's", "canary more than 20 % off the others'"
 LEAST_LEFT = 3  # of an allocation of which some were left out: the median of fewer follows a single one
 
 
 @dataclass(frozen=True)
 class Steady:
     """allocation  without the launches that were left out
-    problem     why it cannot be judged, a sentence; None: it can
-    note        what was left out, a sentence; None: nothing
+    problem     why it cannot be judged; None: it can
+    note        what was left out; None: nothing
     left_out    by launch
     """
 
     allocation: Allocation
-    problem: str | None = None
-    note: str | None = None
+    problem: LaunchesNeeded | AllocationStateChanged | None = None
+    note: LaunchesLeftOut | None = None
     left_out: tuple[bool, ...] = ()
 
 
@@ -122,28 +122,26 @@ def steady(allocation: Allocation, usual: float | None) -> Steady:
     count, left = sum(out), len(out) - sum(out)
     if not count:
         return Steady(allocation, left_out=tuple(out))
-    what = f"allocation {allocation.name}: the machine was in another state in {count} of {counted(len(out), 'launch')}"
-    if count > MOST_FLIPPED:
-        return _refused(allocation, f"{what} ({_OFF}); measure a fresh one when it is quiet")
     more = max(LEAST_LEFT, count + 1) - left
+    if count > MOST_FLIPPED or (more > 0 and not left):
+        return _refused(allocation, AllocationStateChanged(allocation.name, count, len(out)))
     if more > 0:
-        how = f"measure {counted(more, 'launch')} more in it, and name them too" if left else "measure a fresh one when it is quiet"
-        return _refused(allocation, f"{what} ({_OFF}), and {counted(left, 'launch')} left; {how}")
-    return Steady(without(allocation, out), None, f"{what} ({_OFF}): left out", tuple(out))
+        return _refused(allocation, LaunchesNeeded(allocation.name, count, len(out), more))
+    return Steady(without(allocation, out), None, LaunchesLeftOut(allocation.name, count, len(out)), tuple(out))
 
 
-def _refused(allocation: Allocation, problem: str) -> Steady:
+def _refused(allocation: Allocation, problem: LaunchesNeeded | AllocationStateChanged) -> Steady:
     return Steady(allocation, problem, left_out=(False,) * len(allocation.canary_s))
 
 
-def steady_baseline(baseline: Baseline) -> tuple[Baseline, list[str]]:
-    """The baseline to learn from, without flipped launches and allocations that had no others; and what was left out, a sentence each."""
-    usual, kept, notes = usual_canary(baseline.allocations), [], []
+def steady_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]]:
+    """Return the baseline to learn from, without launches in another state and allocations of such alone; and what was left out."""
+    usual, notes = usual_canary(baseline.allocations), list[LaunchesLeftOut]()
+    kept: list[Allocation] = []
     for each in baseline.allocations:
         out = flipped(each, usual)
         if any(out):
-            what = f"in {sum(out)} of {counted(len(out), 'launch')} ({_OFF_USUAL}): left out"
-            notes.append(f"baseline, {each.name}: the machine was in another state {what}")
+            notes.append(LaunchesLeftOut(each.name, sum(out), len(out), "baseline"))
         if not all(out):
             kept.append(without(each, out) if any(out) else each)
     return replace(baseline, allocations=kept), notes

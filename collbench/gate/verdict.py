@@ -1,17 +1,23 @@
-"""What the gate says: the result, why, and who is suspected. `as_json` is verdict.json; all other outputs are made from it."""
+"""The gate's verdict: result, reasons and suspects. `as_json` is verdict.json; all other outputs are made from it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from collbench.analysis.ceilings import CeilingChange
+from collbench.analysis.differences import Item
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
+from collbench.gate.plausible import PLAUSIBLE, Plausible
+from collbench.gate.reasons import NOTES, REASONS, WAITING, rendered
+from collbench.reason import Fact, Text, as_json, decode
 from collbench.results.store import read_object
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "
 
 @dataclass(frozen=True)
 class Announcement:
-    """Who said why a change, or a slowdown, is right, and until when (ISO 8601 day) that counts."""
+    """Why a change or a slowdown is expected, the reviewer who says so, and the day on which that expires (ISO 8601)."""
 
     reason: str
     reviewer: str
@@ -111,19 +117,28 @@ class FloorState:
 class Change:
     """Something that is `after` in the candidate and was `before` in the last good allocation; the most plausible cause first.
 
-    kind, what  "software" "mpi version"
-    plausible   why it may, or may hardly, be the cause of what became slower: "it carries every slower cell"; "" where nothing did
-    announced   who announced it; None: nobody
-    explains    whether it may be the cause of what became slower
+    item        what changed: "software", ("mpi", "version"); times: in so many places, "*" in its path
+    plausible   why it is, or is not, a plausible cause of the slowdown; None where nothing is slower
+    announced   the announcement that covers it; None: there is none
     """
 
-    kind: str
-    what: str
+    item: Item
     before: str
     after: str
-    plausible: str
-    announced: Announcement | None
+    plausible: Plausible | Text | None = None
+    announced: Announcement | None = None
+    times: int = 1
     explains: bool = False
+
+    @property
+    def kind(self) -> str:
+        """ "software"."""
+        return self.item.kind
+
+    @property
+    def what(self) -> str:
+        """ "mpi version"; of several places "interfaces * mtu (3 times)"."""
+        return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
 
     def sentence(self) -> str:
         """ "software mpi: MPICH 4.3 → MPICH 5.0"."""
@@ -146,9 +161,8 @@ class Cause:
 class Verdict:
     """result      "passed", "regression", "no verdict" or "wrong data"
     mode        "baseline", or "paired" (old and new stack side by side)
-    reasons     why there is no verdict, or why it does not pass, a sentence each; one that begins with "suspected: " says no more than
-                that something has to be measured again
-    notes       what else has to be known: launches left out, cells without a history, slowed on purpose
+    reasons     why there is no verdict, or why it is not a pass: facts of `gate.reasons`, or `Text` from an older file
+    notes       launches left out, cells without a history, slowed on purpose …
     suspicions  the surest and worst first
     groups      every group with a history, in the order of the baseline's cells
     floors      cells below the share of a ceiling that was asked for
@@ -165,8 +179,8 @@ class Verdict:
 
     result: str
     mode: str
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
+    reasons: tuple[Fact, ...]
+    notes: tuple[Fact, ...]
     suspicions: tuple[Suspicion, ...]
     groups: tuple[GroupState, ...]
     floors: tuple[FloorState, ...]
@@ -197,8 +211,8 @@ class Verdict:
 
     @property
     def waits(self) -> bool:
-        """Whether all that it lacks is that suspects are measured again."""
-        return self.result == UNDECIDED and bool(self.reasons) and all(each.startswith(f"{SUSPECTED}: ") for each in self.reasons)
+        """Whether it lacks nothing but another measurement of the suspects."""
+        return self.result == UNDECIDED and bool(self.reasons) and all(isinstance(each, WAITING) for each in self.reasons)
 
     @property
     def unexpected_cause(self) -> Change | None:
@@ -217,18 +231,43 @@ class Verdict:
         return [asked for asked in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == asked)]
 
     def as_json(self) -> dict[str, Any]:
-        """verdict.json; its form is verdict.schema.json."""
-        outcomes = {each.value: number for each, number in self.outcomes.items()}
-        return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self), "outcomes": outcomes}
+        """Return verdict.json; verdict.schema.json describes it."""
+        shown = replace(self, reasons=(), notes=(), changes=())
+        return {
+            "schema": SCHEMA,
+            "exit_code": self.exit_code,
+            **asdict(shown),
+            "reasons": rendered(self.reasons),
+            "reason_facts": as_json(self.reasons),
+            "notes": rendered(self.notes),
+            "note_facts": as_json(self.notes),
+            "changes": [_change_json(each) for each in self.changes],
+            "outcomes": {each.value: number for each, number in self.outcomes.items()},
+        }
+
+
+def _change_json(each: Change) -> dict[str, Any]:
+    return {
+        "kind": each.kind,
+        "what": each.what,
+        "path": list(each.item.path),
+        "times": each.times,
+        "before": each.before,
+        "after": each.after,
+        "plausible": "" if each.plausible is None else each.plausible.render(),
+        "plausible_fact": None if each.plausible is None else as_json(each.plausible),
+        "announced": None if each.announced is None else asdict(each.announced),
+        "explains": each.explains,
+    }
 
 
 def from_json(told: Mapping[str, Any]) -> Verdict:
-    """The verdict that `as_json` wrote, of an object that fits the schema."""
+    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` stands for them."""
     return Verdict(
         **{
-            **{name: value for name, value in told.items() if name not in ("schema", "exit_code", "outcomes")},
-            "reasons": tuple(told["reasons"]),
-            "notes": tuple(told["notes"]),
+            **{name: value for name, value in told.items() if name not in _DERIVED},
+            "reasons": _facts(told["reasons"], told.get("reason_facts"), REASONS),
+            "notes": _facts(told["notes"], told.get("note_facts"), NOTES),
             "candidates": tuple(told["candidates"]),
             "asked": tuple(told["asked"]),
             "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
@@ -236,9 +275,32 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
             "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),
             "cause": Cause(**told["cause"]) if told["cause"] else None,
             "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
-            "changes": tuple(Change(**{**each, "announced": _announced(each)}) for each in told["changes"]),
+            "changes": tuple(map(_change, told["changes"])),
         }
     )
+
+
+_DERIVED = ("schema", "exit_code", "outcomes", "reason_facts", "note_facts")
+
+
+def _facts(texts: Sequence[str], facts: Sequence[Any] | None, kinds: Any) -> tuple[Fact, ...]:
+    """Return a fact for each text: the stored one, or the text where that one is missing, or of a later version."""
+    stored = facts if facts is not None and len(facts) == len(texts) else [None] * len(texts)
+    return tuple(_fact(text, fact, kinds) for text, fact in zip(texts, stored, strict=True))
+
+
+def _fact(text: str, fact: Any, kinds: Any) -> Any:
+    try:
+        return decode(fact, kinds)
+    except msgspec.ValidationError:
+        return Text(text)
+
+
+def _change(told: Mapping[str, Any]) -> Change:
+    item = Item(told["kind"], tuple(told["path"])) if told.get("path") else Item.of(told["kind"], told["what"])
+    plausible = _fact(told["plausible"], told.get("plausible_fact"), PLAUSIBLE) if told["plausible"] else None
+    announced = _announced(told)
+    return Change(item, told["before"], told["after"], plausible, announced, told.get("times", 1), told.get("explains", False))
 
 
 def _suspicion(told: Mapping[str, Any]) -> Suspicion:
@@ -299,13 +361,13 @@ def read_verdict(path: Path) -> Verdict:
         raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
     version = told.get("schema")
     if isinstance(version, int) and version > SCHEMA:
-        raise UsageError(f"--verdict {path} has schema {version}, and this collbench knows up to {SCHEMA}: update collbench")
+        raise UsageError(f"--verdict {path} has schema {version}, but this collbench supports up to {SCHEMA}: update collbench")
     misfit = _misfit(told)
     if misfit is not None:
         raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
     verdict = from_json(told)
     if verdict.result == PASSED and (verdict.reasons or verdict.count(CONFIRMED) or verdict.count(SUSPECTED) or verdict.count(UNDECIDED)):
-        raise UsageError(f"--verdict {path} says that it passed, and names what does not pass: {_REMEDY}")
+        raise UsageError(f"--verdict {path} has result passed, but also reasons or suspects: {_REMEDY}")
     return verdict
 
 

@@ -11,11 +11,12 @@ from shlex import quote
 
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, counted
+from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline, scheme_of, times_of
 from collbench.gate.diff import Moved, Moves
 from collbench.gate.history import CELL, GROUP, WHOLE, History, Series, Step
 from collbench.gate.paired import PAIRS
+from collbench.gate.reasons import rendered
 from collbench.gate.rule import ENOUGH, FEWEST, Limits, learn
 from collbench.gate.self_test import LAUNCHES, Recorded, Setting
 from collbench.gate.self_test import Outcome as self_test_Outcome
@@ -24,7 +25,7 @@ from collbench.report.cells import NOTHING, printable
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.writers import Line
 from collbench.results.store import plain
-from collbench.units import format_percent, format_size, format_time
+from collbench.units import format_percent, format_size, format_time, plural
 
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
@@ -37,21 +38,21 @@ def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
     cells = baseline.cells
     learned, left_out = steady_baseline(baseline)
     limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
-    sentences = [*left_out, *_sentences(baseline.path, len(learned.allocations), limits)]
+    sentences = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
     yield from _json(cells, limits) if format == "json" else _table(baseline, cells, limits, sentences)
 
 
 def after_adding(path: Path, held: int) -> str:
     """How many allocations there are, and what is typed next."""
-    there, folder = f"{path} has {counted(held, 'allocation')}", quote(str(path))
+    there, folder = f"{path} has {plural(held, 'allocation')}", quote(str(path))
     if held < FEWEST:
-        return f"{there}; a verdict needs {FEWEST}, {ENOUGH} are sound: collbench baseline add {folder} RUN…"
-    few = f" ({ENOUGH} are sound)" if held < ENOUGH else ""
-    return f"{there}{few}; what they let a gate see: collbench baseline show {folder}"
+        return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
+    few = f" (better {ENOUGH})" if held < ENOUGH else ""
+    return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
 def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences: Sequence[str]) -> Iterator[Line]:
-    yield Line(printable(f"{baseline.path}: {counted(len(baseline.allocations), 'allocation')}, {counted(len(cells), 'cell')}"), "head")
+    yield Line(printable(f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cells), 'cell')}"), "head")
     yield from (Line(printable(f"  {_about(each)}")) for each in baseline.allocations)
     yield from (Line(printable(text), "foot") for text in sentences)
     yield Line("")
@@ -66,7 +67,7 @@ def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences:
 
 def _about(allocation: Allocation) -> str:
     """ "night-3  2026-11-21T18:12  8 cells, 5 launches  node1, node2"."""
-    counts = f"{counted(len(allocation.cells), 'cell')}, {counted(allocation.launches, 'launch')}"
+    counts = f"{plural(len(allocation.cells), 'cell')}, {plural(allocation.launches, 'launch')}"
     return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts_of(allocation)}"
 
 
@@ -82,9 +83,9 @@ def hosts_of(allocation: Allocation) -> str:
 def _sentences(path: Path, allocations: int, limits: Limits) -> Iterator[str]:
     if allocations < FEWEST:
         more = f"add {FEWEST - allocations} more: collbench baseline add {quote(str(path))} RUN…"
-        yield f"with fewer than {FEWEST} allocations a gate gives no verdict; {more}"
+        yield f"the gate needs {FEWEST} allocations for a verdict; {more}"
     elif allocations < ENOUGH:
-        yield f"a thin baseline: {ENOUGH} allocations or more make sound limits"
+        yield f"thin baseline: use {ENOUGH} allocations or more for reliable limits"
     known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]
     if allocations >= FEWEST:
         yield from (f"{group}: the median over its cells shows {_percent(share)}" for group, share in known)
@@ -145,7 +146,7 @@ def chosen(history: History, pattern: str) -> list[Series]:
     cells = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
     if not cells:
         names = ", ".join(each.about.name for each in history.of_kind(CELL)[:_MOST_NAMED])
-        raise UsageError(f"--only '{pattern}' fits no cell: names are such as {names}; * is anything")
+        raise UsageError(f"--only '{pattern}' matches no case: names are such as {names}; * matches anything")
     groups = {each.about.group for each in cells}
     whole = history.of_kind(WHOLE) if len(cells) == len(history.of_kind(CELL)) else []
     return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cells]
@@ -187,8 +188,8 @@ def title(history: History) -> str:
     began = [day(each.began_utc) for each in history.allocations]
     stepped = [each for each in history.series if each.steps]
     whole, groups, cells = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
-    told = ["all cells together"] * whole + [counted(number, name) for number, name in ((groups, "group"), (cells, "cell")) if number]
-    what = f"{counted(len(began), 'allocation')} from {began[0]} to {began[-1]}, {counted(len(history.of_kind(CELL)), 'cell')}"
+    told = ["all cells together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cells, "cell")) if number]
+    what = f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CELL)), 'cell')}"
     return f"{what}; changed: {', '.join(told) or 'nothing'}"
 
 
@@ -206,12 +207,12 @@ def sentences(history: History, series: Series) -> Iterator[str]:
 
 
 def step_told(history: History, step: Step) -> str:
-    """ "slower × 1.050 (1.046 to 1.054; by chance up to × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
+    """ "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
     low, high = interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
     since = history.allocations[step.at]
     way = "slower" if step.change > 0 else "faster"
-    numbers = f"{way} × {exp(step.change):.3f} ({low:.3f} to {high:.3f}; by chance up to × {limit:.3f})"
+    numbers = f"{way} × {exp(step.change):.3f} ({low:.3f} to {high:.3f}; limit × {limit:.3f})"
     return f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
 
 
@@ -225,7 +226,7 @@ def with_it(history: History, step: Step) -> str:
     state = history.state(step)
     found = [*([state] if state else []), *(each.sentence() for each in history.between(step.before, step.at))]
     more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
-    return "; ".join([*found[:_MOST_NAMED], *more]) or "nothing that is recorded"
+    return "; ".join([*found[:_MOST_NAMED], *more]) or "no recorded change"
 
 
 def day(began_utc: str) -> str:
@@ -289,7 +290,7 @@ def _step_json(history: History, step: Step) -> dict[str, object]:
 # What `collbench baseline diff` prints: what changed besides, and what moved further than chance moves it.
 
 _MOST, _DIFF_MOST_NAMED = 60, 8
-_BY_CHANCE = "a comparison, not a gate: of cells that are unchanged chance moves about one in 500 beyond its limit"
+_BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyond its limit by chance"
 
 
 def diff_lines(moves: Moves, format: str) -> Iterator[Line]:
@@ -307,14 +308,14 @@ def _table_diff(moves: Moves) -> Iterator[Line]:
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
     yield from (Line(printable(each), "foot") for each in _feet(moves, cells))
-    yield Line("what changed besides:" if moves.changes else "nothing else that is recorded changed", "head")
+    yield Line("what changed besides:" if moves.changes else "no other recorded change", "head")
     yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
 
 
 def _how_many(cells: Sequence[Moved]) -> str:
     """Return how many cells have each of the four outcomes."""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
-    return f"{counted(len(cells), 'cell')}: {count_text(count_outcomes(each.outcome for each in cells), notes)}"
+    return f"{plural(len(cells), 'cell')}: {count_text(count_outcomes(each.outcome for each in cells), notes)}"
 
 
 def worst_first(moved: Sequence[Moved]) -> list[Moved]:
@@ -325,7 +326,7 @@ def worst_first(moved: Sequence[Moved]) -> list[Moved]:
 def _about_diff(side: Sequence[Allocation]) -> str:
     """ "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; of a single one "2026-11-12 on node1, node2"."""
     last = side[-1]
-    many = f"{counted(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
+    many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
     return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
 
 
@@ -337,7 +338,7 @@ def _told(each: Moved) -> str:
 def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
     unknown = sum(each.limit is None for each in cells)
     if unknown:
-        yield f"of {counted(unknown, 'cell')} nothing is known of chance: too few allocations measured them"
+        yield f"of {plural(unknown, 'cell')} the noise is unknown: too few allocations measured them"
     if len(cells) > unknown:
         yield _BY_CHANCE
     for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
@@ -355,7 +356,7 @@ def _summary(moves: Moves) -> dict[str, int]:
 def _json_diff(moves: Moves) -> Iterator[Line]:
     found = {
         "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
-        "changes": [vars(each) for each in moves.changes],
+        "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
         "margin": MARGIN, "summary": _summary(moves),
         "moved": [
             {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.cell or (), strict=False)),
@@ -378,7 +379,7 @@ def head(setting: Setting) -> Iterator[Line]:
     cells = len(setting.scheme.of)
     if setting.paired:
         yield Line(
-            f"{cells} cells; an old and a new stack by turns, {PAIRS} pairs of launches in each of two allocations, and only what exceeds "
+            f"{cells} cells; an old and a new stack interleaved, {PAIRS} pairs of launches in each of two allocations; only what exceeds "
             f"its limit in both counts"
         )
     else:
@@ -386,7 +387,7 @@ def head(setting: Setting) -> Iterator[Line]:
             f"{cells} cells; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
             f"{LAUNCHES} launches, and only what exceeds its limit in all three counts"
         )
-    yield Line(f"{'done to the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
+    yield Line(f"{'change of the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
 
 
 def line(outcome: self_test_Outcome, format: str) -> Line:

@@ -1,6 +1,6 @@
-"""What a hunt came to: who is confirmed, cleared or neither and what speaks for it, for people, and as CSV and JSON for programs.
+"""The result of a hunt: suspects with their evidence, as text, CSV and JSON.
 
-Everything is told from run.json's "hunt", so that a stored hunt reads as it did when it was measured.
+All outputs are made from run.json's "hunt", so a stored hunt looks as it did when it was measured.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collbench.report.cells import defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
 from collbench.results.store import to_line
-from collbench.units import format_percent, format_rate, format_size
+from collbench.units import format_percent, format_rate, format_size, plural
 
 FORMATS = ("table", "csv", "json")
-FAR_BELOW = 0.7  # of the ceiling: where everybody reaches less, nobody stands out, and all may be ill
-_MOST_SHOWN = 20  # of the cleared and the undecided; whoever is confirmed is told whole
+FAR_BELOW = 0.7  # of the hard limit: where all endpoints are below and none is slower than the others, all may be faulty
+_MOST_SHOWN = 20  # of cleared and of inconclusive suspects; confirmed ones are all shown
 _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
 _COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
 
@@ -31,20 +31,20 @@ _COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "rat
 def write_hunt(
     about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = (), run: str = "", headed: bool = False
 ) -> None:
-    """Prints what a hunt came to on `out`.
+    """Print the result of a hunt on `out`. Raises UsageError for an unknown format.
 
-    about   run.json's "hunt"; its "verdict" is None where the hunt broke off
-    format  table, csv (a record per suspect) or json (one object). Raises UsageError for another one
-    advice  what to do about it, a line each, of recommendation.json
-    run     the name of its folder, in a CSV's first column
-    headed  whether a CSV has its header already, from another hunt
+    about   run.json's "hunt"; its "verdict" is None where the hunt stopped early
+    format  table, csv (a record per suspect) or json (one object)
+    advice  what to do, a line each, from recommendation.json
+    run     the name of its folder, for the first column of a CSV
+    headed  whether the CSV has its header already, from another hunt
     """
     if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown for a hunt: choose from {', '.join(FORMATS)}")
+        raise UsageError(f"unknown --format '{format}' for a hunt: choose from {', '.join(FORMATS)}")
     if format == "table":
         screen, width = PlainScreen(out, out, color), width_of(out)
-        for text, style in [*_told(about), *((line, "foot") for line in advice)]:
-            typed = text in advice and text.startswith("  ")  # a command to be pasted: a line break would be, too
+        for text, style in [*_lines(about), *((line, "foot") for line in advice)]:
+            typed = text in advice and text.startswith("  ")  # a command to paste, so without line breaks
             for line in wrapped([Line(printable(text), style)], None if typed else width):
                 screen.data(line)
         return
@@ -52,45 +52,45 @@ def write_hunt(
         write_line(out, text)
 
 
-def hunted(about: Mapping[str, Any]) -> str:
-    """What was done, in one line: "hunt among 64 ranks, over simulated, messages of 1 MiB, 14 rounds (at most 23 were promised)"."""
+def describe_hunt(about: Mapping[str, Any]) -> str:
+    """Return "hunt among 64 ranks over simulated, messages of 1 MiB, 14 rounds (estimate: at most 23)"."""
     size = about.get("size_bytes")
-    over = f", over {about['backend']}" if isinstance(about.get("backend"), str) else ""
+    over = f" over {about['backend']}" if isinstance(about.get("backend"), str) else ""
     messages = f", messages of {format_size(size)}" if isinstance(size, int) else ""
     done, most = about.get("rounds"), about.get("promised")
-    rounds = f", {done} {'round' if done == 1 else 'rounds'}" if isinstance(done, int) else ""
-    promised = f" (at most {most} were promised)" if rounds and isinstance(most, int) else ""
-    return f"hunt among {len(about['places'])} {about.get('by', 'place')}s{over}{messages}{rounds}{promised}"
+    rounds = f", {plural(done, 'round')}" if isinstance(done, int) else ""
+    estimate = f" (estimate: at most {most})" if rounds and isinstance(most, int) else ""
+    return f"hunt among {plural(len(about['places']), about.get('by', 'endpoint'))}{over}{messages}{rounds}{estimate}"
 
 
 def headline(verdict: Mapping[str, Any]) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     counts = {state: sum(each["state"] == state for each in verdict["suspects"]) for state in (CONFIRMED, CLEARED, INCONCLUSIVE)}
-    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    text = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     if verdict["result"] == CONFIRMED:
-        return told
+        return text
     if verdict["result"] == "nobody":
-        return "nobody stands out" + (f": {told}" if told else "")
-    return f"no verdict: {verdict.get('no_verdict') or told}"
+        return "no slow endpoint or path found" + (f": {text}" if text else "")
+    return f"no verdict: {verdict.get('no_verdict') or text}"
 
 
 def usual(about: Mapping[str, Any]) -> str | None:
-    """What most of them reach of what they could: "usually 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None: not known."""
+    """Return "median 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None where the median is unknown."""
     middle = (about.get("verdict") or {}).get("middle")
     if not isinstance(middle, int | float) or middle <= 0:
         return None
     share, ceiling = share_of_ceiling(about), about.get("ceiling") or {}
     if share is None:
-        return f"usually {format_rate(middle)} GB/s, and no ceiling is known to set it against"
+        return f"median {format_rate(middle)} GB/s; the expected bandwidth is unknown"
     if share > TOLERANCE:
         most = format_rate(ceiling["bytes_per_s"])
-        return f"usually {format_rate(middle)} GB/s, above the {most} that {ceiling['limited_by']} is said to carry: no percentage is given"
-    told = f"usually {format_rate(middle)} of {format_rate(ceiling['bytes_per_s'])} GB/s ({format_percent(100 * share)})"
-    return f"{told}, limited by {ceiling['limited_by']}"
+        return f"median {format_rate(middle)} GB/s, above the {most} GB/s of {ceiling['limited_by']}: that link speed is wrong"
+    text = f"median {format_rate(middle)} of {format_rate(ceiling['bytes_per_s'])} GB/s ({format_percent(100 * share)})"
+    return f"{text}, limited by {ceiling['limited_by']}"
 
 
 def share_of_ceiling(about: Mapping[str, Any]) -> float | None:
-    """What the usual speed is of the ceiling, from 0 to about 1; None where one of them is not known."""
+    """Return the median as a share of the expected bandwidth, from 0 to about 1; None where one of them is unknown."""
     ceiling, middle = about.get("ceiling"), (about.get("verdict") or {}).get("middle")
     most = ceiling.get("bytes_per_s") if isinstance(ceiling, dict) and isinstance(ceiling.get("limited_by"), str) else None
     if not all(isinstance(value, int | float) and value > 0 for value in (most, middle)):
@@ -99,30 +99,31 @@ def share_of_ceiling(about: Mapping[str, Any]) -> float | None:
 
 
 def all_are_slow(about: Mapping[str, Any]) -> str | None:
-    """A sentence where nobody stands out, and yet all are far below the ceiling."""
+    """Return a sentence where no suspect was found, yet all are far below the expected bandwidth."""
     share = share_of_ceiling(about)
     if share is None or share >= FAR_BELOW or (about.get("verdict") or {}).get("result") != "nobody":
         return None
     return (
-        f"all are equally slow, at {format_percent(100 * share)} of the ceiling ({about['ceiling']['limited_by']}): nobody is accused; see "
-        "what they have in common (`collbench doctor`, `collbench probe --measure`), or whether a larger --size or --window reaches more"
+        f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({about['ceiling']['limited_by']}): check what "
+        "they have in common (`collbench doctor`, `collbench probe --measure`), or try a larger --size or --window"
     )
 
 
 def next_steps(about: Mapping[str, Any]) -> list[str]:
-    """What to type next, where the verdict is not clear."""
+    """Return what to run next, where the verdict is not clear."""
     verdict = about.get("verdict")
     if verdict is None:
-        return ["the hunt broke off: nobody is judged; start it again"]
+        return ["the hunt stopped early, without a verdict: run it again"]
     undecided = [each for each in verdict["suspects"] if each["state"] == INCONCLUSIVE]
     slow = all_are_slow(about)
     longer = about.get("max_time_s")
     again = f"collbench hunt --max-time {4 * longer:g}" if isinstance(longer, int | float) else "collbench hunt"
-    return [*([slow] if slow else []), *([f"to decide, measure longer, on an idle system: `{again}`"] if undecided else [])]
+    longer_run = [f"for a verdict on inconclusive suspects, measure longer on an idle system: `{again}`"] if undecided else []
+    return [*([slow] if slow else []), *longer_run]
 
 
 def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
-    """ "confirmed: node07 sends and receives at 51 % of the others (50 % to 52 %), the interface eth1: beside node02 and node05, …"."""
+    """Return "confirmed: node07 sends and receives at 51 % of the others (50 % to 52 %): interface eth1"."""
     ends = [end for name in ("low", "high") if (end := _known(suspect, name)) is not None]
     span = f" ({' to '.join(format_percent(100 * end) for end in ends)})" if len(ends) == 2 and suspect["kind"] != "latency" else ""
     part = f": {suspect['part']}" if suspect["part"] else ""
@@ -141,14 +142,14 @@ def _does(suspect: Mapping[str, Any]) -> str:
 
 
 def _known(suspect: Mapping[str, Any], name: str) -> float | None:
-    """A number of a suspect's; None where it has none: as measured that is NaN, as stored null."""
+    """Return a number of a suspect; None where it has none (NaN as measured, null as stored)."""
     value = suspect.get(name)
     return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
-def _told(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Lines with their styles."""
-    yield hunted(about), "head"
+def _lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield lines with their styles."""
+    yield describe_hunt(about), "head"
     verdict, places = about.get("verdict"), about["places"]
     if verdict:
         yield headline(verdict), "wrong" if verdict["result"] == CONFIRMED else ""
@@ -170,7 +171,7 @@ def _suspects(suspects: Sequence[Mapping[str, Any]], places: Sequence[str], stat
 
 
 def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
-    """One object: what was hunted, the suspects with their codes and sentences; places and partners are numbers of the list of places."""
+    """Return one object: the hunt and its suspects with codes and sentences; places and partners are indices into the list of places."""
     verdict = about.get("verdict") or {}
     suspects = [
         {**each, "code": CODES.get(each["kind"]), "sentence": sentence(each, about["places"])} for each in verdict.get("suspects", [])
@@ -183,7 +184,7 @@ def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _csv(about: Mapping[str, Any], run: str, headed: bool) -> Iterator[str]:
-    """A header, unless there is one, and a record for each suspect; RFC 4180 ends records with a carriage return."""
+    """Yield a header, unless there is one, and a record for each suspect; RFC 4180 ends records with a carriage return."""
     if not headed:
         yield _record(_COLUMNS)
     places = about["places"]

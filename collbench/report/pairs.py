@@ -52,7 +52,7 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
     shown, marks = _shrunk(classes, size), _BLOCKS if blocks else _LETTERS
     labels = _labels(matrix, size)
     wide = max(map(len, labels))
-    shared = [f"each stands for {size} places, a cell for their slowest pair"] if size > 1 else []
+    shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
     yield from wrapped([Line(text, "head") for text in ("senders in rows, receivers in columns", *shared)], width)
     yield from (Line(f"{'':{wide}} {text}", "head") for text in _numbers(len(shown), size))
     for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
@@ -365,7 +365,7 @@ def wrong_data(matrix: PairMatrix) -> list[str]:
     """The pairs between which wrong data arrived, a sentence each; the first ones, and how many there are."""
     senders, receivers = np.nonzero(np.triu(np.nan_to_num(matrix.wrong) > 0))
     those = [
-        f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are not what was sent"
+        f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are wrong"
         for a, b in zip(senders[:MOST_SENTENCES], receivers[:MOST_SENTENCES], strict=True)
     ]
     return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
@@ -466,9 +466,9 @@ def _word(pattern: str, value: Any) -> list[str]:
 
 
 def sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
-    """Who is named, a sentence each, of many the first; that nobody stands out, unless there are too few figures to say so."""
+    """Return a sentence for each of the first findings, or that there is none; nothing where there are too few figures."""
     if not found:
-        return ["nobody stands out"] if matrix.n > 3 and np.isfinite(matrix.bandwidth).any() else []
+        return ["no slow endpoint or pair found"] if matrix.n > 3 and np.isfinite(matrix.bandwidth).any() else []
     return [*(each.sentence(matrix.places) for each in found[:MOST_SENTENCES]), *_more(len(found) - MOST_SENTENCES, "findings")]
 
 

@@ -1,9 +1,8 @@
-"""What to type after a verdict: whole commands with the names at hand, to be copied from the last lines of the screen."""
+"""The gate's verdict as text: its parts in words, the terminal output, and the commands to type next."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from shlex import quote
 from collbench.analysis.ceilings import ceiling_sentences
 from collbench.analysis.outcome import Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.allocation import counted
 from collbench.gate.confirm import OURS
 from collbench.gate.paired import STACK
+from collbench.gate.reasons import LaunchesNeeded
 from collbench.gate.rule import ENOUGH, FEWEST, STRIKES
 from collbench.gate.verdict import (
     ACCEPTED,
@@ -34,21 +33,22 @@ from collbench.gate.verdict import (
     Suspicion,
     Verdict,
 )
+from collbench.reason import Fact
 from collbench.report.cells import NOTHING
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.writers import Line, write_whole
 from collbench.results.store import plain
+from collbench.units import plural
 
-# The file of the suite that measures suspects again: written where there are some, and gone where there are none.
-#
-# A suite of an earlier night would be measured for suspects that nobody has. Only what the gate itself wrote is replaced or removed.
+# The suite that measures suspects again (--confirm-suite): written where there are suspects, otherwise removed, so that no suite of an
+# earlier night is measured. Only files that the gate wrote are replaced or removed.
 
 
 def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | None:
-    """Writes `suite`, or without one removes what an earlier gate left there and says so. Raises UsageError where the file is not ours.
+    """Write `suite`; without one remove the file of an earlier gate, and return a message. Raises UsageError where it is another file.
 
-    `stays`: it was measured again, but that is no verdict yet, and may have to be done once more.
+    `stays`: keep the earlier file, since its cases were measured again without a verdict.
     """
     check_ours(path)
     if suite is not None:
@@ -57,16 +57,16 @@ def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | Non
     if not path.is_file():
         return None
     if stays:
-        return f"--confirm-suite {path} stays as it is: there is no verdict yet, and what it measures may be wanted once more"
+        return f"--confirm-suite {path} kept: without a verdict, its cases may need another measurement"
     try:
         path.unlink()
     except OSError as error:
-        raise UsageError(f"--confirm-suite {path} is of an earlier gate and cannot be removed ({error.strerror}): remove it") from error
-    return f"--confirm-suite {path} was removed: it was of an earlier gate, and there is nothing to measure again"
+        raise UsageError(f"--confirm-suite {path}: cannot remove the suite of an earlier gate ({error.strerror}); remove it") from error
+    return f"--confirm-suite {path} removed: it was written by an earlier gate, and nothing is suspected now"
 
 
 def check_ours(path: Path) -> None:
-    """Raises UsageError where a file is there that the gate did not write; what is no regular file (a pipe) may be written to."""
+    """Raise UsageError for an existing file that the gate did not write; a pipe or a device is fine."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             return
@@ -75,12 +75,12 @@ def check_ours(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UsageError(f"--confirm-suite {path} cannot be written ({error.strerror or error}): choose another file") from error
+        raise UsageError(f"--confirm-suite {path}: cannot write ({error.strerror or error}); choose another file") from error
     if begins not in (OURS, ""):
-        raise UsageError(f"--confirm-suite {path} was not written by `collbench gate`, and is not replaced: name another file")
+        raise UsageError(f"--confirm-suite {path} was not written by `collbench gate`, so it is not replaced: choose another file")
 
 
-# A verdict's parts in words, the same in every output. All of them are made printable and cut: a verdict may be a stranger's file.
+# A verdict's parts in words, the same in every output. All are made printable and cut, since a verdict file may be hostile.
 
 LONGEST_NAME, _LONGEST = 120, 400
 _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
@@ -88,65 +88,65 @@ _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
 
 def headline(verdict: Verdict) -> str:
     """ "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
-    told = ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
+    counts = ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
     change = verdict.unexpected_cause
     cause = "" if change is None else f"; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"
-    return (f"{verdict.result}: {told}" if told else verdict.result) + cause
+    return (f"{verdict.result}: {counts}" if counts else verdict.result) + cause
 
 
 def slower(factor: float | None) -> str:
-    """How much longer it takes: "+12.0 %", from threefold on "×4.2"; a dash where that is not known."""
+    """Return how much longer it takes: "+12.0 %", from threefold on "×4.2"; a dash where that is unknown."""
     if factor is None:
         return NOTHING
     return f"×{factor:.3g}" if factor >= _HUGE else f"{100 * (factor - 1):+.1f} %"
 
 
 def slower_in_each(factors: Sequence[float | None]) -> str:
-    """ "+12.0 %, +11.0 %, –", by allocation."""
+    """Return "+12.0 %, +11.0 %, –", by allocation."""
     more = f" and {len(factors) - _MOST_FACTORS} more" if len(factors) > _MOST_FACTORS else ""
     return ", ".join(map(slower, factors[:_MOST_FACTORS])) + more
 
 
 def name_of(part: Suspicion | FloorState | GroupState) -> str:
-    """What it is called."""
+    """Return its name, printable and cut."""
     return short(part.name, LONGEST_NAME)
 
 
 def of_suspicion(each: Suspicion) -> str:
-    """ "+12.0 %, +11.0 %, +13.0 %, by chance up to +2.0 %", and who announced it."""
-    return f"{slower_in_each(each.factors)}, by chance up to {slower(each.limit)}{_by(each.announced)}"
+    """Return "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)", and the announcement."""
+    return f"{slower_in_each(each.factors)} (limit {slower(each.limit)}){_by(each.announced)}"
 
 
 def of_group(each: GroupState) -> str:
-    """ "+3.0 %, by chance up to +1.0 %; worst: allreduce 64 MiB mpi +12.0 % (up to +2.0 %); 3 of 10 cells are missing"."""
-    judged = f"{slower_in_each(each.factors)}, by chance up to {slower(each.limit)}" if each.limit is not None else "not judged as one"
+    """Return "+3.0 % (limit +1.0 %); worst: allreduce 64 MiB mpi +12.0 % (limit +2.0 %); 3 of 10 cases missing"."""
+    judged = f"{slower_in_each(each.factors)} (limit {slower(each.limit)})" if each.limit is not None else "cases judged one by one"
     worst = "" if each.worst is None else f"worst: {short(each.worst, LONGEST_NAME)} {slower(each.worst_factor)}"
-    limit = "" if each.worst is None or each.worst_limit is None else f" (up to {slower(each.worst_limit)})"
-    missing = f"{each.missing} of {each.cells} cells are missing" if each.missing else ""
+    limit = "" if each.worst is None or each.worst_limit is None else f" (limit {slower(each.worst_limit)})"
+    missing = f"{each.missing} of {plural(each.cells, 'case')} missing" if each.missing else ""
     return "; ".join(text for text in (judged, f"{worst}{limit}", missing) if text)
 
 
 def of_floor(each: FloorState) -> str:
-    """ "71.0 %, 70.5 % of ring (NIC 4×100 Gb/s), 80 % asked for (ring:80@64M-)"."""
+    """Return "71.0 %, 70.5 % of ring (NIC 4×100 Gb/s), required: 80 % (ring:80@64M-)"."""
     known = [f"{percent:.1f} %" if percent is not None else NOTHING for percent in each.percents[:_MOST_FACTORS]]
-    of = short(each.model, 40) if each.model is not None else "a ceiling that is not known"
+    of = short(each.model, 40) if each.model is not None else "an unknown reference"
     limit = f" ({short(each.limited_by, 80)})" if each.limited_by is not None else ""
-    return f"{', '.join(known)} of {of}{limit}, {each.wanted:g} % asked for ({short(each.asked, 60)})"
+    return f"{', '.join(known)} of {of}{limit}, required: {each.wanted:g} % ({short(each.asked, 60)})"
 
 
 def of_change(each: Change) -> str:
-    """ "software mpi: MPICH 4.3 → MPICH 5.0: it carries every slower cell; announced by …"."""
-    why = f": {short(each.plausible, _LONGEST)}" if each.plausible else ""
+    """Return "software mpi: MPICH 4.3 → MPICH 5.0: all slower cases use it; announced by …"."""
+    why = f": {short(each.plausible.render(), _LONGEST)}" if each.plausible is not None else ""
     return f"{short(each.sentence(), _LONGEST)}{why}{_by(each.announced)}"
 
 
 def describe_outcomes(verdict: Verdict) -> str:
-    """Return "cells: 2 slower, 0 faster, 10 no change (limit inside ±5 %), 3 inconclusive; groups: …"; "" for an older verdict."""
+    """Return "cases: 2 slower, 0 faster, 10 no change (limit inside ±5 %), 3 inconclusive; groups: …"; "" for an older verdict."""
     if not verdict.outcomes:
         return ""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(verdict.margin)})"}
     groups = count_outcomes(Outcome(each.outcome) for each in verdict.groups if each.outcome)
-    return f"cells: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
+    return f"cases: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
 
 
 def fallen(verdict: Verdict) -> list[str]:
@@ -155,54 +155,54 @@ def fallen(verdict: Verdict) -> list[str]:
 
 
 def judged(verdict: Verdict) -> str:
-    """ "judged: night-9; baseline good: 6 allocations, 336 cells with a history"; of paired stacks what they were set against."""
+    """Return "judged: night-9; baseline good: 6 allocations, 336 cases"; for paired stacks the old stack."""
     names = [short(name, 80) for name in verdict.candidates[:_MOST_CANDIDATES]]
     more = f" and {len(verdict.candidates) - _MOST_CANDIDATES} more" if len(verdict.candidates) > _MOST_CANDIDATES else ""
-    thin = " (a thin baseline: fewer than 6)" if verdict.thin else ""
+    thin = f" (thin: fewer than {ENOUGH})" if verdict.thin else ""
     if verdict.mode == "paired":
-        old = f"the old stack side by side, in {short(verdict.baseline, 200)}: {verdict.cells} cells of both"
+        old = f"old stack {short(verdict.baseline, 200)}: {plural(verdict.cells, 'case')} of both"
         return f"judged: {', '.join(names)}{more}; {old}"
-    of = f"{verdict.allocations} allocations{thin}, {verdict.cells} cells with a history"
+    of = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cells, 'case')}"
     return f"judged: {', '.join(names)}{more}; baseline {short(verdict.baseline, 200)}: {of}"
 
 
-def sentences(texts: Sequence[str], most: int) -> list[str]:
-    """The first of them, made fit to be shown; what is left out is counted."""
-    shown = [short(text, _LONGEST) for text in texts[:most]]
+def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
+    """Return the first of these texts or facts, printable and cut, and how many more there are."""
+    shown = [short(str(text), _LONGEST) for text in texts[:most]]
     return [*shown, f"and {len(texts) - most} more: see --out FILE"] if len(texts) > most else shown
 
 
 def open_ones(verdict: Verdict) -> Iterator[Suspicion | FloorState]:
-    """What is confirmed, suspected or accepted, in this order; all cells together before a part of them."""
+    """Yield what is confirmed, suspected or accepted, in this order; all cells together before a part of them."""
     suspicions = sorted(verdict.suspicions, key=lambda each: each.kind != "whole")
-    told: list[Suspicion | FloorState] = [*suspicions, *verdict.floors]
+    parts: list[Suspicion | FloorState] = [*suspicions, *verdict.floors]
     for state in (CONFIRMED, SUSPECTED, ACCEPTED):
-        yield from (each for each in told if each.state == state)
+        yield from (each for each in parts if each.state == state)
 
 
 def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
-    """What is confirmed first, then what is not known or suspected, then what passed; of a state what exceeds its limit most first."""
+    """Return confirmed groups first, then suspected and undecided ones, then those that passed; in each state the worst first."""
     return sorted(groups, key=lambda each: (each.state == PASSED, each.state != CONFIRMED, -_beyond(each)))
 
 
 def _beyond(each: GroupState) -> float:
-    """By what factor its median, or where it is not judged as one its worst cell, exceeds its limit; 0 where nothing is known."""
+    """Return by what factor its median, or its worst cell where cells are judged one by one, exceeds its limit; 0 where unknown."""
     factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
     return factor / limit if factor and limit else 0.0
 
 
 def cleared(verdict: Verdict) -> list[Suspicion]:
-    """What exceeded its limit at first, and did not again."""
+    """Return what exceeded its limit at first, but not again."""
     return [each for each in verdict.suspicions if each.state == CLEARED]
 
 
 def of(each: Suspicion | FloorState) -> str:
-    """The figures of either."""
+    """Return the figures of either."""
     return of_floor(each) if isinstance(each, FloorState) else of_suspicion(each)
 
 
 def announced(by: Announcement | None) -> str:
-    """ "by A. Reviewer until 2027-01-31: fewer CTAs leave room for kernels"; "" where nobody did."""
+    """Return "by A. Reviewer until 2027-01-31: fewer CTAs leave room for kernels"; "" without an announcement."""
     return "" if by is None else f"by {short(by.reviewer, 60)} until {short(by.expires, 10)}: {short(by.reason, 200)}"
 
 
@@ -210,60 +210,60 @@ def _by(announcement: Announcement | None) -> str:
     return "" if announcement is None else f"; announced {announced(announcement)}"
 
 
-# What the gate prints: the result, what points at what, who is suspected and by how much, what changed, the groups. One screen.
+# The terminal output, on one screen: result, likely cause, suspects, changes, groups.
 
 _MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
 _WIDEST = 44  # letters of a name's column
 
 
 def json_line(verdict: Verdict) -> Line:
-    """What verdict.json holds, on one line."""
+    """Return verdict.json on one line."""
     return Line(json.dumps(plain(verdict.as_json()), allow_nan=False))
 
 
 def lines(verdict: Verdict) -> Iterator[Line]:
-    """The verdict for whoever has to decide at 3 a.m.: what to do first, where it stands last."""
+    """Yield the verdict, the most important first."""
     bad = verdict.result != PASSED
     yield Line(headline(verdict), "head")
     if describe_outcomes(verdict):
         yield Line(describe_outcomes(verdict), "head")
     yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
     if verdict.cause is not None:
-        yield Line(f"points at {short(verdict.cause.sentence)}", "head")
+        yield Line(f"likely cause: {short(verdict.cause.sentence)}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
     yield from _open(verdict)
     yield from _changes(verdict)
     yield from _groups(verdict)
     if verdict.reached:
-        yield Line(f"reached: {', '.join(sentences(verdict.reached, _MOST_NOTES))}")
+        yield Line(f"--min-percent reached: {', '.join(sentences(verdict.reached, _MOST_NOTES))}")
     yield Line(judged(verdict), "foot")
     yield from (Line(f"note: {text}", "foot") for text in sentences(verdict.notes, _MOST_NOTES))
 
 
 def _open(verdict: Verdict) -> Iterator[Line]:
-    told = list(open_ones(verdict))
-    if told:
-        yield Line("what takes longer, by allocation, and how much may be by chance; the surest and worst first:", "head")
-        records = [(each.state, name_of(each), of(each)) for each in told[:_MOST_OPEN]]
+    parts = list(open_ones(verdict))
+    if parts:
+        yield Line("slower, by allocation, with the limit that chance explains; confirmed and worst first:", "head")
+        records = [(each.state, name_of(each), of(each)) for each in parts[:_MOST_OPEN]]
         yield from _columns(records)
-    if len(told) > _MOST_OPEN:
-        yield Line(f"  and {len(told) - _MOST_OPEN} more: see --out FILE")
+    if len(parts) > _MOST_OPEN:
+        yield Line(f"  and {len(parts) - _MOST_OPEN} more: see --out FILE")
     again = cleared(verdict)
     if again:
-        yield Line(f"  cleared, since they did not take longer again: {', '.join(name_of(each) for each in again[:3])}{_more(again, 3)}")
+        yield Line(f"  cleared (not slower again): {', '.join(name_of(each) for each in again[:3])}{_more(again, 3)}")
     yield from _unknown([each for each in verdict.floors if each.state == UNDECIDED])
 
 
 def _unknown(floors: Sequence[FloorState]) -> Iterator[Line]:
-    """Of what the share of the ceiling that was asked for is not known."""
+    """Yield the cells whose share of the expected bandwidth is unknown."""
     yield from _columns([(UNDECIDED, name_of(each), of_floor(each)) for each in floors[:_MOST_UNKNOWN]])
     if len(floors) > _MOST_UNKNOWN:
-        yield Line(f"  and {len(floors) - _MOST_UNKNOWN} more of which the share of the ceiling is not known: see --out FILE")
+        yield Line(f"  and {len(floors) - _MOST_UNKNOWN} more with an unknown percentage: see --out FILE")
 
 
 def _changes(verdict: Verdict) -> Iterator[Line]:
     if verdict.changes:
-        since = "what differs between the old stack and the new one" if verdict.mode == "paired" else "what changed since the last good one"
+        since = "changes from the old stack to the new one" if verdict.mode == "paired" else "changes since the last good allocation"
         yield Line(f"{since}, the most plausible cause first:", "head")
         yield from (Line(f"  {of_change(each)}") for each in verdict.changes[:_MOST_CHANGES])
         if len(verdict.changes) > _MOST_CHANGES:
@@ -271,7 +271,7 @@ def _changes(verdict: Verdict) -> Iterator[Line]:
 
 
 def _groups(verdict: Verdict) -> Iterator[Line]:
-    """How many there are of each state, and those that did not pass."""
+    """Yield the number of groups in each state, and those that did not pass."""
     if not verdict.groups:
         return
     counts = Counter(each.state for each in verdict.groups)
@@ -283,7 +283,7 @@ def _groups(verdict: Verdict) -> Iterator[Line]:
 
 
 def _columns(records: Sequence[tuple[str, str, str]]) -> Iterator[Line]:
-    """State, name and figures, each below the other."""
+    """Yield states, names and figures, aligned."""
     first, second = (min(max((len(each[place]) for each in records), default=0), _WIDEST) for place in (0, 1))
     for state, name, figures in records:
         yield Line(f"  {state:{first}}  {name:{second}}  {figures}", "wrong" if state == CONFIRMED else "doubtful")
@@ -295,23 +295,22 @@ def _more(found: Sequence[object], shown: int) -> str:
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # how many ranks a start without a launcher makes
-_MORE = re.compile(r"allocation (\S+): .*; measure (\d) launch(?:es)? more in it, and name them too", re.ASCII | re.DOTALL)
 _EXPECT, _SUITE = "changes.toml", "confirm.toml"
 
 
 @dataclass(frozen=True)
 class Typed:
-    """What was typed, and how the candidate was measured.
+    """The gate's command line, and how the candidate was measured.
 
-    baseline, runs  as they were named; besides: the other words that judge (--expect FILE …)
-    suite     where the suite of the suspects was written; None: it was not asked for
-    nameable  whether a suite can name any of them
-    html      whether a page was asked for
-    imported  whether another tool measured it: no suite makes that measure again
-    launcher  "local", "srun" …; None where no run says it
+    baseline, runs  as typed; besides: the other arguments that judge (--expect FILE …)
+    suite     where the suite of the suspects was written; None: nowhere
+    nameable  whether a suite can describe any of them
+    html      whether a page was written
+    imported  whether another tool measured the candidate, which no suite repeats
+    launcher  "local", "srun" …; None where it is unknown
     options   of the command that measured, as `facts` has them
-    slowed    whether it was made slower on purpose: no baseline takes it
-    commands  by allocation the words that measured it, as `words_of` has them; none where they are not known
+    slowed    whether it was slowed on purpose, so that no baseline takes it
+    commands  by allocation the arguments that measured it, from `arguments_of`; none where they are unknown
     """
 
     baseline: Path
@@ -327,32 +326,32 @@ class Typed:
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def judge(self, *more: str) -> str:
-        """The same gate with more words, be they runs or options."""
+        """Return the same gate with more arguments."""
         return _command("gate", "--baseline", str(self.baseline), *map(str, self.runs), *more, *self.besides)
 
 
 def following(verdict: Verdict, typed: Typed) -> Iterator[Line]:
-    """Lines that begin with "next:", and indented commands; none where the reasons say what there is to be done."""
+    """Yield lines that begin with "next:", and indented commands; none where the reasons give the remedy."""
     for text in _texts(verdict, typed):
         yield Line(short(text, 4000), "" if text.startswith("  ") else "head")
 
 
 def _texts(verdict: Verdict, typed: Typed) -> Iterator[str]:
     waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < STRIKES
-    stack = STACK if verdict.mode == "paired" else ()  # these differ between two stacks as a matter of course
-    meant = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
+    stack = STACK if verdict.mode == "paired" else ()  # these are expected to differ
+    unexpected = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
     if verdict.result == PASSED:
         yield from _kept(verdict, typed)
     elif verdict.result == WRONG_DATA:
-        yield from ("next: see in which cells:", f"  {_command('report', *map(str, typed.runs))}")
+        yield from ("next: show the cases with wrong data:", f"  {_command('report', *map(str, typed.runs))}")
     elif verdict.result == REGRESSION:
         if not typed.html:
-            yield from ("next: see it as a page:", f"  {typed.judge('--html', 'gate.html')}")
+            yield from ("next: write it as a page:", f"  {typed.judge('--html', 'gate.html')}")
     elif verdict.allocations < FEWEST:
-        yield "next: add the runs of other good allocations:"
+        yield "next: add more good allocations:"
         yield f"  {_command('baseline', 'add', str(typed.baseline))} RUN…"
-    elif meant:
-        yield from _announcing(verdict, typed, meant[0], len(meant))
+    elif unexpected:
+        yield from _announcing(verdict, typed, unexpected[0], len(unexpected))
         if waiting:
             yield from _again(verdict, typed)
     elif waiting and verdict.waits:
@@ -361,8 +360,8 @@ def _texts(verdict: Verdict, typed: Typed) -> Iterator[str]:
         yield from _replacing(verdict, typed)
 
 
-def words_of(options: Mapping[str, str]) -> list[str]:
-    """What was typed to measure, of `facts`' options; nothing where that does not say how the words were parted."""
+def arguments_of(options: Mapping[str, str]) -> list[str]:
+    """Return the arguments of the measuring command, from the options of `facts`; empty where their boundaries are unknown."""
     if "command" not in options or any(not value or " " in value for name, value in options.items() if name != "command"):
         return []
     others = ((name, value) for name, value in options.items() if name != "command")
@@ -370,9 +369,9 @@ def words_of(options: Mapping[str, str]) -> list[str]:
 
 
 def _replacing(verdict: Verdict, typed: Typed) -> Iterator[str]:
-    """Launches in place of those during which the machine was in another state, for each allocation that lacks some."""
-    lacking = [(told[1], int(told[2])) for reason in verdict.reasons if (told := _MORE.fullmatch(reason))]
-    known = [(name, count, typed.commands[name]) for name, count in lacking if typed.commands.get(name)]
+    """Yield commands for launches that replace those in another machine state."""
+    lacking = [each for each in verdict.reasons if isinstance(each, LaunchesNeeded)]
+    known = [(each.allocation, each.more, typed.commands[each.allocation]) for each in lacking if typed.commands.get(each.allocation)]
     if typed.slowed or not known:
         return
     added: list[str] = []
@@ -380,49 +379,49 @@ def _replacing(verdict: Verdict, typed: Typed) -> Iterator[str]:
         folder = _fresh_names(name, 1)[0]
         added.append(folder)
         while_it_runs = "" if typed.launcher in (None, "local") else ", in the same job"
-        yield f"next: measure {counted(count, 'launch')} more in {name}{while_it_runs}:"
+        yield f"next: measure {plural(count, 'more launch')} in {name}{while_it_runs}:"
         yield f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, count, typed)}"
     yield from ("and judge all together:", f"  {typed.judge(*added)}")
 
 
 def _kept(verdict: Verdict, typed: Typed) -> Iterator[str]:
-    """Of three allocations the later ones may hold suspects alone."""
+    """Yield how to add a good allocation; the later ones of three may hold suspects alone."""
     if len(verdict.candidates) == 1 and not typed.slowed:
-        why = f" ({verdict.allocations} are few, {ENOUGH} sound)" if verdict.thin else ""
-        yield f"next: to keep it among the good ones{why}:"
+        why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
+        yield f"next: add it to the baseline{why}:"
         yield f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}"
 
 
 def _announcing(verdict: Verdict, typed: Typed, change: Change, number: int) -> Iterator[str]:
-    """A table ready to be edited: kind and what are patterns, so that what is special in one is made plain."""
+    """Yield a table to edit; kind and what are patterns, so special characters are escaped."""
     expires = date.fromisoformat(verdict.judged_on) + timedelta(_DAYS)
-    each = "" if number == 1 else f", a table for each of the {number} (in kind and what * is anything)"
-    yield f"next: if it was meant, announce it in {_EXPECT}{each}:"
+    each = "" if number == 1 else f", one table for each of the {number} (* matches anything)"
+    yield f"next: if the change is intended, announce it in {_EXPECT}{each}:"
     yield "  [[change]]"
     for name, text in (("kind", change.kind), ("what", change.what)):
         yield f"  {name} = {json.dumps(text.replace('[', '[[]'), ensure_ascii=False)}"
-    yield from ('  reason = "WHY IT IS RIGHT"', '  reviewer = "WHO SAYS SO"', f"  expires = {expires.isoformat()}")
+    yield from ('  reason = "WHY IT IS EXPECTED"', '  reviewer = "YOUR NAME"', f"  expires = {expires.isoformat()}")
     if "--expect" not in typed.besides:
         yield from ("and judge again:", f"  {typed.judge('--expect', _EXPECT)}")
 
 
 def _again(verdict: Verdict, typed: Typed) -> Iterator[str]:
-    """The suspects in fresh allocations, and all judged together."""
+    """Yield commands that measure the suspects in fresh allocations and judge all together."""
     if typed.imported or not typed.nameable:
         return
     if typed.suite is None:
-        yield from ("next: write the suite that measures the suspects alone:", f"  {typed.judge('--confirm-suite', _SUITE)}")
+        yield from ("next: write a suite of the suspects:", f"  {typed.judge('--confirm-suite', _SUITE)}")
         return
     more = STRIKES - len(verdict.candidates)
     names = _fresh_names(verdict.candidates[0], more)
-    where = "one more fresh allocation" if more == 1 else "two fresh allocations, one line in each"
+    where = "one more fresh allocation" if more == 1 else "two fresh allocations, one command in each"
     yield f"next: measure the suspects again in {where}:"
     yield from (f"  {_measured(name, typed)}" for name in names)
     yield from ("and judge all together:", f"  {typed.judge(*names, '--confirm-suite', str(typed.suite))}")
 
 
 def _fresh_names(first: str, more: int) -> list[str]:
-    """Names of folders here that nothing has."""
+    """Return names of folders that do not exist here."""
     found: list[str] = []
     number = 1
     while len(found) < more:
@@ -433,7 +432,7 @@ def _fresh_names(first: str, more: int) -> list[str]:
 
 
 def _measured(name: str, typed: Typed) -> str:
-    """Five launches: a launcher starts each, and a job of Slurm is an allocation by its number."""
+    """Return the command for five launches; a Slurm job is an allocation by its number."""
     suite = str(typed.suite)
     if typed.launcher in (None, "local"):
         placing = [word for option in _PLACING if option in typed.options for word in (option, typed.options[option])]
@@ -443,7 +442,7 @@ def _measured(name: str, typed: Typed) -> str:
 
 
 def _started(words: Sequence[str], folder: str, count: int, typed: Typed) -> str:
-    """So many launches into a folder; a launcher starts each."""
+    """Return the command for so many launches into a folder."""
     if typed.launcher in (None, "local"):
         return _command(*words, folder, *(["--launches", str(count)] if count > 1 else []))
     start = {"mpirun": "mpirun …", "torchrun": "torchrun … -m"}.get(str(typed.launcher), typed.launcher)

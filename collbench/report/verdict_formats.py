@@ -1,4 +1,4 @@
-"""The verdict in OpenMetrics' form: the result, every group, and what is slower, each with what may be by chance."""
+"""The gate's verdict in the formats of other programs: GitHub annotations, JUnit XML, Nagios, Markdown, OpenMetrics."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS
+from collbench.gate.reasons import WAITING, rendered
 from collbench.gate.verdict import (
     ACCEPTED,
     CLEARED,
@@ -50,61 +51,62 @@ from collbench.report.verdict import (
 )
 from collbench.report.writers import STDOUT, Line, Sample, escaped, escaped_line, exposed, items, markdown_table, write_whole
 from collbench.results.store import to_page
+from collbench.units import listed
 from collbench.untrusted import open_file
 
 if TYPE_CHECKING:
     from junitparser import TestCase
 
 
-# The verdict as annotations of a GitHub workflow: lines of commands that its runner reads from the log.
+# GitHub annotations: workflow commands that the runner reads from the log.
 
 _MOST = 10  # of a kind in a step: GitHub shows no more
 _ANNOTATIONS_LONGEST = 1000
 _KINDS = ("error", "warning", "notice")
 _OF_STATE = {CONFIRMED: "error", SUSPECTED: "warning", ACCEPTED: "notice"}
-_Told = tuple[str, str, str]  # kind, title, message
+_Annotation = tuple[str, str, str]  # kind, title, message
 
 
 def annotation_lines(verdict: Verdict) -> Iterator[Line]:
-    """The result, then what is slower, what is not known, and what changed: at most ten errors, warnings and notices each."""
-    told = list(_all(verdict))
+    """Yield the result, what is slower, what is undecided, and what changed: at most ten errors, warnings and notices each."""
+    annotations = list(_all(verdict))
     for kind in _KINDS:
-        for _, title, message in islice((each for each in told if each[0] == kind), _MOST):
+        for _, title, message in islice((each for each in annotations if each[0] == kind), _MOST):
             yield Line(f"::{kind} title={_property(title)}::{_data(message)}")
 
 
-def _all(verdict: Verdict) -> Iterator[_Told]:
-    """The result is the first of its kind, and never cut."""
-    cause = [f"points at {verdict.cause.sentence}"] if verdict.cause is not None else []
-    told = "; ".join([headline(verdict), *cause, *verdict.reasons[:3], judged(verdict)])
-    yield ("notice" if verdict.result == PASSED else "error"), f"collbench gate: {verdict.result}", told
+def _all(verdict: Verdict) -> Iterator[_Annotation]:
+    """Yield the result first, so that it is never cut."""
+    cause = [f"likely cause: {verdict.cause.sentence}"] if verdict.cause is not None else []
+    text = "; ".join([headline(verdict), *cause, *rendered(verdict.reasons[:3]), judged(verdict)])
+    yield ("notice" if verdict.result == PASSED else "error"), f"collbench gate: {verdict.result}", text
     yield from ((_OF_STATE[each.state], f"{each.state}: {name_of(each)}", of(each)) for each in open_ones(verdict))
     yield from (("warning", f"no verdict: {name_of(each)}", of_group(each)) for each in verdict.groups if each.state == UNDECIDED)
     yield from (("warning", f"no verdict: {name_of(each)}", of_floor(each)) for each in verdict.floors if each.state == UNDECIDED)
-    yield from (("warning", "collbench gate: why it does not pass", reason) for reason in verdict.reasons)
-    yield from (("notice", "changed since the last good allocation", of_change(each)) for each in verdict.changes)
-    yield from (("notice", "collbench gate: note", note) for note in verdict.notes)
+    yield from (("warning", "collbench gate: reason", reason) for reason in rendered(verdict.reasons))
+    yield from (("notice", "change since the last good allocation", of_change(each)) for each in verdict.changes)
+    yield from (("notice", "collbench gate: note", note) for note in rendered(verdict.notes))
 
 
 def _data(text: str) -> str:
-    """What may stand behind the second pair of colons (toolkit/packages/core, escapeData); a new line could begin another command."""
+    """Return the text escaped for the message (toolkit/packages/core, escapeData); a newline could begin another command."""
     return short(text, _ANNOTATIONS_LONGEST).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    """What may stand behind `title=`."""
+    """Return the text escaped for `title=`."""
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-# Every output of a verdict, by file and by style.
+# All output files.
 
 _NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("matplotlib", "jinja2")}
-_SUMMARY = "GITHUB_STEP_SUMMARY"  # what earlier commands of the step wrote there stays, as GitHub expects
+_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands stays
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files asked for; None: not asked for."""
+    """The output files; None: not requested."""
 
     out: Path | None = None
     junit: Path | None = None
@@ -113,17 +115,17 @@ class Files:
     html: Path | None = None
 
     def check(self) -> None:
-        """Raises UsageError for what could not be written after a long judgement: what goes to stdout, or needs a missing package."""
+        """Raise UsageError, before the verdict, for stdout and for formats with a missing package."""
         for name, path in vars(self).items():
             if path == STDOUT:
-                raise UsageError(f"--{name} does not go to stdout: name a FILE")
+                raise UsageError(f"--{name} cannot write to stdout: use a file name")
             missing = [needed for needed in _NEEDS.get(name, ()) if path is not None and find_spec(needed) is None]
             if missing:
-                raise UsageError(f"--{name} needs {' and '.join(missing)}: pip install 'collbench[report]'")
+                raise UsageError(f"--{name} needs {listed(missing)}: pip install 'collbench[report]'")
 
 
 def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
-    """Writes what was asked for, each in one step; verdict.json first. `runs` are the candidate's, for the page. Raises UsageError."""
+    """Write all files atomically, verdict.json first. `runs` are the candidate's, for the page. Raises UsageError."""
     if files.out:
         write_whole(files.out, to_page(verdict.as_json()), "--out")
     if files.junit:
@@ -142,7 +144,7 @@ def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
 
 
 def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
-    """What is printed: for a monitor one line of status, else the verdict in `format`: table, json or github."""
+    """Yield what is printed: a status line for `style` nagios, else the verdict in `format`: table, json or github."""
     if style == NAGIOS:
         yield from status_lines(verdict)
     elif format == "github":
@@ -154,13 +156,12 @@ def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
 
 
 def is_summary(path: Path) -> bool:
-    """Whether it is the one that GitHub gathers for the step."""
+    """Return whether it is the summary file of a GitHub step."""
     summary = os.environ.get(_SUMMARY)
     return bool(summary) and Path(summary or "").resolve() == path.resolve()
 
 
 def _write_markdown(path: Path, verdict: Verdict) -> None:
-
     if not is_summary(path):
         write_whole(path, markdown(verdict), "--markdown")
         return
@@ -168,14 +169,12 @@ def _write_markdown(path: Path, verdict: Verdict) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown(verdict, LARGEST - file.tell()))
     except OSError as error:
-        raise UsageError(f"--markdown {path} cannot be written ({error.strerror or error}): choose another file") from error
+        raise UsageError(f"--markdown {path}: cannot write ({error.strerror or error}); choose another file") from error
 
 
-# What an earlier gate left at the files asked for: gone before this one judges.
-#
-# One that fails writes nothing, and who reads the file later (Jenkins, a collector) would take the earlier night's verdict for this one's.
+# Files of an earlier gate are removed before this one judges: after a failure Jenkins or a collector would read the old verdict as new.
 
-_BEGINNING = 4096  # bytes, in which each output says whose it is
+_BEGINNING = 4096  # bytes that identify an output of the gate
 _OURS: Mapping[str, Callable[[str], bool]] = {
     "out": lambda text: text.startswith("{") and '"exit_code":' in text and '"result":' in text,
     "junit": lambda text: '<testsuite name="collbench gate"' in text,
@@ -186,13 +185,13 @@ _OURS: Mapping[str, Callable[[str], bool]] = {
 
 
 def remove_earlier(files: Files, read: Path | None = None) -> None:
-    """Removes them; `read` is a verdict that is shown once more, and stays until it is replaced.
+    """Remove the files of an earlier gate. `read` is the verdict to show: it stays until it is replaced.
 
-    What is empty, no regular file (a pipe) or the summary of GitHub's step stays, too. Raises UsageError, before anything is removed,
-    for a file that no gate wrote.
+    Empty files, pipes and the summary of a GitHub step stay too. Raises UsageError, before anything is removed, for a file that no gate
+    wrote.
     """
-    asked = {option: path for option, path in vars(files).items() if path is not None and not is_summary(path)}
-    found = [(option, path.resolve()) for option, path in asked.items() if _is_earlier(option, path)]
+    requested = {option: path for option, path in vars(files).items() if path is not None and not is_summary(path)}
+    found = [(option, path.resolve()) for option, path in requested.items() if _is_earlier(option, path)]
     for option, target in found:
         if read is not None and target == read.resolve():
             continue
@@ -200,7 +199,7 @@ def remove_earlier(files: Files, read: Path | None = None) -> None:
             target.unlink(missing_ok=True)
         except OSError as error:
             raise UsageError(
-                f"--{option} {asked[option]} is of an earlier gate and cannot be removed ({error.strerror}): remove it"
+                f"--{option} {requested[option]}: cannot remove the file of an earlier gate ({error.strerror}); remove it"
             ) from error
 
 
@@ -211,26 +210,26 @@ def _is_earlier(option: str, path: Path) -> bool:
         with open_file(path) as file:
             begins = file.read(_BEGINNING).decode(errors="replace")
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        raise UsageError(
-            f"--{option} {path} cannot be written ({getattr(error, 'strerror', None) or error}): choose another file"
-        ) from error
+        raise UsageError(f"--{option} {path}: cannot write ({getattr(error, 'strerror', None) or error}); choose another file") from error
     if begins and not _OURS[option](begins):
-        raise UsageError(f"--{option} {path} was not written by `collbench gate --{option}`, and is not replaced: name another file")
+        raise UsageError(f"--{option} {path} was not written by `collbench gate --{option}`, so it is not replaced: choose another file")
     return bool(begins)
 
 
-# The verdict as JUnit XML, which Jenkins and GitLab read: a test case for each group, for each floor, and for what holds for all.
-#
-# What is not known is an error: what is skipped looks green. The form is that of Ant's schema (windyroad/JUnit-Schema), and not of
-# xUnit's, which adds to it.
+# JUnit XML for Jenkins and GitLab, in the form of Ant's schema (windyroad/JUnit-Schema): a test case for each group, each floor, and the
+# whole. What is undecided is an error, since a skipped test looks green.
 
 _MOST_LINES = 60
-_NAMES = {"verdict": "the verdict", "comparable": "comparable: software, clocks, machine state", "whole": "all cells"}
+_NAMES = {
+    "verdict": "the verdict",
+    "comparable": "comparable: software, clocks, machine state",
+    "whole": "all cells",
+}
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A test case: its class and name, a state (PASSED: nothing is wrong), and why in a sentence and more lines."""
+    """A test case: its class and name, its state (PASSED: fine), a message and more lines."""
 
     kind: str
     name: str
@@ -240,13 +239,13 @@ class _Case:
 
 
 def junit(verdict: Verdict) -> str:
-    """The whole file. Raises UsageError without the extra `report`."""
+    """Return the whole file. Raises UsageError without the extra `report`."""
     try:
         from junitparser import SystemErr, SystemOut, TestSuite
     except ImportError as error:
         raise UsageError("--junit needs junitparser: pip install 'collbench[report]'") from error
     suite: Any = TestSuite("collbench gate")
-    suite.timestamp, suite.hostname = f"{verdict.judged_on[:10]}T00:00:00", "localhost"  # no host judged: the runs are of many
+    suite.timestamp, suite.hostname = f"{verdict.judged_on[:10]}T00:00:00", "localhost"  # the runs are of many hosts
     for name, value in _properties(verdict).items():
         suite.add_property(name, value)
     suite.add_testcases([_written(case, verdict) for case in _cases(verdict)])
@@ -267,7 +266,7 @@ def _properties(verdict: Verdict) -> dict[str, str]:
 
 def _cases(verdict: Verdict) -> Iterator[_Case]:
     yield _Case("verdict", _NAMES["verdict"], verdict.result, headline(verdict), _everything(verdict))
-    open_reasons = [reason for reason in verdict.reasons if not reason.startswith(f"{SUSPECTED}: ")]
+    open_reasons = [reason for reason in verdict.reasons if not isinstance(reason, WAITING)]
     known = PASSED if not open_reasons else UNDECIDED
     yield _Case("verdict", _NAMES["comparable"], known, "; ".join(sentences(open_reasons, 3)), sentences(open_reasons, _MOST_LINES))
     whole = next((each for each in open_ones(verdict) if isinstance(each, Suspicion) and each.kind == "whole"), None)
@@ -278,29 +277,30 @@ def _cases(verdict: Verdict) -> Iterator[_Case]:
 
 
 def _floors(all_asked: Sequence[str], floors: Sequence[FloorState]) -> Iterator[_Case]:
-    """One for each floor that was asked for: as bad as the worst of its cells."""
+    """Yield a case for each --min-percent, with the state of its worst cell."""
     for asked in dict.fromkeys([*all_asked, *(each.asked for each in floors)]):
         cells = [each for each in floors if each.asked == asked]
         state = next((state for state in (CONFIRMED, SUSPECTED, UNDECIDED) if state in {each.state for each in cells}), PASSED)
-        told = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cells if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
-        yield _Case("floors", short(asked, 60), state, told[0] if told else "", sentences(told, _MOST_LINES))
+        bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cells if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
+        yield _Case("floors", short(asked, 60), state, bad[0] if bad else "", sentences(bad, _MOST_LINES))
 
 
 def _cells_of(group: str, verdict: Verdict) -> list[str]:
-    """What is told of a group itself and what changed; its cells stand in the verdict's own case."""
+    """Return the lines about a group itself and the changes; its cells are in the verdict's own case."""
     found = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group]
     return [*found, *(of_change(each) for each in verdict.changes[:_MOST_LINES])]
 
 
 def _everything(verdict: Verdict) -> list[str]:
-    cause = [f"points at {short(verdict.cause.sentence)}"] if verdict.cause is not None else []
+    cause = [f"likely cause: {short(verdict.cause.sentence)}"] if verdict.cause is not None else []
     slower = [f"{each.state}: {name_of(each)}: {of(each)}" for each in open_ones(verdict)]
-    told = [*cause, *sentences(verdict.reasons, 20), *sentences(slower, _MOST_LINES)]
-    return [*told, *(of_change(each) for each in verdict.changes[:_MOST_LINES]), judged(verdict), *sentences(verdict.notes, 20)]
+    changes = [of_change(each) for each in verdict.changes[:_MOST_LINES]]
+    reasons, notes = sentences(verdict.reasons, 20), sentences(verdict.notes, 20)
+    return [*cause, *reasons, *sentences(slower, _MOST_LINES), *changes, judged(verdict), *notes]
 
 
 def _written(case: _Case, verdict: Verdict) -> TestCase:
-    """Of what cannot be compared nothing is a failure, however slow it is."""
+    """Without a verdict nothing is a failure, however slow it is."""
     from junitparser import Error, Failure, TestCase
 
     written = TestCase(case.name, f"collbench.gate.{case.kind}", 0.0)
@@ -315,59 +315,56 @@ def _written(case: _Case, verdict: Verdict) -> TestCase:
     return written
 
 
-# The verdict as a plugin of Nagios says it (Monitoring Plugins Development Guidelines): one line, its state first, then figures.
+# One status line for Nagios (Monitoring Plugins Development Guidelines): the state, the text, then figures.
 
 _STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-_STATUS_LONGEST = 400  # letters: NRPE of old carries 1,024 bytes
+_STATUS_LONGEST = 400  # characters: old NRPE carries 1,024 bytes
 
 
 def status_lines(verdict: Verdict) -> list[Line]:
-    """ "COLLBENCH CRITICAL - regression: 1 confirmed: allreduce 64 MiB mpi +12.0 % … | confirmed=1;;0;0 …"."""
+    """Return "COLLBENCH CRITICAL - regression: 1 confirmed: allreduce 64 MiB mpi +12.0 % … | confirmed=1;;0;0 …"."""
     return [Line(f"COLLBENCH {_STATES[nagios_state(verdict)]} - {_text(verdict)} | {_figures(verdict)}")]
 
 
 def of_failure(sentence: str) -> Line:
-    """ "COLLBENCH UNKNOWN - nowhere is not a baseline …": there is no verdict at all."""
+    """Return "COLLBENCH UNKNOWN - nowhere is not a baseline …", where there is no verdict."""
     return Line(f"COLLBENCH UNKNOWN - {_plain(sentence)}")
 
 
 def _text(verdict: Verdict) -> str:
-    """The result and its first reason: the cause, the worst suspect, or why nothing is known."""
+    """Return the result, the likely cause, the worst suspect and the reasons."""
     worst = next(open_ones(verdict), None)
     first = [verdict.cause.sentence] if verdict.cause is not None else []
     first += [f"{name_of(worst)} {of(worst)}"] if worst is not None else []
-    return _plain("; ".join([headline(verdict), *first, *verdict.reasons]))
+    return _plain("; ".join([headline(verdict), *first, *rendered(verdict.reasons)]))
 
 
 def _plain(text: str) -> str:
-    """On one line, without the bar that begins the figures."""
+    """Return the text on one line, without the bar that begins the figures."""
     return short(text, _STATUS_LONGEST).replace("|", "/")
 
 
 def _figures(verdict: Verdict) -> str:
-    """Counts with the ranges in which all is well: value;warning;critical;least."""
+    """Return counts with their thresholds: value;warning;critical;minimum."""
     unknown = sum(each.state == UNDECIDED for each in verdict.groups)
     counts = {
         CONFIRMED: f"{verdict.count(CONFIRMED)};;0;0", SUSPECTED: f"{verdict.count(SUSPECTED)};0;;0",
         ACCEPTED: f"{verdict.count(ACCEPTED)};0;;0", "groups": f"{len(verdict.groups)};;;0", "unknown_groups": f"{unknown};;;0",
         "cells": f"{verdict.cells};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
     }  # fmt: skip
-    return " ".join(f"{name}={told}" for name, told in counts.items())
+    return " ".join(f"{name}={figure}" for name, figure in counts.items())
 
 
-# The verdict as Markdown, for a pull request or the summary of a GitHub step: the result first, the worst 20 rows, the rest folded.
+# Markdown for a pull request or the summary of a GitHub step: the result, the worst 20 rows, the rest folded.
 
 LARGEST = 1_000_000  # bytes: GitHub drops a step's summary of more than 1,024 KiB
 _MOST_ROWS, _MOST_REASONS, _MOST_CHANGES, _MOST_FOLDED = 20, 10, 10, 1000
 _MARKS = {PASSED: "✅", REGRESSION: "❌", WRONG_DATA: "❌", UNDECIDED: "❔"}
-_LEFT_OUT = "More would not fit here: `collbench gate --verdict FILE` shows what `--out FILE` wrote."
+_LEFT_OUT = "The rest does not fit here: `collbench gate --verdict FILE` shows what `--out FILE` wrote."
 
 
 def markdown(verdict: Verdict, room: int = LARGEST) -> str:
-    """The whole text; what would make it larger than `room` bytes is left out, and that is said, but the first part stays.
-
-    Nothing of it is markup, a link or a mention but what stands here.
-    """
+    """Return the whole text. Folded parts beyond `room` bytes are left out, with a note. Names and texts of the verdict are escaped."""
     lines = list(_first(verdict))
     size = sum(map(_size, lines)) + _size(_LEFT_OUT) + 1
     left_out = False
@@ -383,23 +380,23 @@ def _size(line: str) -> int:
 
 
 def _first(verdict: Verdict) -> Iterator[str]:
-    """What everybody reads: the result, why, what is slower, what changed."""
+    """Yield the open part: result, reasons, what is slower, what changed."""
     yield f"## {_MARKS.get(verdict.result, '')} collbench gate: {escaped(headline(verdict))}"
     if describe_outcomes(verdict):
         yield from ("", escaped_line(describe_outcomes(verdict)))
     if verdict.ceilings:
         yield from ("", *items(fallen(verdict)[:_MOST_REASONS]))
     if verdict.cause is not None:
-        yield from ("", f"Points at {escaped(short(verdict.cause.sentence))}")
+        yield from ("", f"Likely cause: {escaped(short(verdict.cause.sentence))}")
     if verdict.reasons:
         yield from ("", *items(sentences(verdict.reasons, _MOST_REASONS)))
     found = list(open_ones(verdict))
     if found:
         yield from ("", *_table(found[:_MOST_ROWS]))
     if len(found) > _MOST_ROWS:
-        yield from ("", f"The first {_MOST_ROWS} of {len(found)}, the surest and worst first; the others are below.")
+        yield from ("", f"The first {_MOST_ROWS} of {len(found)}, confirmed and worst first; all are below.")
     if verdict.changes:
-        since = "Differs between the old stack and the new one" if verdict.mode == "paired" else "Changed since the last good allocation"
+        since = "Changes from the old stack to the new one" if verdict.mode == "paired" else "Changes since the last good allocation"
         yield from ("", f"**{since}**, the most plausible cause first:", "", *items(_changes(verdict, 0, _MOST_CHANGES)))
     yield from ("", escaped_line(judged(verdict)))
 
@@ -413,36 +410,38 @@ def _table(found: Iterable[Suspicion | FloorState]) -> list[str]:
 
 
 def _folded(verdict: Verdict) -> Iterator[list[str]]:
-    """The details, each of which may be left out whole."""
+    """Yield the folded parts, each of which may be left out."""
     found = list(open_ones(verdict))
     if verdict.groups:
         yield _details(f"Groups ({len(verdict.groups)})", _groups(verdict.groups), len(verdict.groups))
     if len(found) > _MOST_ROWS:
-        yield _details("All that is slower", _table(found[:_MOST_FOLDED]), len(found))
+        yield _details("All slower cases and groups", _table(found[:_MOST_FOLDED]), len(found))
     again = cleared(verdict)
     if again:
-        yield _details(f"Cleared: slower at first, and not again ({len(again)})", _table(again[:_MOST_FOLDED]), len(again))
+        yield _details(f"Cleared: not slower again ({len(again)})", _table(again[:_MOST_FOLDED]), len(again))
     unknown = [each for each in verdict.floors if each.state == UNDECIDED]
     if unknown:
         rows = [(name_of(each), of_floor(each)) for each in unknown[:_MOST_FOLDED]]
         yield _details(
-            f"Share of the ceiling not known ({len(unknown)})", markdown_table(("cell", "share"), rows, [False] * 2), len(unknown)
+            f"Percentage of the expected bandwidth unknown ({len(unknown)})",
+            markdown_table(("case", "percentage"), rows, [False] * 2),
+            len(unknown),
         )
     if len(verdict.changes) > _MOST_CHANGES:
-        yield _details("All that changed", items(_changes(verdict, 0, _MOST_FOLDED)), len(verdict.changes))
+        yield _details("All changes", items(_changes(verdict, 0, _MOST_FOLDED)), len(verdict.changes))
     if verdict.notes or len(verdict.reasons) > _MOST_REASONS:
-        told = [*verdict.reasons[_MOST_REASONS:], *verdict.notes]
-        yield _details(f"Notes ({len(told)})", items(sentences(told, _MOST_FOLDED)), len(told))
+        more = [*verdict.reasons[_MOST_REASONS:], *verdict.notes]
+        yield _details(f"Notes ({len(more)})", items(sentences(more, _MOST_FOLDED)), len(more))
 
 
 def _groups(groups: Sequence[GroupState]) -> list[str]:
-    """Those that did not pass first."""
+    """Return the table of groups, those that did not pass first."""
     order = worst_groups(groups)
     rows = [
         (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cells), of_group(each))
         for each in order[:_MOST_FOLDED]
     ]
-    return markdown_table(("state", "outcome", "group", "cells", "time, by allocation"), rows, [False, False, False, True, False])
+    return markdown_table(("state", "outcome", "group", "cases", "time, by allocation"), rows, [False, False, False, True, False])
 
 
 def _details(title: str, lines: Sequence[str], number: int) -> list[str]:
@@ -451,29 +450,29 @@ def _details(title: str, lines: Sequence[str], number: int) -> list[str]:
 
 
 _LONGEST = 200
-_SLOWER = "time over what the baseline says, by strike: 1 is the first of the allocations that were judged"
+_SLOWER = "time relative to the baseline, by strike: 1 is the first allocation that was judged"
 _ABOUT = {
-    "gate_result": ("", "1 for what the gate said: passed, regression, no_verdict or wrong_data; 0 for the others"),
-    "gate_judged_timestamp": ("seconds", "the day on which it was said, in seconds since 1970"),
+    "gate_result": ("", "1 for the result of the gate: passed, regression, no_verdict or wrong_data; 0 for the others"),
+    "gate_judged_timestamp": ("seconds", "day of the verdict, in seconds since 1970"),
     "gate_baseline_allocations": ("", "allocations of the baseline"),
     "gate_candidate_allocations": ("", "allocations that were judged"),
-    "gate_cells": ("", "cells with a history to be judged by"),
-    "gate_suspicions": ("", "cells, groups and shares of a ceiling that are confirmed, suspected, accepted or cleared"),
+    "gate_cells": ("", "cases with enough allocations in the baseline"),
+    "gate_suspicions": ("", "cases, groups and --min-percent shares that are confirmed, suspected, accepted or cleared"),
     "gate_unannounced_changes": ("", "unexpected changes since the last good allocation"),
     "gate_group_state": ("", "1 for the state of a group: passed, confirmed, suspected or no_verdict; 0 for the others"),
-    "gate_group_time": ("ratio", f"of a group the median {_SLOWER}"),
-    "gate_group_limit": ("ratio", "what that may be by chance; no sample where a group is too small to be judged as one"),
-    "gate_group_missing_cells": ("", "cells of a group that the candidate lacks"),
-    "gate_suspicion_time": ("ratio", f"of what exceeded its limit at first the {_SLOWER}"),
-    "gate_suspicion_limit": ("ratio", "what that may be by chance"),
-    "gate_of_ceiling": ("ratio", "share of the ceiling of a cell of which one was asked for, by strike"),
-    "gate_of_ceiling_wanted": ("ratio", "the share that was asked for"),
+    "gate_group_time": ("ratio", f"median over the cases of a group: {_SLOWER}"),
+    "gate_group_limit": ("ratio", "factor that chance explains; no sample where a group is too small to be judged as one"),
+    "gate_group_missing_cells": ("", "cases of a group that the candidate lacks"),
+    "gate_suspicion_time": ("ratio", f"of a suspicion: {_SLOWER}"),
+    "gate_suspicion_limit": ("ratio", "factor that chance explains"),
+    "gate_of_ceiling": ("ratio", "share of the expected bandwidth of a case with --min-percent, by strike"),
+    "gate_of_ceiling_wanted": ("ratio", "share that --min-percent requires"),
 }
 _Labels = Mapping[str, str]
 
 
 def openmetrics(verdict: Verdict) -> str:
-    """The whole file. Raises UsageError without the extra `report`."""
+    """Return the whole file. Raises UsageError without the extra `report`."""
     return exposed(_ABOUT, _samples(verdict))
 
 
@@ -509,19 +508,19 @@ def _of_suspicion(each: Suspicion) -> Iterator[Sample]:
 
 
 def _of_floor(each: FloorState) -> Iterator[Sample]:
-    told = {"model": each.model, "limited_by": each.limited_by}
-    known = {name: short(text, _LONGEST) for name, text in told.items() if text is not None}
+    optional = {"model": each.model, "limited_by": each.limited_by}
+    known = {name: short(text, _LONGEST) for name, text in optional.items() if text is not None}
     labels = {"name": short(each.name, _LONGEST), "asked": short(each.asked, _LONGEST), "state": each.state, **known, **_cell(each)}
     yield from _by_strike("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in each.percents])
     yield Sample("gate_of_ceiling_wanted", labels, each.wanted / 100)
 
 
 def _cell(each: Suspicion | FloorState) -> dict[str, str]:
-    """Its columns, as the metrics of a report have them, and no other label that a stranger's file names; what does not apply has none."""
+    """Return its columns as labels, as in the metrics of a report; other names in the file are ignored."""
     known = {name: value for name in COLUMNS if (value := each.cell.get(name)) is not None}
     placing = {True: "in place", False: "out of place"}.get(known.pop("in_place", None))
-    told = {**known, **({"placing": placing} if placing else {})}
-    return {name: short(str(value), _LONGEST) for name, value in told.items()}
+    labels = {**known, **({"placing": placing} if placing else {})}
+    return {name: short(str(value), _LONGEST) for name, value in labels.items()}
 
 
 def _by_strike(name: str, labels: _Labels, values: Sequence[float | None]) -> Iterator[Sample]:

@@ -55,7 +55,7 @@ def test_worst_first() -> None:
     ]
     found = of(rows, events=events)
     assert [(each.severity, each.what) for each in found] == [
-        ("wrong data", "2 elements are not what was sent"),
+        ("wrong data", "2 elements are wrong"),
         ("broken off", "abort: rank 3 died"),
         ("finding", "a slow link"),
         ("doubtful", "two_modes"),
@@ -65,7 +65,7 @@ def test_worst_first() -> None:
         ("note", "remeasured"),
     ]
     assert [SEVERITIES.index(each.severity) for each in found] == sorted(SEVERITIES.index(each.severity) for each in found)
-    assert found[0].sentence() == "2 elements are not what was sent (1 of 4 cells: allreduce nccl at 32 B)"
+    assert found[0].sentence() == "2 elements are wrong (1 of 4 cells: allreduce nccl at 32 B)"
 
 
 def test_where_a_flag_is_in_few_words() -> None:
@@ -97,7 +97,7 @@ def test_what_several_launches_settle_is_a_note() -> None:
 
 def test_wrong_data_is_told_once_with_its_place() -> None:
     (found,) = of([make_row(8, wrong=1, wrong_detail="rank 2, element 7", flags=("wrong_data",)), make_row(16, wrong=4)])
-    assert (found.severity, found.what) == (WRONG, "5 elements are not what was sent: rank 2, element 7")
+    assert (found.severity, found.what) == (WRONG, "5 elements are wrong: rank 2, element 7")
     assert of([make_row(flags=("wrong_data",))]) == [Concern(WRONG, "wrong_data", "the only cell", "wrong_data")]
 
 
@@ -137,7 +137,7 @@ def test_pairs_say_who_is_slow_and_between_whom_data_were_wrong() -> None:
     wrong[1, 3] = wrong[3, 1] = 5
     effect = PairEffects(replace(sick, wrong=wrong))
     found = of(effects=[effect])
-    assert found[0] == Concern(WRONG, f"wrong data between {sick.places[1]} and {sick.places[3]}: 5 elements are not what was sent")
+    assert found[0] == Concern(WRONG, f"wrong data between {sick.places[1]} and {sick.places[3]}: 5 elements are wrong")
     assert (found[1].severity, found[1].what.split()[0]) == (FINDING, sick.places[2])
     assert {each.severity for each in found[2:]} <= {NOTE}
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collbench.analysis.differences import Facts, without_idle
+from collbench.analysis.differences import Facts, Item, without_idle
 
-LO = {("topology", "interfaces 0 name"): "lo"}
-ETH0 = {("topology", "interfaces 0 name"): "eth0"}
+LO = {Item.of("topology", "interfaces 0 name"): "lo"}
+ETH0 = {Item.of("topology", "interfaces 0 name"): "eth0"}
 
 
 def nic(name: str, virtual: str | None, machine: int = 0, **more: str) -> Facts:
     told = {"name": name, **({"virtual": virtual} if virtual else {}), **more}
-    return {("topology", f"machines {machine} nics {name} {what}"): text for what, text in told.items()}
+    return {Item.of("topology", f"machines {machine} nics {name} {what}"): text for what, text in told.items()}
 
 
 def test_what_comes_and_goes_is_left_out_and_hardware_stays() -> None:
@@ -22,7 +22,7 @@ def test_what_comes_and_goes_is_left_out_and_hardware_stays() -> None:
 def test_one_that_ranks_or_settings_use_stays_with_its_rate() -> None:
     eth0 = {**ETH0, **nic("eth0", "veth or the like", shaped_bits_per_s="450000000.0")}
     assert without_idle({**eth0, **nic("veth9", "veth or the like")}) == eth0
-    setting = {("environment", "UCX_NET_DEVICES"): "mlx5_0:1,br0"}
+    setting = {Item.of("environment", "UCX_NET_DEVICES"): "mlx5_0:1,br0"}
     assert without_idle({**eth0, **setting, **nic("br0", "bridge")}) == {**eth0, **setting, **nic("br0", "bridge")}
 
 

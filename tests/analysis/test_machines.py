@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.differences import Difference
+from collbench.analysis.differences import Difference, Item
 from collbench.gate.allocation import Allocation
 from collbench.gate.changes import changes
 
@@ -25,7 +25,7 @@ def machine(number: int, rate: str = "400 Gb/sec (4X NDR)", **more: str) -> dict
 
 def test_a_rate_that_changed_on_all_machines_is_one_change() -> None:
     found = changes(allocation(machine(0)), allocation(machine(0, "200 Gb/sec (2X NDR)")))
-    assert found == [Difference("topology", f"machines 0 {RATE}", "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)")]
+    assert found == [Difference(Item.of("topology", f"machines 0 {RATE}"), "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)")]
 
 
 def test_one_machine_of_many_is_compared_with_what_it_was() -> None:
@@ -44,7 +44,7 @@ def test_a_fact_that_an_earlier_collbench_did_not_read_is_no_change(read: dict[s
 def test_facts_of_later_releases_that_both_have_are_compared() -> None:
     lanes = "nics mlx5_0 ports 1 lanes"
     assert changes(allocation(machine(0, **{lanes: "4"})), allocation(machine(0, **{lanes: "1"}))) == [
-        Difference("topology", f"machines 0 {lanes}", "4", "1")
+        Difference(Item.of("topology", f"machines 0 {lanes}"), "4", "1")
     ]
     lost = changes(allocation(machine(0)), allocation(machine(0, **{"nics mlx5_0 rdma_missing": "True"})))
     assert [each.b for each in lost] == ["True"]
@@ -58,7 +58,7 @@ def test_machines_in_another_order_are_the_same() -> None:
 def test_a_shaper_on_the_interface_is_seen() -> None:
     before, after = ({"interfaces 0 name": "eth0", "interfaces 0 shaped_bits_per_s": rate} for rate in ("500000000.0", "450000000.0"))
     assert changes(allocation(before), allocation(after)) == [
-        Difference("topology", "interfaces 0 shaped_bits_per_s", "500000000.0", "450000000.0")
+        Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
     ]
 
 

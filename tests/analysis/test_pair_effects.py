@@ -177,7 +177,7 @@ def test_a_latency_whose_own_interval_is_wide_names_nobody() -> None:
 
 
 def test_below_four_places_nobody_is_named_and_the_reason_told() -> None:
-    for n, words in ((2, "two places"), (3, "three places")):
+    for n, words in ((2, "two endpoints"), (3, "three endpoints")):
         matrix = Made(n).slow(0).matrix()
         assert findings(matrix) == suspects(matrix) == []
         assert len(doubts(matrix)) == 1
@@ -224,14 +224,14 @@ def test_one_to_all_tells_pairs_and_no_places() -> None:
     (found,) = findings(star)
     assert (found.kind, found.places, found.untold) == ("pair", (0, 4), (4,))
     assert found.sentence(star.places).endswith(": the path between them, or node5, of which too few other pairs were measured")
-    assert doubts(star)[0].startswith("no place is named, only pairs: it takes four places with three partners each")
+    assert doubts(star)[0].startswith("only pairs are judged: endpoints need three partners each")
 
 
 @pytest.mark.parametrize(("partners", "told"), [(2, False), (3, True)])
 def test_a_sample_too_small_to_name_places_says_so(partners: int, told: bool) -> None:
     sampled = only(Made(8).slow(3).matrix(), [pair for one in schedule(8, partners=partners).rounds() for pair in one])
     assert named(findings(sampled)) == [("node", (3,))] * told
-    assert doubts(sampled)[0].startswith("no place is named") != told
+    assert doubts(sampled)[0].startswith("only pairs are judged") != told
 
 
 def test_suspects_are_few_and_spread() -> None:

@@ -20,7 +20,7 @@ from collbench.results.reader import Run, read_run
 from tests.results.rows import make_row
 
 ROWS = [make_row(8 << step) for step in range(5)]
-TOLD = "its 5 rows are of 2 launches: 3 + 2; an interval speaks for one launch, and rows of different launches may differ by more"
+TOLD = "its 5 rows are of 2 launches: 3 + 2; an interval covers one launch, and different launches may differ by more"
 
 
 def _resumed(path: Path, at: int | None) -> Path:

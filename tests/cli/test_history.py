@@ -51,8 +51,8 @@ def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
 
 def test_bad_input_is_one_sentence(base: Path) -> None:
     assert "nowhere cannot be read" in one_sentence(run_here(base, "history", "nowhere"))
-    assert "fits no cell" in one_sentence(run_here(base, "history", "base", "--only", "nobody"))
+    assert "matches no case" in one_sentence(run_here(base, "history", "base", "--only", "nobody"))
     assert "--color 'blue' is unknown" in one_sentence(run_here(base, "history", "base", "--color", "blue"))
     assert "choose from night-1" in one_sentence(run_here(base, "baseline", "diff", "base", "night-1", "night-99"))
     assert "nowhere is not a baseline" in one_sentence(run_here(base, "baseline", "diff", "base", "nowhere"))
-    assert "diff is between two" in one_sentence(run_here(base, "baseline", "diff", "base", "a", "b", "c"))
+    assert "diff compares two: name" in one_sentence(run_here(base, "baseline", "diff", "base", "a", "b", "c"))

@@ -36,7 +36,7 @@ def tried(folder: Path, *words: str) -> Finished:
 
 def test_side_by_side(tmp_path: Path) -> None:
     lines = tried(tmp_path, "--paired").stdout.splitlines()
-    assert lines[0].startswith("336 cells; an old and a new stack by turns, 5 pairs of launches in each of two allocations, and only what")
+    assert lines[0].startswith("336 cells; an old and a new stack interleaved, 5 pairs of launches in each of two allocations; only what")
     assert len(lines) == 10
 
 
@@ -66,12 +66,12 @@ def test_of_what_a_baseline_recorded_as_json_side_by_side(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--baseline", "good", "--noise", "drift"], "the noise is that of --baseline, or that of --noise: leave one of them out"),
-        (["--paired", "--allocations", "6"], "--self-test --paired has no baseline: leave out --allocations"),
-        (["--format", "github"], "--self-test has no --format github: choose table or json"),
+        (["--baseline", "good", "--noise", "drift"], "omit one of them"),
+        (["--paired", "--allocations", "6"], "--self-test --paired uses no baseline: omit --allocations"),
+        (["--format", "github"], "--self-test does not support --format github: choose table or json"),
         (["--baseline", "nowhere"], "nowhere is not a baseline"),
         (["--baseline", "short"], "short has 1 allocation of 2 launches or more: 4 are needed to see how they scatter"),
-        (["good"], "--self-test makes up what it judges: leave out --verdict and the runs"),
+        (["good"], "--self-test simulates its runs: omit --verdict and the runs"),
         (["--noise", "calm"], "name a TOML file, or one of bimodal, drift, harsh, missing, wander"),
     ],
 )

@@ -54,7 +54,7 @@ def test_times_are_a_matrix_over_allocations_and_cells_grouped_by_class(tmp_path
 def test_an_allocation_counts_once_and_of_several_none_is_added(tmp_path: Path, night: Path) -> None:
     allocations = allocations_in([night])
     add_all(tmp_path / "base", allocations)
-    with pytest.raises(UsageError, match=r"allocation night-1 is in .* already: an allocation counts once"):
+    with pytest.raises(UsageError, match=r"allocation night-1 is already in .*: drop it there"):
         add_all(tmp_path / "base", [*allocations_in([launch(tmp_path / "another", {8: 1e-6})]), *allocations])
     assert [each.name for each in load(tmp_path / "base").allocations] == ["night-1"]
 
@@ -66,7 +66,7 @@ def test_what_is_wrong_or_broke_off_is_no_baseline(tmp_path: Path) -> None:
     info = json.loads((torn / "run.json").read_text())
     del info["finished_utc"]
     (torn / "run.json").write_text(json.dumps(info))
-    with pytest.raises(UsageError, match="allocation torn has 1 launches that broke off"):
+    with pytest.raises(UsageError, match="allocation torn has 1 launches that stopped early:"):
         add_all(tmp_path / "base", allocations_in([torn]))
     assert not (tmp_path / "base").exists()
 
@@ -82,7 +82,7 @@ def test_dropping(tmp_path: Path, night: Path) -> None:
 def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a baseline"):
         load(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="holds no allocation: add runs to it"):
+    with pytest.raises(UsageError, match="has no allocation: add"):
         load(tmp_path)
 
 
@@ -93,20 +93,20 @@ def _line(number: int, change: Callable[[Any], Any]) -> Callable[[list[str]], li
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (lambda lines: [], "its first line does not say what it is"),
-        (lambda lines: ["[]", *lines[1:]], "its first line does not say what it is"),
+        (lambda lines: [], "its first line has no schema"),
+        (lambda lines: ["[]", *lines[1:]], "its first line has no schema"),
         (_line(0, lambda head: {**head, "schema": 2}), r"written by a newer collbench \(schema 2, this one knows 1\): update"),
         (_line(0, lambda head: {**head, "name": "night-2"}), "'name' in its first line is 'night-2'"),
         (_line(0, lambda head: {**head, "launches": -1}), "'launches' in its first line is '-1'"),
         (_line(0, lambda head: {**head, "began_utc": "soon"}), "'began_utc' in its first line is 'soon'"),
         (_line(0, lambda head: {**head, "facts": {"software": {"nccl": 2}}}), "'facts' in its first line is"),
-        (lambda lines: lines[:1], "it holds no cell"),
-        (_line(1, lambda cell: [*cell[:-4], 10**400, *cell[-3:]]), "line 2 has figures"),
+        (lambda lines: lines[:1], "it has no case"),
+        (_line(1, lambda cell: [*cell[:-4], 10**400, *cell[-3:]]), "line 2 has impossible figures"),
         (_line(0, lambda head: {**head, "columns": []}), r"'columns' in its first line is '\[\]'"),
-        (_line(1, lambda cell: cell[:-1]), "line 2 is no cell"),
-        (_line(1, lambda cell: [*cell[:-3], [-1.0, 1e-6], 0, None]), "line 2 has figures that no allocation can have"),
-        (_line(2, lambda cell: [*cell[:-3], [1e-6], 0, None]), "line 3 has figures"),
-        (_line(1, lambda cell: [{"a": 1}, *cell[1:]]), "line 2 has figures"),
+        (_line(1, lambda cell: cell[:-1]), "line 2 is not a case"),
+        (_line(1, lambda cell: [*cell[:-3], [-1.0, 1e-6], 0, None]), "line 2 has impossible figures"),
+        (_line(2, lambda cell: [*cell[:-3], [1e-6], 0, None]), "line 3 has impossible figures"),
+        (_line(1, lambda cell: [{"a": 1}, *cell[1:]]), "line 2 has impossible figures"),
         (lambda lines: [*lines, "{"], "Expecting property name"),
     ],
 )  # fmt: skip
@@ -135,18 +135,18 @@ def test_a_cell_that_could_not_be_measured_keeps_its_reason(tmp_path: Path) -> N
 def test_one_allocation_under_two_names_counts_once(tmp_path: Path, night: Path) -> None:
     (one,) = allocations_in([night])
     add_all(tmp_path / "base", [one])
-    with pytest.raises(UsageError, match="allocations night-1 and again are one and the same"):
+    with pytest.raises(UsageError, match="allocations night-1 and again are the same allocation"):
         add_all(tmp_path / "base", [replace(one, name="again")])
     head, *rest = (tmp_path / "base" / FILE).read_text().splitlines()
     copied = json.dumps({**json.loads(head), "name": "copy"})
     (tmp_path / "base" / FILE.replace("night-1", "copy")).write_text("\n".join([copied, *rest]))
-    with pytest.raises(UsageError, match="allocations copy and night-1 are one and the same"):
+    with pytest.raises(UsageError, match="allocations copy and night-1 are the same allocation"):
         load(tmp_path / "base")
 
 
 def test_what_was_slowed_on_purpose_is_no_baseline(tmp_path: Path, night: Path) -> None:
     (one,) = allocations_in([night])
-    with pytest.raises(UsageError, match=r"allocation night-1 was slowed on purpose \(by=10%\): it says nothing of the cluster"):
+    with pytest.raises(UsageError, match=r"allocation night-1 was slowed on purpose \(by=10%\): it does not show"):
         add_all(tmp_path / "base", [replace(one, slowed="by=10%")])
 
 

@@ -10,6 +10,7 @@ from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS, Measured
 from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import confirm_suite, suspects
+from collbench.gate.reasons import NotInSuite
 from collbench.gate.verdict import FloorState, Suspicion, Verdict
 from collbench.operations.suite import check_form
 from tests.gate.judging import BASE, SIZES, allocation, judged
@@ -85,4 +86,4 @@ def test_a_group_of_which_no_suite_can_name_a_cell_is_noted() -> None:
     }
     base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
     (note,) = judged(nights["a"], baseline=base).notes
-    assert note.startswith("suspected, but not in --confirm-suite, since a suite cannot name their traffic: alltoallv 64 MiB nccl")
+    assert isinstance(note, NotInSuite) and note.cells.names[0] == "alltoallv 64 MiB nccl"

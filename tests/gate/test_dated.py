@@ -34,7 +34,7 @@ def test_another_state_of_the_machine_is_told(tmp_path: Path) -> None:
     allocations = nights(6)
     add_all(tmp_path / "base", [*allocations[:5], replace(allocations[5], canary_s=(6e-8, 2.6e-7, 6e-8))])
     (note,) = dated_in(tmp_path / "base")[1]
-    assert note == "night-6: the machine was in another state in some launches (canary more than 20 % off the others')"
+    assert note == "night-6: some launches ran in another machine state (state probe more than 20 % off the others')"
 
 
 def test_runs_and_folders_of_launches(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_runs_and_folders_of_launches(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     found, notes = dated_in(tmp_path)
     assert [(each.name, each.launches) for each in found] == [("first", 1), ("second", 2)]
-    assert notes == ["2 allocations: a change shows from 6 on, 3 before it and 3 after"]
+    assert notes == ["2 allocations: a change is detected with at least 6, 3 before it and 3 after"]
     assert [each.name for each in dated_in(tmp_path / "a")[0]] == ["second"]
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_good_evidence_is_told(tmp_path: Path) -> None:
     launch(tmp_path / "wrong", {8: 1e-6}, "wrong", wrong=3)
     found, notes = dated_in(tmp_path)
     assert [each.name for each in found] == ["wrong"]
-    assert notes[:2] == ["undated: no start is known, so that nothing orders them; left out", "wrong: what arrived was not what was sent"]
+    assert notes[:2] == ["undated: no start time; left out", "wrong: wrong data"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_no_good_evidence_is_told(tmp_path: Path) -> None:
     [
         (lambda folder: None, "cannot be read"),
         (lambda folder: folder.mkdir(), "holds neither allocations of a baseline nor runs"),
-        (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation says when it began"),
+        (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation has a"),
         (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2 cannot be read"),
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from collbench.gate.reasons import BeganInFuture, CellNames, ShortBaseline, StillSuspected, WrongCells
 from collbench.gate.verdict import STYLES, Verdict, code_of_failure, exit_code
 from tests.gate.verdicts import ANNOUNCED, regression, suspicion, verdict
 
-WAITS = "suspected: 1; measure those again in 2 fresh allocations, and judge all together"
+WAITS = StillSuspected(1, 2)
+FUTURE = BeganInFuture("new", "2026-11-23", "2026-11-21")
 ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
 
 
@@ -18,11 +20,14 @@ ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
         (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)),
         (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
         (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
-        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, "a clock is wrong")), (3, 3, 0)),
-        (verdict(result="no verdict", reasons=("base has 3 allocations",)), (3, 3, 0)),
+        (
+            verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)),
+            (3, 3, 0),
+        ),
+        (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)),
         (verdict(result="no verdict"), (3, 3, 0)),
         (regression(), (1, 2, 1)),
-        (verdict(result="wrong data", reasons=("what arrived is not what was sent",)), (4, 2, 1)),
+        (verdict(result="wrong data", reasons=(WrongCells("new", CellNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
     ],
 )
 def test_a_verdict_in_every_style(given: Verdict, codes: tuple[int, ...]) -> None:

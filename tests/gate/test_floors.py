@@ -14,7 +14,8 @@ from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
-from collbench.gate.floors import Floor, floor_problems, floor_states, read_floor
+from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
+from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, nothing
 from tests.results.rows import NIC, make_row
 
@@ -58,16 +59,16 @@ def test_a_floor_says_model_percent_sizes_and_where_it_is_asked() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("80", "write MODEL:PERCENT@SIZES, such as ring:80@64M-"),
-        ("ring:80", "write MODEL:PERCENT@SIZES"),
-        ("rign:80@64M-", "there is no model 'rign': choose from ring, hard, network, measured, given, simulated"),
-        ("ring:0@64M-", "'0' is no percentage above 0 and up to 100"),
-        ("ring:101@64M-", "'101' is no percentage"),
-        ("ring:nan@64M-", "'nan' is no percentage"),
+        ("80", "not valid (use MODEL:PERCENT@SIZES, such as ring:80@64M-"),
+        ("ring:80", "not valid (use MODEL:PERCENT@SIZES,"),
+        ("rign:80@64M-", "unknown model 'rign': choose from ring, hard, network, measured, given, simulated"),
+        ("ring:0@64M-", "'0' is not a percentage above 0 and up to 100"),
+        ("ring:101@64M-", "'101' is not a percentage"),
+        ("ring:nan@64M-", "'nan' is not a percentage"),
         ("ring:80@64X-", "size '64X' is not a number of bytes"),
         ("ring:80@-", "size '' is not a number of bytes"),
-        ("ring:80@16M-1M", "sizes '16M-1M' run downwards"),
-        ("ring:80@64M-" * 50, "write MODEL:PERCENT@SIZES"),
+        ("ring:80@16M-1M", "sizes '16M-1M' are in descending order"),
+        ("ring:80@64M-" * 50, "not valid (use MODEL:PERCENT@SIZES,"),
     ],
 )
 def test_nonsense_is_named(text: str, told: str) -> None:
@@ -135,20 +136,17 @@ def test_it_is_asked_of_the_operations_and_backends_that_it_names() -> None:
 
 
 def test_a_floor_for_nothing_that_was_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 has no such cell; measure those sizes, or ask for others"):
+    with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 has no such case; measure those sizes"):
         floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {cell(): 70.0})])
 
 
 def test_what_keeps_it_from_passing_is_said() -> None:
     first = allocation("night-1", {cell(): 70.0, cell(M): None})
-    suspected, unknown = floor_problems(floor_states([read_floor("ring:80@1M-")], [first]))
-    assert (
-        suspected
-        == "suspected: below --min-percent: allreduce 64 MiB mpi; measure those again in fresh allocations, and judge all together"
-    )
-    assert unknown.startswith("--min-percent ring:80@1M-: the share is not known of allreduce 1 MiB mpi (n/a, no such ceiling, ")
+    suspected, unknown = floor_reasons(floor_states([read_floor("ring:80@1M-")], [first]))
+    assert suspected == SuspectedBelowFloor(CellNames(("allreduce 64 MiB mpi",)))
+    assert unknown == FloorUnknown("ring:80@1M-", CellNames(("allreduce 1 MiB mpi",)))
     again = [allocation(name, {cell(): 70.0}) for name in ("night-1", "night-2", "night-3")]
-    assert floor_problems(floor_states([read_floor("ring:80@64M-")], again)) == []
+    assert floor_reasons(floor_states([read_floor("ring:80@64M-")], again)) == []
 
 
 def test_three_of_one_job_are_one() -> None:

@@ -64,7 +64,7 @@ def test_another_state_of_the_machine_is_told_with_a_step() -> None:
     slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
     found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
     (step,) = named(found, "all cells").steps
-    assert found.state(step) == "another state of the machine (canary 60 → 260 ns)"
+    assert found.state(step) == "another machine state (state probe 60 → 260 ns)"
     assert history("base", slower).state(step) == ""
     unheard = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])
     assert unheard.state(step) == ""

@@ -12,6 +12,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gate.allocation import allocation_from
 from collbench.gate.baseline import Baseline, add_all, load
+from collbench.gate.reasons import BaselineOfOneJob, SameJob, SameJobAsBaseline
 from collbench.results.reader import read_run
 from tests.gate.judging import BASE, allocation, judged, slow
 from tests.results.rows import make_row, store
@@ -36,8 +37,7 @@ def test_three_allocations_of_one_job_confirm_nothing() -> None:
     assert own.result == "regression"
     verdict = judged(*(replace(slow(name), jobs=JOB) for name in "abc"))
     assert (verdict.result, {each.state for each in verdict.suspicions}) == ("no verdict", {"suspected"})
-    why = "what happens in one job is no proof of the next, so it counts once; measure in a job of its own"
-    assert verdict.reasons[0] == f"allocations a and b are both of Slurm job testbed-12: {why}"
+    assert verdict.reasons[0] == SameJob("a", "b", *JOB)
 
 
 def test_launches_of_one_allocation_may_be_of_many_jobs() -> None:
@@ -49,7 +49,7 @@ def test_a_candidate_of_a_job_of_the_baseline_is_not_fresh() -> None:
     base = Baseline(Path("base"), [replace(BASE.allocations[0], jobs=JOB), *BASE.allocations[1:]])
     verdict = judged(replace(allocation("new"), jobs=JOB), baseline=base)
     assert verdict.result == "no verdict"
-    assert verdict.reasons[0].startswith("allocation new is of Slurm job testbed-12, and good-0 of the baseline, too: ")
+    assert verdict.reasons[0] == SameJobAsBaseline("new", "good-0", *JOB)
 
 
 def test_a_baseline_takes_each_job_once_and_tells_of_those_it_has_twice(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_baseline_takes_each_job_once_and_tells_of_those_it_has_twice(tmp_path
     with pytest.raises(UsageError, match="good-0 and good-1 are both of Slurm job testbed-12, so they are one allocation"):
         add_all(tmp_path, [second])
     verdict = judged(allocation("new"), baseline=Baseline(Path("base"), [first, second, *BASE.allocations[2:]]))
-    assert verdict.notes[0].startswith("baseline: good-0 and good-1 are both of Slurm job testbed-12: its limits may be too narrow")
+    assert verdict.notes[0] == BaselineOfOneJob("good-0", "good-1", *JOB)
 
 
 def test_a_baseline_of_an_earlier_collbench_knows_of_no_jobs(tmp_path: Path) -> None:

@@ -10,13 +10,27 @@ from pathlib import Path
 import pytest
 
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
+from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import Outcome
 from collbench.gate.allocation import Measured, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import read_floor
 from collbench.gate.judge import result_of
-from collbench.gate.reasons import Problem
+from collbench.gate.reasons import (
+    BeganBeforeBaseline,
+    BeganInFuture,
+    CellNames,
+    IncompleteCells,
+    MissingCells,
+    NoHistory,
+    ShortBaseline,
+    StillSuspected,
+    UnexpectedChange,
+    UnfinishedLaunches,
+    UnusedAnnouncement,
+    WrongCells,
+)
 from collbench.gate.verdict import PASSED, from_json
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
 from tests.gate.verdicts import suspicion
@@ -32,7 +46,7 @@ class TestResults:
     def test_one_slow_allocation_makes_a_suspect_and_no_verdict(self) -> None:
         verdict = judged(slow("new"))
         assert (verdict.result, verdict.exit_code) == ("no verdict", 3)
-        assert verdict.reasons == ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
+        assert verdict.reasons == (StillSuspected(1, 2),)
         (suspect,) = verdict.suspicions
         assert (suspect.kind, suspect.name, suspect.state) == ("cell", "allreduce 64 MiB nccl", "suspected")
         assert suspect.factors == pytest.approx((1.1,))
@@ -75,7 +89,7 @@ class TestNoPass:
         short = Baseline(Path("base"), BASE.allocations[:3])
         verdict = judged(*(slow(name) for name in "abc"), baseline=short)
         assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == "base has 3 allocations: with fewer than 4 nothing is known of chance; add good ones"
+        assert verdict.reasons[0] == ShortBaseline("base", 3, 4)
 
     def test_four_allocations_are_a_thin_baseline(self) -> None:
         assert judged(allocation("new"), baseline=Baseline(Path("base"), BASE.allocations[:4])).thin
@@ -85,12 +99,12 @@ class TestNoPass:
         torn = replace(whole, cells={name: measured for name, measured in whole.cells.items() if name != cell(8)})
         verdict = judged(torn)
         assert verdict.result == "no verdict"
-        assert verdict.reasons == ("allocation new lacks allreduce 8 B nccl: what is missing never passes",)
+        assert verdict.reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",))),)
 
     def test_a_cell_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
         whole = allocation("new")
         torn = replace(whole, cells={**whole.cells, cell(8): Measured((None,) * 5, 0, "no GPU")})
-        assert judged(torn).reasons == ("allocation new lacks allreduce 8 B nccl (no GPU): what is missing never passes",)
+        assert judged(torn).reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",)), "no GPU"),)
 
     def test_a_regression_is_told_though_another_cell_is_missing(self) -> None:
         without = {name: measured for name, measured in slow("a").cells.items() if name != cell(8)}
@@ -99,30 +113,28 @@ class TestNoPass:
 
     def test_a_launch_that_broke_off_never_passes(self) -> None:
         verdict = judged(allocation("new", unfinished=2))
-        assert (verdict.result, verdict.reasons) == ("no verdict", ("allocation new: 2 of 5 launches broke off; repeat them",))
+        assert (verdict.result, verdict.reasons) == ("no verdict", (UnfinishedLaunches("new", 2, 5),))
 
     def test_a_cell_that_broke_in_some_launches_never_passes(self) -> None:
         whole = allocation("new")
         torn = replace(whole, cells={**whole.cells, cell(8): Measured((1e-6, None, None, None, None))})
         verdict = judged(torn)
         assert verdict.result == "no verdict"
-        assert verdict.reasons == ("allocation new: not every launch measured allreduce 8 B nccl; repeat those launches",)
+        assert verdict.reasons == (IncompleteCells("new", CellNames(("allreduce 8 B nccl",))),)
 
     def test_a_confirmation_that_some_launches_lack_clears_nothing(self) -> None:
         fast = allocation("b")
         torn = {**fast.cells, cell(64 << 20): Measured((None, None, None, None, 64e-3)), cell(8): Measured((None, 1e-6, 1e-6, 1e-6, 1e-6))}
         verdict = judged(slow("a"), replace(fast, cells=torn), allocation("c"))
         assert verdict.result == "no verdict"
-        assert verdict.reasons == ("allocation b: not every launch measured allreduce 64 MiB nccl; repeat those launches",)
+        assert verdict.reasons == (IncompleteCells("b", CellNames(("allreduce 64 MiB nccl",))),)
         assert [each.state for each in verdict.groups] == ["passed", "no verdict"]
 
     def test_what_the_last_good_allocation_has_may_not_be_missing_though_its_history_is_short(self) -> None:
         newest = BASE.allocations[-1]
         more = replace(newest, cells={**newest.cells, cell(2048): Measured((3e-6,) * 3)})
         later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
-        assert judged(allocation("new"), baseline=later).reasons == (
-            "allocation new lacks allreduce 2 KiB nccl: what is missing never passes",
-        )
+        assert judged(allocation("new"), baseline=later).reasons == (MissingCells("new", CellNames(("allreduce 2 KiB nccl",))),)
         earlier = Baseline(Path("base"), [more, *BASE.allocations[:-1]])
         assert judged(allocation("new"), baseline=earlier).result == "passed"
 
@@ -132,29 +144,27 @@ class TestNoPass:
         ]
         verdict = judged(allocation("new"), baseline=Baseline(Path("base"), each_its_own))
         assert (verdict.result, verdict.cells) == ("no verdict", 0)
-        assert verdict.reasons == ("base has no cell in 4 allocations: nothing is known of chance; add good ones",)
+        assert verdict.reasons == (NoHistory("base", 4),)
 
     def test_a_clock_in_the_past_gives_no_verdict(self) -> None:
         verdict = judged(allocation("new"), replace(allocation("old"), began_utc="2026-11-11"))
         assert verdict.result == "no verdict"
-        assert verdict.reasons[0].startswith(
-            "allocation old began 2026-11-11, before the baseline's last one, good-5 (2026-11-12): a clock"
-        )
+        assert verdict.reasons[0] == BeganBeforeBaseline("old", "2026-11-11", "good-5", "2026-11-12")
 
     def test_a_clock_in_the_future_gives_no_verdict(self) -> None:
         verdict = judged(allocation("new", began_utc="2026-11-23T01:00:00+00:00"))
-        assert verdict.reasons == ("allocation new began 2026-11-23T01:00:00+00:00, and today is 2026-11-21: a clock is wrong",)
+        assert verdict.reasons == (BeganInFuture("new", "2026-11-23T01:00:00+00:00", "2026-11-21"),)
         assert judged(allocation("new", began_utc="2026-11-22T23:00:00+00:00")).result == "passed"
 
     def test_wrong_data_come_before_everything(self) -> None:
         whole = slow("new")
         verdict = judged(replace(whole, cells={**whole.cells, cell(8): Measured((1e-6,) * 5, 7)}))
         assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == "allocation new: what arrived is not what was sent in allreduce 8 B nccl"
+        assert verdict.reasons[0] == WrongCells("new", CellNames(("allreduce 8 B nccl",)))
 
 
 NEW = {**FACTS, "software": {"nccl": "2.30"}}
-UNEXPECTED = "unexpected change: software nccl: 2.29 → 2.30 (announce expected changes with --expect FILE)"
+UNEXPECTED = UnexpectedChange(Difference(Item.of("software", "nccl"), "2.29", "2.30"))
 
 
 class TestChanges:
@@ -196,7 +206,7 @@ class TestChanges:
         announced = Expected("software", "nccl*", "fewer CTAs", "ops", date(2026, 12, 1), slower_percent=20)
         verdict = judged(slow("a"), expected=(announced,))
         assert (verdict.result, verdict.suspicions[0].state) == ("no verdict", "suspected")
-        assert verdict.notes == ("announced by ops (fewer CTAs): software nccl* did not change, so it makes nothing slower",)
+        assert verdict.notes == (UnusedAnnouncement("ops", "fewer CTAs", "software", "nccl*"),)
         changed = judged(replace(slow("a"), facts=NEW), expected=(announced,))
         assert (changed.result, changed.suspicions[0].state) == ("passed", "accepted")
         half = Baseline(Path("base"), [*BASE.allocations[:-1], replace(BASE.allocations[-1], facts=NEW)])
@@ -282,4 +292,11 @@ class TestLaterAllocations:
 def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
     problems: tuple[bool, ...], suspects: tuple[str, ...], result: str
 ) -> None:
-    assert result_of([Problem("x", blocks) for blocks in problems], [suspicion(state) for state in suspects], []) == result
+    assert (
+        result_of(
+            [NoHistory("base", 4) if blocks else UnfinishedLaunches("new", 1, 5) for blocks in problems],
+            [suspicion(state) for state in suspects],
+            [],
+        )
+        == result
+    )

@@ -37,7 +37,7 @@ class TestWithoutLinks:
 
     def test_it_replaces_nothing(self, tmp_path: Path) -> None:
         (tmp_path / FILE).write_text("somebody else's")
-        with pytest.raises(UsageError, match=r"allocation good-0 is in .* already"):
+        with pytest.raises(UsageError, match=r"allocation good-0 is already in"):
             add_all(tmp_path, [allocation("good-0")])
         assert (tmp_path / FILE).read_text() == "somebody else's"
 
@@ -88,11 +88,11 @@ def test_a_filesystem_that_is_read_only_is_named(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"launches": 4}, "it has 4 launches and 3 canaries"),
+        ({"launches": 4}, "it has 4 launches but 3 state probes"),
         ({"facts": {"weather": {"rain": "yes"}}}, "'facts' in its first line"),
         ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogates not allowed"),
         ({"imported": "yes"}, "'imported' in its first line is 'yes'"),
-        ({"canary_s": [float("nan")] * 3}, "NaN is no number"),
+        ({"canary_s": [float("nan")] * 3}, "NaN is not a number"),
         ({"ceilings": [["allreduce", "mpi"]]}, "'ceilings' in its first line"),
         ({"ceilings": [["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]}, "'ceilings' in its first line"),
     ],
@@ -115,14 +115,14 @@ def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: 
     told = json.loads(first)
     told[baseline.COLUMNS.index(column)] = value
     file.write_text("\n".join([head, json.dumps(told), *rest]))
-    with pytest.raises(UsageError, match="line 2 has figures that no allocation can have"):
+    with pytest.raises(UsageError, match="line 2 has impossible figures"):
         load(tmp_path)
 
 
 def test_a_cell_that_stands_there_twice_is_named(tmp_path: Path) -> None:
     file = written(tmp_path)
     file.write_text(file.read_text() + file.read_text().splitlines()[1] + "\n")
-    with pytest.raises(UsageError, match="1 of its lines name a cell that another one names, too"):
+    with pytest.raises(UsageError, match="1 of its lines repeat a case"):
         load(tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_what_no_allocation_holds_is_refused_before_it_takes_the_memory(tmp_path
     head = (tmp_path / FILE).read_bytes().partition(b"\n")[0]
     for more, told in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cells"), (b"[" * 100_000, "recursion")):
         (tmp_path / FILE).write_bytes(head + b"\n" + more + b"\n")
-        with pytest.raises(UsageError, match=rf"good-0.* cannot be read \(.*{told}.*\): take it from where it was whole, or drop it"):
+        with pytest.raises(UsageError, match=rf"good-0.* cannot be read \(.*{told}.*\): restore it, or drop it"):
             load(tmp_path)
 
 

@@ -9,11 +9,37 @@ from typing import Any
 
 import pytest
 
+from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured
 from collbench.gate.changes import Expected
 from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
+from collbench.gate.reasons import (
+    CellNames,
+    EqualStacks,
+    IncompleteCells,
+    MissingCells,
+    NewCells,
+    NoPairs,
+    NotInterleaved,
+    OtherAllocation,
+    OtherHosts,
+    PairsLeftOut,
+    PairsNeeded,
+    PairsStateChanged,
+    SameJob,
+    SidesDiffer,
+    SlowedOnPurpose,
+    StackChanged,
+    StartUnknown,
+    StillSuspected,
+    UnequalLaunches,
+    UnfinishedLaunches,
+    WideLimits,
+    WithoutProbe,
+    WrongCells,
+)
 from collbench.gate.verdict import Verdict
 from tests.results.rows import make_row
 
@@ -84,7 +110,7 @@ class TestResults:
     def test_one_allocation_makes_a_suspect_and_no_verdict(self) -> None:
         verdict = judged(turns(slower=1.05))
         assert (verdict.result, verdict.reasons) == (
-            "no verdict", ("suspected: 1; measure those again in 1 fresh allocation, and judge all together",),
+            "no verdict", (StillSuspected(1, 1),),
         )  # fmt: skip
         (suspect,) = verdict.suspicions
         assert (suspect.name, suspect.state, suspect.limit) == ("allreduce 64 MiB nccl", "suspected", pytest.approx(1.02))
@@ -129,32 +155,30 @@ class TestChanges:
 
     def test_a_stack_against_itself_is_told(self) -> None:
         verdict = judged(turns(new={"facts": OLD}))
-        told = "the two stacks do not differ in anything that is recorded: this compares a stack with itself"
-        assert (verdict.result, verdict.notes) == ("passed", (told,))
+        assert (verdict.result, verdict.notes) == ("passed", (EqualStacks(),))
 
     def test_other_nodes_block(self) -> None:
         verdict = judged(turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}}))
         assert verdict.result == "no verdict"
-        assert verdict.reasons[0].startswith("allocation a: the old stack ran on node1, node2, the new one on node3, node4: start a launch")
+        assert verdict.reasons[0] == OtherHosts("a", "node1, node2", "node3, node4")
 
     def test_another_topology_blocks_unless_it_was_announced(self) -> None:
         changed = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
         verdict = judged(changed)
         assert (verdict.result, verdict.reasons) == (
-            "no verdict", ("unexpected change: topology nic rate: 400 → 200 (announce expected changes with --expect FILE)",),
+            "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),),
         )  # fmt: skip
         announced = Expected("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
         assert judged(changed, expected=[announced]).result == "passed"
 
     def test_a_stack_that_is_another_one_in_the_second_allocation_blocks(self) -> None:
         verdict = judged(turns("a", 1.1), turns("b", 1.1, new={"facts": {**NEW, "software": {"nccl": "2.31"}}}))
-        told = "the new stack is not the same in allocations a and b (software nccl: 2.30 → 2.31): nothing repeats the other"
-        assert (verdict.result, verdict.reasons) == ("no verdict", (told,))
+        changed = StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31"))
+        assert (verdict.result, verdict.reasons) == ("no verdict", (changed,))
 
     def test_what_was_slowed_on_purpose_is_told(self) -> None:
         verdict = judged(turns(new={"slowed": "by=10%"}))
-        told = "allocation a (new stack) was slowed on purpose (by=10%): this verdict says nothing of the stacks"
-        assert verdict.notes == (told,)
+        assert verdict.notes == (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)
 
 
 class TestSideBySide:
@@ -173,65 +197,59 @@ class TestSideBySide:
     def test_one_stack_after_the_other_is_not_side_by_side(self) -> None:
         verdict = judged(turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9))))
         assert (verdict.result, verdict.suspicions) == ("no verdict", ())
-        assert verdict.reasons[0].startswith(
-            "allocation a: the stacks were not side by side: their launches do not take turns; start a launch"
-        )
+        assert verdict.reasons[0] == NotInterleaved("a")
 
     def test_a_launch_that_does_not_say_when_it_began(self) -> None:
         verdict = judged(turns(starts=(minutes(0, 2, 4, 6, 8), minutes(1, 3, None, 7, 9))))
-        assert verdict.reasons[0].startswith("allocation a: a launch does not say when it began")
+        assert verdict.reasons[0] == StartUnknown("a")
 
     def test_launches_without_a_partner(self) -> None:
         both = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
-        assert both.problem == (
-            "allocation a: 5 launches of the old stack and 6 launches of the new: each needs one of the other stack beside it"
-        )
+        assert both.problem == UnequalLaunches("a", 5, 6)
 
     def test_too_few_pairs(self) -> None:
         verdict = judged(turns(slower=1.1, pairs=4))
-        told = "allocation a: 4 pairs of launches, and 5 are needed: measure 1 pair more in it"
-        assert (verdict.result, verdict.reasons[0]) == ("no verdict", told)
+        assert (verdict.result, verdict.reasons[0]) == ("no verdict", PairsNeeded("a", 4, 5))
 
     def test_other_allocations(self) -> None:
         verdict = judged(in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), minutes(0, 2, 4, 6, 8), minutes(1, 3, 5, 7, 9)))
-        assert verdict.reasons[0].startswith("allocation a: the old stack's launches are of b: both have to be of one allocation")
+        assert verdict.reasons[0] == OtherAllocation("a", "b")
 
     def test_pairs_in_another_state_of_the_machine_are_left_out_and_replaced(self) -> None:
         slow = [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]
         verdict = judged(turns("a", slow, None, old={"canaries": (4,)}, new={"canaries": (5,)}))
-        told = "allocation a: the machine was in another state in 2 of 7 pairs of launches (canary more than 20 % off): left out"
-        assert (verdict.result, verdict.suspicions, verdict.notes) == ("passed", (), (told,))
+        assert (verdict.result, verdict.suspicions, verdict.notes) == ("passed", (), (PairsLeftOut("a", 2, 7),))
 
     def test_pairs_that_were_left_out_have_to_be_replaced(self) -> None:
-        told = "allocation a: 4 pairs of launches, and 5 are needed: measure 1 pair more in it"
-        assert judged(turns(old={"canaries": (4,)})).reasons == (told,)
+        assert judged(turns(old={"canaries": (4,)})).reasons == (PairsNeeded("a", 4, 5),)
 
     def test_more_than_two_are_too_many(self) -> None:
         verdict = judged(turns(pairs=9, new={"canaries": (1, 3, 5)}))
-        assert verdict.reasons[0].endswith("3 of 9 pairs of launches (canary more than 20 % off); measure a fresh one when it is quiet")
+        assert verdict.reasons[0] == PairsStateChanged("a", 3, 9)
 
     def test_without_a_canary_the_state_is_not_known(self) -> None:
         verdict = judged(turns(new={"canary_s": (None,) * 5}))
-        assert verdict.notes == ("allocation a (new stack): launches without a canary: the state of the machine is not known",)
+        assert verdict.notes == (WithoutProbe("a (new stack)", 5, 5),)
 
 
 class TestFigures:
     def test_what_is_missing_never_passes(self) -> None:
         verdict = judged(lacking(turns(), "new", *range(5)))
-        told = "allocation a (new stack) lacks allreduce 64 MiB nccl: what is missing never passes"
-        assert (verdict.result, verdict.reasons) == ("no verdict", (told,))
+        assert (verdict.result, verdict.reasons) == ("no verdict", (MissingCells("a (new stack)", CellNames(("allreduce 64 MiB nccl",))),))
 
     @pytest.mark.parametrize("name", ["old", "new"])
     def test_nor_what_one_launch_lacks(self, name: str) -> None:
         verdict = judged(lacking(turns(), name, 2))
-        told = f"allocation a ({name} stack): not every launch measured allreduce 64 MiB nccl; repeat those launches"
-        assert (verdict.result, verdict.reasons) == ("no verdict", (told,))
+        assert (verdict.result, verdict.reasons) == (
+            "no verdict",
+            (IncompleteCells(f"a ({name} stack)", CellNames(("allreduce 64 MiB nccl",))),),
+        )
         assert [group.state for group in verdict.groups] == ["passed", "passed", "no verdict"]
 
     def test_what_only_the_new_stack_has_is_told(self) -> None:
         verdict = judged(lacking(turns(), "old", *range(5)))
         assert (verdict.result, verdict.cells) == ("passed", 4)
-        assert verdict.notes == ("1 cell of the new stack without the like of the old one: not judged (allreduce 64 MiB nccl)",)
+        assert verdict.notes == (NewCells(1, CellNames(("allreduce 64 MiB nccl",))),)
 
     @pytest.mark.parametrize("name", ["old", "new"])
     def test_wrong_data_come_before_everything(self, name: str) -> None:
@@ -240,25 +258,25 @@ class TestFigures:
         wrong = replace(held, cells={**held.cells, cell(8): held.cells[cell(8)]._replace(wrong=3)})
         verdict = judged(replace(both, old=wrong) if name == "old" else replace(both, new=wrong))
         assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == f"allocation a ({name} stack): what arrived is not what was sent in allreduce 8 B nccl"
+        assert verdict.reasons[0] == WrongCells(f"a ({name} stack)", CellNames(("allreduce 8 B nccl",)))
 
     def test_a_launch_that_broke_off_never_passes(self) -> None:
         verdict = judged(turns(old={"unfinished": 1}))
         assert (verdict.result, verdict.reasons) == (
-            "no verdict", ("allocation a (old stack): 1 of 5 launches broke off; repeat them",),
+            "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),),
         )  # fmt: skip
 
     def test_a_scatter_that_hides_much_is_told(self) -> None:
         verdict = judged(turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0]))
         assert verdict.result == "passed"
-        assert verdict.notes == ("launches scatter so much that only a slowdown by more than 25 % is seen in allreduce 64 MiB nccl",)
+        assert verdict.notes == (WideLimits(CellNames(("allreduce 64 MiB nccl",))),)
 
     def test_nothing_in_common_is_no_verdict(self) -> None:
         both = turns()
         others = {cell(size + 8): measured for size, measured in zip(SIZES, both.new.cells.values(), strict=True)}
         verdict = judged(replace(both, new=replace(both.new, cells=others)))
         assert (verdict.result, verdict.cells) == ("no verdict", 0)
-        assert verdict.reasons[1] == "allocation a: no cell has a time in 4 pairs of launches: nothing can be judged"
+        assert verdict.reasons[1] == NoPairs("a", 4)
 
     def test_nothing_measured_is_refused(self) -> None:
         nothing = {"cells": {cell(8): Measured((None,) * 5, 0, "no GPU")}}
@@ -270,7 +288,7 @@ def test_two_allocations_of_one_job_repeat_nothing() -> None:
     jobs = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
     verdict = judged(turns("a", 1.1, **jobs), turns("b", 1.1, **jobs))
     assert verdict.result == "no verdict"
-    assert verdict.reasons[0].startswith("allocations a and b are both of Slurm job 7: ")
+    assert verdict.reasons[0] == SameJob("a", "b", "Slurm job 7")
 
 
 def test_a_cell_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> None:
@@ -278,6 +296,6 @@ def test_a_cell_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> 
     hardly = lacking(turns(), "old", 0, 1, 2)
     for both in (hardly, lacking(hardly, "new", 0, 1, 2, 3, 4)):
         verdict = judged(both, turns("b"))
-        assert not [reason for reason in verdict.reasons if "64 MiB" in reason]
+        assert not [reason for reason in verdict.reasons if isinstance(reason, MissingCells)]
     well = judged(lacking(lacking(turns(), "old", 0), "new", 0, 1, 2, 3, 4), turns("b"))
-    assert [reason for reason in well.reasons if "64 MiB" in reason]
+    assert [reason for reason in well.reasons if isinstance(reason, MissingCells)]

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
+from math import exp
 from typing import Any
 
 import pytest
 
-from collbench.analysis.differences import Difference
+from collbench.analysis.differences import Difference, Item
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected
+from collbench.gate.plausible import (
+    CarriesAll,
+    CarriesNone,
+    CarriesSome,
+    FasterLink,
+    LinkOfAll,
+    MatchingRate,
+    OnTheHost,
+    OwnVersion,
+    Plausible,
+    SameLink,
+)
 from collbench.gate.verdict import Change
+from collbench.reason import Text
 from tests.gate.patterns import LARGE, SMALL, Judged, cells, judged
 
 TODAY = date(2026, 11, 21)
-MPI = Difference("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0")
-TORCH = Difference("software", "gloo torch", "2.12", "2.13")
-KERNEL = Difference("software", "kernel", "6.1", "6.12")
-UCX = Difference("environment", "UCX_TLS", "rc", "tcp")
-RATE = Difference("topology", "interfaces 0 shaped_bits_per_s", "500000000.0", "450000000.0")
-PAGES = Difference("machine", "huge_pages", "always", "never")
-OURS = Difference("software", "collbench", "0.1.0", "0.2.0")
+MPI = Difference(Item.of("software", "mpi mpi"), "MPICH 4.3", "MPICH 5.0")
+TORCH = Difference(Item.of("software", "gloo torch"), "2.12", "2.13")
+KERNEL = Difference(Item.of("software", "kernel"), "6.1", "6.12")
+UCX = Difference(Item.of("environment", "UCX_TLS"), "rc", "tcp")
+RATE = Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
+PAGES = Difference(Item.of("machine", "huge_pages"), "always", "never")
+OURS = Difference(Item.of("software", "collbench"), "0.1.0", "0.2.0")
 ALL = [OURS, MPI, TORCH, KERNEL, UCX, RATE, PAGES]
 
 
@@ -35,55 +49,55 @@ def large(cell: dict[str, Any]) -> bool:
     return bool(cell["size_bytes"] > 1 << 20)
 
 
-def why(found: list[Change], of: Difference) -> str:
+def why(found: list[Change], of: Difference) -> Plausible | Text | None:
     return next(each.plausible for each in found if each.what == of.what)
 
 
 def test_a_link_s_new_rate_comes_first_where_the_link_became_slower_by_as_much() -> None:
     found = changed(ALL, large)
     assert found[0].what == RATE.what
-    assert found[0].plausible.startswith("a link that is 1.11 times slower, and 1.1")
-    assert why(found, MPI) == "it carries a part of what is slower; gloo is slower too"
-    assert why(found, KERNEL) == "all that is slower runs on it, and so does what is not"
+    assert isinstance(found[0].plausible, MatchingRate) and exp(found[0].plausible.link) == pytest.approx(1.11, abs=0.005)
+    assert why(found, MPI) == CarriesSome(("gloo",))
+    assert why(found, KERNEL) == OnTheHost("both")
 
 
 def test_a_library_that_carries_all_that_is_slower_comes_before_the_link() -> None:
     found = changed(ALL, lambda cell: cell["backend"] == "mpi")
     assert [each.what for each in found[:2]] == [MPI.what, UCX.what]
-    assert found[0].plausible == found[1].plausible == "it carries all that is slower"
-    assert why(found, RATE) == "unlikely: other cells cross the same links and are not slower"
-    assert (found[-1].what, found[-1].plausible) == (TORCH.what, "hardly: nothing that is slower is on gloo")
+    assert found[0].plausible == found[1].plausible == CarriesAll()
+    assert why(found, RATE) == SameLink()
+    assert (found[-1].what, found[-1].plausible) == (TORCH.what, CarriesNone(("gloo",)))
 
 
 def test_a_kernel_comes_first_where_everything_is_slower() -> None:
     found = changed(ALL, lambda cell: True)
     assert {each.what for each in found[:2]} == {KERNEL.what, PAGES.what}
-    assert found[0].plausible == "everything runs on it, and everything is slower"
-    assert why(found, OURS).startswith("the tool itself is another")
+    assert found[0].plausible == OnTheHost("all")
+    assert why(found, OURS) == OwnVersion()
 
 
 def test_memory_that_is_set_up_otherwise_comes_first_where_memory_became_slower() -> None:
     found = changed(ALL, large, nodes=1)
-    assert (found[0].what, found[0].plausible) == (PAGES.what, "it is of the memory, which is what became slower")
+    assert (found[0].what, found[0].plausible) == (PAGES.what, OnTheHost("memory"))
 
 
 def test_a_link_that_became_faster_is_hardly_it() -> None:
-    found = changed([Difference("topology", RATE.what, RATE.b, RATE.a), KERNEL], large)
-    assert (found[-1].what, found[-1].plausible) == (RATE.what, "hardly: this makes it faster")
+    found = changed([Difference(Item.of("topology", RATE.what), RATE.b, RATE.a), KERNEL], large)
+    assert (found[-1].what, found[-1].plausible) == (RATE.what, FasterLink())
 
 
 @pytest.mark.parametrize(
     ("a", "b"), [("400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)"), ("–", "200 Gb/sec"), ("fast", "slow"), ("9" * 400, "1"), ("0", "0.0")]
 )
 def test_a_rate_that_is_no_number_is_of_the_links_all_the_same(a: str, b: str) -> None:
-    (found,) = changed([Difference("topology", "machines 0 nics mlx5_0 ports 1 rate_text", a, b)], large)
-    assert found.plausible == "it is of the links, which all that is slower shares"
+    (found,) = changed([Difference(Item.of("topology", "machines 0 nics mlx5_0 ports 1 rate_text"), a, b)], large)
+    assert found.plausible == LinkOfAll()
 
 
 def test_where_nothing_is_slower_the_order_stays_and_nothing_is_said() -> None:
     announced = Expected("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
     found = ranked([PAGES, MPI], [announced], TODAY, [], None)
-    assert [(each.what, each.plausible) for each in found] == [(PAGES.what, ""), (MPI.what, "")]
+    assert [(each.what, each.plausible) for each in found] == [(PAGES.what, None), (MPI.what, None)]
     assert found[0].announced is None
     assert found[1].announced == announced.announcement
     assert ranked([MPI], [announced], date(2026, 12, 2), [], None)[0].announced is None

@@ -11,7 +11,17 @@ import pytest
 
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
 from collbench.gate.baseline import Baseline
+from collbench.gate.reasons import (
+    AllocationStateChanged,
+    CellNames,
+    LaunchesLeftOut,
+    LaunchesNeeded,
+    ShortBaseline,
+    StillSuspected,
+    UnstableCells,
+)
 from collbench.gate.state import flipped, usual_canary
+from collbench.reason import Fact
 from tests.gate.judging import BASE, allocation, cell, judged, slow
 
 
@@ -20,31 +30,30 @@ class TestState:
         flipped = scattered("new", (1.0, 9.0, 1.0, 1.0, 9.0), canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
         verdict = judged(flipped)
         assert verdict.result == "passed"
-        what = "the machine was in another state in 2 of 5 launches (canary more than 20 % off the baseline's): left out"
-        assert verdict.notes == (f"allocation new: {what}",)
+        assert verdict.notes == (LaunchesLeftOut("new", 2, 5),)
 
     def test_too_many_of_them_give_no_verdict(self) -> None:
         verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
         assert verdict.result == "no verdict"
-        assert "allocation b: the machine was in another state in 5 of 5 launches" in verdict.reasons[0]
+        assert verdict.reasons[0] == AllocationStateChanged("b", 5, 5)
 
     @pytest.mark.parametrize(
-        ("launches", "flips", "told"),
+        ("launches", "flips", "reason"),
         [
             (7, 2, None),  # five, and two that replaced the flipped ones
             (5, 2, None),
-            (3, 1, "and 2 launches left; measure 1 launch more in it, and name them too"),
-            (2, 1, "and 1 launch left; measure 2 launches more in it, and name them too"),
-            (4, 2, "and 2 launches left; measure 1 launch more in it, and name them too"),
-            (1, 1, "and 0 launches left; measure a fresh one when it is quiet"),
-            (9, 3, "(canary more than 20 % off the baseline's); measure a fresh one when it is quiet"),
+            (3, 1, LaunchesNeeded("new", 1, 3, 1)),
+            (2, 1, LaunchesNeeded("new", 1, 2, 2)),
+            (4, 2, LaunchesNeeded("new", 2, 4, 1)),
+            (1, 1, AllocationStateChanged("new", 1, 1)),
+            (9, 3, AllocationStateChanged("new", 3, 9)),
         ],
     )
-    def test_at_most_two_may_be_replaced_and_three_are_left(self, launches: int, flips: int, told: str | None) -> None:
+    def test_at_most_two_may_be_replaced_and_three_are_left(self, launches: int, flips: int, reason: Fact | None) -> None:
         canary_s = (6e-8,) * (launches - flips) + (26e-8,) * flips
         verdict = judged(scattered("new", (1.0,) * (launches - flips) + (4.0,) * flips, canary_s=canary_s))
-        assert verdict.result == ("passed" if told is None else "no verdict")
-        assert told is None or verdict.reasons[0].endswith(told)
+        assert verdict.result == ("passed" if reason is None else "no verdict")
+        assert reason is None or verdict.reasons[0] == reason
 
     def test_an_allocation_in_another_state_clears_and_confirms_nothing(self) -> None:
         odd = {"canary_s": (26e-8,) * 5}
@@ -70,8 +79,7 @@ class TestState:
         verdict = judged(*(slow(name) for name in "abc"), baseline=Baseline(Path("base"), [*BASE.allocations, odd]))
         assert verdict.result == "regression"
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
-        what = "in 2 of 3 launches (canary more than 20 % off the others'): left out"
-        assert verdict.notes == (f"baseline, good-9: the machine was in another state {what}",)
+        assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
 
     def test_an_allocation_of_the_baseline_that_flipped_as_a_whole_does_not_count(self) -> None:
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
@@ -80,9 +88,7 @@ class TestState:
         )
         assert (verdict.allocations, verdict.thin, verdict.result) == (4, True, "passed")
         short = judged(allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:]]))
-        assert short.reasons[0].startswith(
-            "base has 3 allocations besides 3 allocations in another state of the machine: with fewer than 4"
-        )
+        assert short.reasons[0] == ShortBaseline("base", 3, 4, 3)
 
 
 def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocation:
@@ -103,7 +109,7 @@ class TestUnstable:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
         assert verdict.result == "no verdict"
         (reason,) = verdict.reasons
-        assert reason.startswith("allocation new: launches lie further apart than the baseline's ever did in allreduce 8 B nccl: unstable")
+        assert reason == UnstableCells("new", CellNames(("allreduce 8 B nccl",)))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
 
     def test_one_odd_launch_of_five_is_chance(self) -> None:
@@ -111,12 +117,12 @@ class TestUnstable:
 
     def test_what_is_slower_anyway_is_a_suspect_and_no_more(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0))
-        assert verdict.reasons == ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
+        assert verdict.reasons == (StillSuspected(1, 2),)
 
     def test_a_suspect_is_not_cleared_by_launches_far_apart(self) -> None:
         verdict = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
         assert (verdict.suspicions[0].state, verdict.result) == ("cleared", "no verdict")
-        assert verdict.reasons[0].startswith("allocation b: launches lie further apart")
+        assert verdict.reasons[0] == UnstableCells("b", CellNames(("allreduce 8 B nccl",)))
 
     def test_a_regression_elsewhere_is_told(self) -> None:
         assert judged(*(replace(slow(n), cells={**slow(n).cells, **bad(n)}) for n in "abc")).result == "regression"
@@ -124,7 +130,7 @@ class TestUnstable:
     def test_rows_that_say_so_are_a_hint(self) -> None:
         shown = {cell(8): Shown(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
-        assert "in allreduce 8 B nccl (two_modes): unstable" in verdict.reasons[0]
+        assert verdict.reasons[0] == UnstableCells("new", CellNames(("allreduce 8 B nccl",)), ("two_modes",))
 
 
 def bad(name: str) -> dict[Cell, Measured]:

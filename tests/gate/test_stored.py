@@ -51,16 +51,19 @@ def test_what_was_written_is_read_back(given: Verdict, tmp_path: Path) -> None:
 )
 def test_what_passed_names_nothing_that_does_not(changes: dict[str, Any], tmp_path: Path) -> None:
     page = json.loads(to_page(verdict().as_json()))
-    assert refused(tmp_path, {**page, **changes}).startswith("says that it passed, and names what does not pass: ")
+    assert refused(tmp_path, {**page, **changes}).startswith("has result passed, but also reasons or suspects: ")
 
 
 def test_the_schema_is_one_and_closed_at_every_level() -> None:
     Draft202012Validator.check_schema(schema())
     assert SCHEMA_FILE.is_file()
     objects = [schema(), *(each for each in schema()["$defs"].values() if "properties" in each)]
-    assert len(objects) == 9
-    absent_in_older_files = {"explains", "margin", "outcome", "outcomes", "ceilings", *Outcome}
-    for each in objects:
+    facts = schema()["$defs"]["fact"]
+    assert len(objects) == 10
+    absent_in_older_files = {
+        "explains", "margin", "outcome", "outcomes", "ceilings", "reason_facts", "note_facts", "path", "times", "plausible_fact", *Outcome,
+    }  # fmt: skip
+    for each in (each for each in objects if each is not facts):
         assert each["additionalProperties"] is False
         assert each.get("required", []) == [name for name in each["properties"] if name not in absent_in_older_files]
 
@@ -106,7 +109,7 @@ def test_what_a_suspicion_holds_is_checked_too(tmp_path: Path) -> None:
         ("", "cannot be read (not JSON (JSONDecodeError))"),
         ("[1]", "cannot be read (not a JSON object)"),
         ("[" * 100_000, "cannot be read (not JSON (RecursionError))"),
-        ('{"schema": 2}', "has schema 2, and this collbench knows up to 1: update collbench"),
+        ('{"schema": 2}', "has schema 2, but this collbench supports up to 1: update collbench"),
         ("{}", "does not fit verdict.schema.json: it lacks schema"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from collbench.gate.reasons import CellNames, MissingCells, StillSuspected, SuspectedBelowFloor
 from collbench.gate.verdict import from_json
+from collbench.reason import Text
 from tests.gate.verdicts import regression, suspicion, verdict
 
 
@@ -29,9 +31,11 @@ def test_a_share_that_no_cell_is_below_is_reached() -> None:
 
 
 def test_it_waits_where_nothing_is_missing_but_a_second_look() -> None:
-    first = "suspected: 1; measure those again"
+    first = StillSuspected(1, 2)
     undecided = {"result": "no verdict", "suspicions": (suspicion("suspected"),)}
     assert verdict(**undecided, reasons=(first,)).waits
-    assert not verdict(**undecided, reasons=(first, "allocation new lacks allreduce 8 B mpi: what is missing never passes")).waits
+    assert verdict(**undecided, reasons=(first, SuspectedBelowFloor(CellNames(("allreduce 8 B mpi",))))).waits
+    assert not verdict(**undecided, reasons=(first, MissingCells("new", CellNames(("allreduce 8 B mpi",))))).waits
+    assert not verdict(**undecided, reasons=(Text("1 suspect"),)).waits
     assert not verdict().waits
     assert not regression(reasons=(first,)).waits

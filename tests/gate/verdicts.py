@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from collbench.analysis.differences import Item
 from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS
+from collbench.gate.plausible import LinkOfAll
+from collbench.gate.reasons import CellNames, LaunchesLeftOut, MissingCells
 from collbench.gate.verdict import Announcement, Cause, Change, FloorState, GroupState, Suspicion, Verdict
 from tests.results.rows import make_row
 
@@ -44,8 +47,8 @@ def regression(**changes: Any) -> Verdict:
     """A regression with something of everything."""
     told: dict[str, Any] = {
         "result": "regression",
-        "reasons": ("allocation night-9 lacks allreduce 8 B mpi: what is missing never passes",),
-        "notes": ("allocation night-9: 1 of 5 launches was left out: the machine was in another state",),
+        "reasons": (MissingCells("night-9", CellNames(("allreduce 8 B mpi",))),),
+        "notes": (LaunchesLeftOut("night-9", 1, 5),),
         "suspicions": (
             suspicion(),
             suspicion("accepted", "allreduce 8 B nccl", announced=ANNOUNCED, factors=(1.04, None, None)),
@@ -59,8 +62,8 @@ def regression(**changes: Any) -> Verdict:
         "floors": (FloorState("allreduce 64 MiB mpi", CELL, "ring:80@64M-", 80.0, (71.0, 70.5, 72.0), LINK, "ring", "confirmed"),),
         "cause": Cause("link", "the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"),
         "changes": (
-            Change("topology", "nic rate", "400 Gb/s", "360 Gb/s", "it is what all slower cells share", None),
-            Change("software", "nccl", "2.29", "2.30", "", ANNOUNCED),
+            Change(Item.of("topology", "nic rate"), "400 Gb/s", "360 Gb/s", LinkOfAll()),
+            Change(Item.of("software", "nccl"), "2.29", "2.30", None, ANNOUNCED),
         ),
         "candidates": ("night-9", "night-10", "night-11"),
         "asked": ("ring:80@64M-", "ring:50@1M-"),

@@ -104,9 +104,7 @@ def test_names_match_with_and_without_their_domain() -> None:
 
 def test_hosts_that_the_file_does_not_tell_of_are_one_sentence() -> None:
     found = cover_links(FAT_TREE, ["login1", *nodes(16), *(f"new{number}" for number in range(9))])
-    assert found.notes == (
-        "the fabric's file does not tell of login1, new0, new1, new2, new3, new4 and 4 more: their cables are not looked at",
-    )
+    assert found.notes == ("the fabric file lacks login1, new0, new1, new2, new3, new4 and 4 more: their cables are not covered",)
     assert found.leaf_of[0] == ""
     assert 0 not in {place for pair in found.pairs for place in pair}
     assert found.uncovered == ()
@@ -152,10 +150,10 @@ def test_a_file_of_another_cluster_is_refused_with_the_names_in_it(tmp_path: Pat
     with pytest.raises(UsageError) as refused:
         cover_links(TINY, ["a1", "a2"])
     assert str(refused.value) == (
-        f"fabric file '{TINY}' tells of none of the 2 hosts of this job (a1, a2): its hosts are called node01, node02, node03; "
+        f"fabric file '{TINY}' has none of the 2 hosts of this job (a1, a2): its hosts are called node01, node02, node03; "
         "save it on this cluster"
     )
-    with pytest.raises(UsageError, match=r"tells of one of the 2 hosts of this job \(a1, node02\)"):
+    with pytest.raises(UsageError, match=r"has one of the 2 hosts of this job \(a1, node02\)"):
         cover_links(TINY, ["a1", "node02"])
     (tmp_path / "nameless").write_text(star().plain().replace("node0", "MT4119 Mellanox Technologies "))
     with pytest.raises(UsageError, match="no adapter in it has a host's name"):

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from collbench.analysis.hunt.facts import GroupsNotMeasured
 from collbench.analysis.hunt.protocol import GROUPS, Answer, Figure, Options
 from collbench.analysis.hunt.sweep import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds_groups, sweep
 from tests.hunt.made_up import MadeUp, play
@@ -90,7 +91,7 @@ def test_there_are_four_groups_for_each_sick_place() -> None:
 def test_a_place_that_has_died_is_a_candidate() -> None:
     hints = play(sweep(16, Options(), Random(2)), MadeUp(16, 2).dies(9, 0, "gone")).result
     assert [(hint.places, hint.ratio) for hint in hints] == [((9,), LEAST_RATIO)]
-    assert hints[0].why == "none of the 5 groups with it could be measured: node009: gone"
+    assert hints[0].evidence == (GroupsNotMeasured(5, "node009: gone"),)
 
 
 def test_a_backend_that_measures_nothing_accuses_nobody() -> None:

@@ -8,6 +8,18 @@ from random import Random
 
 import pytest
 
+from collbench.analysis.hunt.facts import (
+    FastWithout,
+    GroupNotMeasured,
+    GrowingNeedsMore,
+    HuntNote,
+    NoSlowPiece,
+    PartsNotDivided,
+    SizeSlow,
+    SlowAtScale,
+    TooManySlowGroups,
+    WholeSlow,
+)
 from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, Answer, Ask, Figure, Hint, Options
 from collbench.analysis.hunt.scale import _Growing, look, most_rounds, sizes
 from tests.hunt.made_up import MadeUp, Played, play
@@ -36,11 +48,7 @@ def test_one_that_is_slow_from_some_size_on_is_found(n: int, least: int) -> None
 def test_what_is_told_of_it() -> None:
     (hint,), notes = looked(MadeUp(64, 1).scale(40, 16, 0.6), 1).result
     assert hint.ratio == pytest.approx(0.6, rel=0.1)
-    assert hint.why == (
-        f"3 groups of 16 were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time; "
-        "all of its partners were well without it, and in groups of 8 it was as fast as the others"
-    )
-    assert hint.evidence == tuple(hint.why.split("; "))
+    assert hint.evidence == (SlowAtScale(3, 16, hint.ratio), FastWithout(8))
     assert hint.state == CONFIRMED
     assert len(hint.partners) > 15
     assert not notes
@@ -82,23 +90,22 @@ def test_a_whole_slower_than_its_parts_accuses_nobody() -> None:
     hints, notes = looked(SlowCore(32, 2)).result
     assert hints == ()
     (note,) = notes
-    assert note.startswith("all 32 places together reach ")
-    assert note.endswith("it is the core of the network, or the library's algorithm for so many ranks; nobody is accused")
+    assert isinstance(note, WholeSlow) and note.endpoints == 32
 
 
 def test_a_slow_path_within_a_group_names_nobody() -> None:
-    notes: list[str] = []
+    notes: list[HuntNote] = []
     for seed in range(30):
         hints, told = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
         assert hints == (), seed
         notes += told
-    assert any("it is the paths between them, or chance; nobody is named" in note for note in notes)
+    assert any(isinstance(note, NoSlowPiece) for note in notes)
 
 
 def test_one_that_dies_meanwhile_is_told_and_not_named() -> None:
     played = looked(MadeUp(32, 3).scale(4, 8).dies(20, 2, "gone"), 3)
     assert 20 not in named(played)
-    assert any("could not be measured: node020: gone" in note for note in played.result[1])
+    assert any(isinstance(note, GroupNotMeasured) and note.why == "node020: gone" for note in played.result[1])
 
 
 def test_most_groups_slow_are_too_many_to_divide() -> None:
@@ -107,7 +114,7 @@ def test_most_groups_slow_are_too_many_to_divide() -> None:
         made.scale(place, 4)
     found = [looked(made, seed).result for seed in range(10)]
     assert all({hint.places[0] for hint in hints} <= {0, 4} for hints, _ in found)
-    assert any("2 of 3 groups of 4 are slower than the others: too many to tell by whom" in notes for _, notes in found)
+    assert any(TooManySlowGroups(2, 3, 4) in notes for _, notes in found)
 
 
 class Oversubscribed(MadeUp):
@@ -124,21 +131,21 @@ def test_where_no_rounds_are_left_it_stays_open() -> None:
         made.scale(place, least)
     hints, notes = looked(made, 2).result
     assert {1, 20} <= {hint.places[0] for hint in hints} <= {1, 20, 40, 60}
-    assert any("and no rounds were left to tell who is the reason" in note for note in notes)
-    assert not any("nobody is accused" in note for note in notes)
+    assert any(isinstance(note, PartsNotDivided) and note.why == "rounds" for note in notes)
+    assert not any(isinstance(note, WholeSlow | SizeSlow) for note in notes)
 
 
 def test_sizes_that_are_slower_for_all_are_told_once_and_accuse_nobody() -> None:
     hints, notes = looked(Oversubscribed(64, 2)).result
     assert hints == ()
     (note,) = notes
-    assert note.startswith("groups of 16, all alike, reach ")
+    assert isinstance(note, SizeSlow) and note.size == 16
 
 
 def test_below_eight_places_there_is_nothing_to_compare() -> None:
     played = looked(MadeUp(7))
     assert played.asks == []
-    assert played.result == ((), ("growing groups: 7 places make no two groups of 4 to compare",))
+    assert played.result == ((), (GrowingNeedsMore(7, 4),))
     assert most_rounds(7, Options()) == 0
 
 

@@ -9,10 +9,29 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from collbench.analysis.hunt.facts import (
+    AllAlike,
+    AloneOnSwitch,
+    DividedPairs,
+    NoFigures,
+    OneEndpoint,
+    PairFigures,
+    PairsInstead,
+    Retest,
+    RetestCounts,
+    SlowInSweep,
+    SlowInterfaces,
+    SpeedUnknown,
+    TooFewEndpoints,
+    TooFewMeasured,
+    TooManySuspects,
+    WrongElements,
+)
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Figure, Options, Verdict
 from collbench.analysis.hunt.significance import Trial
 from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.errors import UsageError
+from collbench.reason import Fact
 from tests.hunt.made_up import MadeUp, Played, play
 
 Named = set[tuple[str, tuple[int, ...]]]
@@ -54,9 +73,10 @@ def test_a_suspect_says_with_whom_it_was_slow_and_against_what() -> None:
     assert found.ratio == pytest.approx(0.5, rel=0.05)
     assert found.low is not None and found.high is not None and found.low < 0.5 < found.high < 0.6
     assert len(found.partners) >= 2 and 5 not in found.partners
-    assert found.evidence[0].startswith("the sweep: sends and receives at ") and "(8 of 8 partners)" in found.evidence[0]
-    assert all("pairs of places that are well at the same time" in sentence for sentence in found.evidence[1:-1])
-    assert found.evidence[-1] == "slow in 3 of 3 rounds, 0 of 21 control pairs as slow"
+    first, *again, counts = found.evidence
+    assert isinstance(first, SlowInSweep) and (first.ways, first.slow, first.partners) == ("sends and receives", 8, 8)
+    assert all(isinstance(each, Retest) and each.controls > 1 for each in again)
+    assert counts == RetestCounts(3, 3, 0, 21)
 
 
 def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls() -> None:
@@ -111,8 +131,7 @@ def test_a_path_is_confirmed_and_its_ends_are_not() -> None:
         assert confirmed(verdict) == {("path", (1, 4))}
     (found,) = verdict.of(CONFIRMED)
     assert found.ratio == pytest.approx(0.5, rel=0.05)
-    assert any(sentence.startswith("node001 again with ") for sentence in found.evidence)
-    assert any(sentence.startswith("node004 again with ") for sentence in found.evidence)
+    assert {each.endpoint for each in found.evidence if isinstance(each, Retest)} == {"", "node001", "node004"}
 
 
 class LatencyOfTheSweep(MadeUp):
@@ -161,13 +180,14 @@ def test_more_than_a_third_sick_accuses_nobody() -> None:
     verdict = played(sick(MadeUp(16), range(6))).result
     assert not confirmed(verdict)
     assert verdict.result == "no verdict"
-    assert "6 of 16 places are slower than the rest, more than a third" in " ".join(verdict.notes)
+    assert TooManySuspects(6, 16) in verdict.notes
 
 
 def test_half_of_them_sick_leaves_no_majority() -> None:
     verdict = played(sick(MadeUp(8), range(4))).result
     assert not confirmed(verdict)
-    assert "79 % of the pairs are noticeably slower than the fastest ones" in verdict.notes[-1]
+    note = verdict.notes[-1]
+    assert isinstance(note, DividedPairs) and note.share == pytest.approx(0.79, abs=0.005)
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32])
@@ -181,7 +201,7 @@ def test_all_equally_slow_is_said_and_nobody_is_accused() -> None:
     verdict = played(MadeUp(16).all_slow(0.3)).result
     assert verdict.result == "nobody" and not verdict.suspects
     assert verdict.middle == pytest.approx(3e9, rel=0.05)
-    assert any("all reach the usual 3.0" in note and "only the ceiling can say" in note for note in verdict.notes)
+    assert [note.middle for note in verdict.notes if isinstance(note, AllAlike)] == [verdict.middle]
 
 
 @pytest.mark.parametrize("sizes", [(12, 4), (9, 7), (8, 8), (14, 2), (6, 5, 5), (10, 3, 3), (4, 4, 4, 4), (56, 4, 4)])
@@ -212,7 +232,8 @@ def test_a_place_that_dies_is_inconclusive_and_the_sick_one_is_still_found() -> 
         assert confirmed(verdict) == nodes(5)
         (silent,) = verdict.of(INCONCLUSIVE)
         assert silent.places == (3,)
-        assert silent.evidence[0].startswith("no figure of its last ") and "it does not answer any longer" in silent.evidence[0]
+        reason = silent.evidence[0]
+        assert isinstance(reason, NoFigures) and "it does not answer any longer" in reason.why
 
 
 def test_when_nearly_all_die_nobody_can_be_judged() -> None:
@@ -220,19 +241,18 @@ def test_when_nearly_all_die_nobody_can_be_judged() -> None:
     for place in (0, 1, 2):
         made.dies(place)
     verdict = played(made).result
-    assert verdict.result == "no verdict" and "give figures" in str(verdict.no_verdict)
+    assert verdict.result == "no verdict" and isinstance(verdict.no_verdict, TooFewMeasured)
 
 
 def test_wrong_data_is_told() -> None:
     made = MadeUp(8).node(2)
     made.corrupting = {2}
     (found,) = played(made).result.of(CONFIRMED)
-    assert found.evidence[-1] == "node002: elements arrived wrong in 12 of the 12 measurements it was in"
+    assert found.evidence[-1] == WrongElements("node002", 12, 12)
 
 
-def test_a_sentence_of_figures_without_any_to_compare_with_says_so() -> None:
-    told = Trial(0, 1, well=True, values={"latency": 1e6}).sentence(["a", "b"])
-    assert told == "again with b: 1.000 µs; nothing to compare it with"
+def test_a_trial_without_controls_is_evidence_without_their_figures() -> None:
+    assert Trial(0, 1, well=True, values={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
 
 
 def test_a_latency_that_is_not_measured_is_no_harm() -> None:
@@ -241,13 +261,13 @@ def test_a_latency_that_is_not_measured_is_no_harm() -> None:
     assert confirmed(played(made).result) == nodes(2)
 
 
-@pytest.mark.parametrize(("n", "asked", "says"), [(1, 0, "one place"), (2, 1, "whether it is the path"), (3, 3, "nobody is named")])
-def test_of_fewer_than_four_nobody_is_named_but_the_figures_are_told(n: int, asked: int, says: str) -> None:
+@pytest.mark.parametrize(("n", "asked", "reason"), [(1, 0, OneEndpoint()), (2, 1, TooFewEndpoints(2)), (3, 3, TooFewEndpoints(3))])
+def test_of_fewer_than_four_nobody_is_named_but_the_figures_are_told(n: int, asked: int, reason: Fact) -> None:
     found = played(MadeUp(n).node(0) if n > 1 else MadeUp(1))
     assert len(found.asks) == asked
     assert not found.result.suspects and found.result.result == "no verdict"
-    assert says in str(found.result.no_verdict)
-    assert sum("GB/s there" in note for note in found.result.notes) == n * (n - 1) // 2
+    assert found.result.no_verdict == reason
+    assert sum(isinstance(note, PairFigures) for note in found.result.notes) == n * (n - 1) // 2
 
 
 def test_the_same_seed_asks_the_same() -> None:
@@ -257,7 +277,7 @@ def test_the_same_seed_asks_the_same() -> None:
 
 def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() -> None:
     with pytest.raises(
-        UsageError, match=r"5 rounds are too few for 16 places: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
+        UsageError, match=r"5 rounds are too few for 16 endpoints: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
     ):
         promise(16, Options(method="pairs", most_rounds=5))
     assert promise(16, Options(method="pairs", most_rounds=6)) == 6
@@ -265,7 +285,7 @@ def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() ->
 
 @pytest.mark.parametrize(("n", "asked", "least"), [(16, 1, 3), (16, 2, 3), (9, 3, 4), (4, 2, 3)])
 def test_a_sweep_too_short_to_tell_anything_is_refused_and_not_called_nobody(n: int, asked: int, least: int) -> None:
-    with pytest.raises(UsageError, match=rf"does not tell a sick one of {n} places .* allow {least} or more \(--rounds {least}\)"):
+    with pytest.raises(UsageError, match=rf"cannot distinguish a faulty one of {n} .* allow {least} or more \(--rounds {least}\)"):
         promise(n, Options(method="pairs", rounds=asked))
     assert confirmed(played(MadeUp(n).node(2), rounds=least).result) == nodes(2)
 
@@ -280,7 +300,7 @@ def test_where_too_few_pairs_gave_figures_there_is_no_verdict() -> None:
     made._figure = without_a_pair  # type: ignore[method-assign]
     verdict = played(made).result
     assert verdict.result == "no verdict"
-    assert verdict.no_verdict == "only 2 of 4 places give figures with enough others: too few to tell a sick one from the others"
+    assert verdict.no_verdict == TooFewMeasured(2, 4)
 
 
 def test_a_place_with_figures_of_two_others_alone_is_not_called_well() -> None:
@@ -294,22 +314,21 @@ def test_a_place_with_figures_of_two_others_alone_is_not_called_well() -> None:
     verdict = played(made).result
     assert confirmed(verdict) == nodes(5)
     (open_one,) = verdict.of(INCONCLUSIVE)
-    assert open_one.places == (3,) and "whether it is slow cannot be told" in open_one.evidence
+    assert open_one.places == (3,) and SpeedUnknown() in open_one.evidence
 
 
 def test_groups_of_too_few_places_are_pairs_and_it_is_said() -> None:
     verdict = played(MadeUp(6).node(2), method="groups").result
     assert confirmed(verdict) == nodes(2)
-    assert "groups take 8 places or more, and cover no links: pairs were measured instead of them" in verdict.notes
+    assert PairsInstead(8) in verdict.notes
 
 
 def test_who_is_alone_on_its_switch_may_be_slow_for_that_switch() -> None:
-    says = "nobody else who takes part hangs on its switch (alone): that switch and its cables may as well be the reason"
     leaves = tuple("alone" if place == 5 else str(place % 2) for place in range(16))
     (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
-    assert found.evidence[-1] == says
+    assert found.evidence[-1] == AloneOnSwitch("alone")
     (found,) = played(MadeUp(16).node(4), leaf_of=leaves).result.of(CONFIRMED)
-    assert says not in found.evidence
+    assert AloneOnSwitch("0") not in found.evidence
 
 
 def test_a_limit_of_all_rounds_is_kept_by_a_shorter_sweep() -> None:
@@ -336,7 +355,7 @@ def test_faults_at_scale_are_looked_for_where_no_pair_is_slow() -> None:
 def test_whoever_is_confirmed_is_looked_at_alone() -> None:
     made = MadeUp(8).rails("eth0", "eth1").slow_nic(3, "eth1", 0.5)
     (found,) = played(made, isolate=True, nics=("eth0", "eth1")).result.of(CONFIRMED)
-    assert found.places == (3,) and "eth1" in found.part
+    assert found.places == (3,) and found.part == SlowInterfaces(("eth1",))
 
 
 def test_512_places_with_three_sick_take_at_most_40_rounds() -> None:

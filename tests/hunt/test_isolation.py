@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from collbench.analysis.hunt.facts import (
+    InsideHost,
+    InsideNotMeasured,
+    InsideRatio,
+    InterfaceRatio,
+    PartNotMeasured,
+    SlowInterfaces,
+    WayToNetwork,
+)
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
-from collbench.analysis.hunt.scale import IN_HOST, TO_NETWORK, look_isolation, most_rounds_isolation
+from collbench.analysis.hunt.scale import look_isolation, most_rounds_isolation
+from collbench.reason import Text
 from tests.hunt.made_up import MadeUp, Played, play
 
 RAILS = Options(can_inside=True, nics=("eth0", "eth1"))
@@ -16,7 +26,7 @@ SEEDS = range(20)
 
 
 def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect:
-    return Suspect(kind, (place,), CONFIRMED, ratio, evidence=("slow with node005 and node006",))
+    return Suspect(kind, (place,), CONFIRMED, ratio, evidence=(Text("slow with node005 and node006"),))
 
 
 def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[tuple[Suspect, ...]]:
@@ -32,23 +42,22 @@ def cluster(seed: int = 0) -> MadeUp:
 def test_one_slow_interface_of_two_is_named() -> None:
     for seed in SEEDS:
         (found,) = isolated(cluster(seed).slow_nic(2, "eth1"), confirmed()).result
-        assert (found.kind, found.part) == ("node", "the interface eth1"), seed
+        assert (found.kind, found.part) == ("node", SlowInterfaces(("eth1",))), seed
 
 
 def test_evidence_tells_what_was_compared_with_what() -> None:
     (found,) = isolated(cluster().slow_nic(2, "eth1"), confirmed()).result
     earlier, inside, eth0, eth1 = found.evidence
-    assert earlier == "slow with node005 and node006"
-    assert inside.startswith("inside: among its own ranks an all-reduce reaches ")
-    assert inside.endswith("% of what 3 that are well do at the same time")
-    assert eth0.startswith("eth0: over it alone its messages reach ")
-    assert 45 <= int(eth1.removeprefix("eth1: over it alone its messages reach ").partition("%")[0]) <= 55
+    assert earlier == Text("slow with node005 and node006")
+    assert isinstance(inside, InsideRatio) and inside.controls == 3
+    assert isinstance(eth0, InterfaceRatio) and (eth0.interface, eth0.ways) == ("eth0", "sends and receives")
+    assert isinstance(eth1, InterfaceRatio) and eth1.ratio == pytest.approx(0.5, abs=0.05)
 
 
 def test_slow_inside_too_is_inside_the_host() -> None:
     for seed in SEEDS:
         (found,) = isolated(cluster(seed).busy(2), confirmed()).result
-        assert (found.kind, found.part) == ("inside", IN_HOST), seed
+        assert (found.kind, found.part) == ("inside", InsideHost()), seed
 
 
 def test_the_ratio_of_who_is_slow_inside_is_that_of_its_ranks_and_no_longer_of_its_messages() -> None:
@@ -64,48 +73,46 @@ def test_the_ratio_of_who_is_slow_inside_is_that_of_its_ranks_and_no_longer_of_i
 def test_where_the_inside_was_not_measured_busy_cores_are_not_ruled_out() -> None:
     alone = Options(nics=("eth0",))
     (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=alone).result
-    assert found.part == "its way to the network (eth0)"
-    assert found.evidence[-1].startswith("it was not measured inside") and "cores" in found.evidence[-1]
+    assert found.part == WayToNetwork(("eth0",))
+    assert found.evidence[-1] == InsideNotMeasured()
     (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=replace(alone, can_inside=True)).result
-    assert found.evidence[-1].startswith("eth0: ")
+    assert isinstance(found.evidence[-1], InterfaceRatio)
 
 
 def test_slow_over_all_interfaces_and_well_inside_is_the_way_to_the_network() -> None:
     for seed in SEEDS:
         made = cluster(seed).slow_nic(2, "eth0").slow_nic(2, "eth1")
         (found,) = isolated(made, confirmed()).result
-        assert (found.kind, found.part) == ("node", "its way to the network (eth0 and eth1)"), seed
+        assert (found.kind, found.part) == ("node", WayToNetwork(("eth0", "eth1"))), seed
 
 
 def test_two_slow_interfaces_of_three() -> None:
     made = MadeUp(16).rails("a", "b", "c").slow_nic(2, "a").slow_nic(2, "c")
     (found,) = isolated(made, confirmed(), options=Options(nics=("a", "b", "c"))).result
-    assert found.part == "the interfaces a and c"
+    assert found.part == SlowInterfaces(("a", "c"))
 
 
 def test_well_inside_without_interfaces_to_ask_is_the_way_to_the_network() -> None:
     (found,) = isolated(MadeUp(16).node(2), confirmed(), options=Options(can_inside=True)).result
-    assert found.part == TO_NETWORK
+    assert found.part == WayToNetwork()
 
 
 def test_well_inside_and_over_each_interface_alone_names_no_part() -> None:
     (found,) = isolated(cluster(), confirmed()).result
-    assert (found.kind, found.part) == ("node", "")
+    assert (found.kind, found.part) == ("node", None)
     assert len(found.evidence) == 4
 
 
 def test_several_at_once_take_a_round_inside_and_one_for_each_interface() -> None:
     played = isolated(cluster().slow_nic(1, "eth0").busy(2).slow_nic(3, "eth1"), confirmed(1), confirmed(2), confirmed(3))
-    assert [found.part for found in played.result] == ["the interface eth0", IN_HOST, "the interface eth1"]
+    assert [found.part for found in played.result] == [SlowInterfaces(("eth0",)), InsideHost(), SlowInterfaces(("eth1",))]
     assert [(ask.kind, ask.nic) for ask in played.asks] == [(INSIDE, None), (NIC, "eth0"), (NIC, "eth1")]
     assert {ask.stage for ask in played.asks} == {"isolation"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "sent", "words"), [("sender", True, "what it sends reaches"), ("receiver", False, "what it receives reaches")]
-)
+@pytest.mark.parametrize(("kind", "sent", "ways"), [("sender", True, "sends"), ("receiver", False, "receives")])
 @pytest.mark.parametrize("place", [2, 15])  # the first and the second of its pair
-def test_a_way_is_judged_by_itself(kind: str, sent: bool, words: str, place: int) -> None:
+def test_a_way_is_judged_by_itself(kind: str, sent: bool, ways: str, place: int) -> None:
     good = tuple(each for each in range(16) if each != place)
     made = MadeUp(16).rails("eth0", "eth1").slow_nic(7, "eth0")
     made.sends[:], made.receives[:] = 1, 1
@@ -115,8 +122,9 @@ def test_a_way_is_judged_by_itself(kind: str, sent: bool, words: str, place: int
 
     made._message = one_way  # type: ignore[method-assign]
     (found,) = isolated(made, confirmed(place, 0.4, kind), good=good).result
-    assert (found.kind, found.part) == (kind, "the interface eth1")
-    assert words in found.evidence[-1]
+    assert (found.kind, found.part) == (kind, SlowInterfaces(("eth1",)))
+    last = found.evidence[-1]
+    assert isinstance(last, InterfaceRatio) and last.ways == ways
 
 
 def test_whoever_is_not_confirmed_or_no_single_place_is_left_as_it_was() -> None:
@@ -127,7 +135,7 @@ def test_whoever_is_not_confirmed_or_no_single_place_is_left_as_it_was() -> None
 
 def test_whoever_is_slow_in_groups_alone_is_looked_at_inside_alone() -> None:
     played = isolated(cluster().slow_inside(2).scale(3, 8), confirmed(2, kind="scale"), confirmed(3, kind="scale"))
-    assert [(found.kind, found.part) for found in played.result] == [("inside", IN_HOST), ("scale", "")]
+    assert [(found.kind, found.part) for found in played.result] == [("inside", InsideHost()), ("scale", None)]
     assert [ask.kind for ask in played.asks] == [INSIDE]
 
 
@@ -139,14 +147,14 @@ def test_it_can_be_switched_off() -> None:
 
 def test_too_few_good_ones_to_compare_with_are_told() -> None:
     (found,) = isolated(cluster().busy(2), confirmed(), good=(4, 5)).result
-    assert found.part == IN_HOST  # inside two are enough
-    assert found.evidence[-1] == "eth1: could not be told: only 2 places are known to be well"
+    assert found.part == InsideHost()  # inside two are enough
+    assert found.evidence[-1] == PartNotMeasured("eth1", "only 2 healthy endpoints")
 
 
 def test_what_cannot_be_measured_is_told_and_blamed_on_nothing() -> None:
     (found,) = isolated(cluster().dies(2, 0, "gone"), confirmed()).result
-    assert (found.kind, found.part) == ("node", "")
-    assert found.evidence[1:] == tuple(f"{what}: could not be told: node002: gone" for what in ("inside", "eth0", "eth1"))
+    assert (found.kind, found.part) == ("node", None)
+    assert found.evidence[1:] == tuple(PartNotMeasured(part, "node002: gone") for part in ("inside", "eth0", "eth1"))
 
 
 def test_without_controls_that_can_be_measured_nothing_is_told() -> None:
@@ -154,10 +162,10 @@ def test_without_controls_that_can_be_measured_nothing_is_told() -> None:
     for place in GOOD:
         made.dies(place)
     (found,) = isolated(made, confirmed(), options=Options(can_inside=True)).result
-    assert found.part == ""
-    assert found.evidence[-1] == "inside: could not be told: none of the 3 to compare with could be measured"
+    assert found.part is None
+    assert found.evidence[-1] == PartNotMeasured("inside", "none of 3 controls could be measured")
 
 
 def test_a_small_loss_is_looked_for_with_a_narrow_limit() -> None:
     (found,) = isolated(cluster(3).slow_nic(2, "eth1", 0.85), confirmed(ratio=0.86)).result
-    assert found.part == "the interface eth1"
+    assert found.part == SlowInterfaces(("eth1",))

@@ -9,6 +9,7 @@ from math import exp, log
 import pytest
 
 from collbench.analysis.hunt.crosscheck import PathCase
+from collbench.analysis.hunt.facts import NotProven, RetestCounts
 from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCase, judged, many_as_slow
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
@@ -63,14 +64,14 @@ def test_states_of_a_place(case_of: str, depth: float, trials: list[tuple[int, f
 
 def test_a_confirmation_says_how_often_it_was_slow_and_its_interval() -> None:
     suspect = case([(1, H), (2, H + 0.01), (3, H - 0.01), (1, H), (2, H)]).suspect(NAMES)
-    assert suspect.evidence[-1] == "slow in 5 of 5 rounds, 0 of 15 control pairs as slow"
+    assert suspect.evidence[-1] == RetestCounts(5, 5, 0, 15)
     assert suspect.low is not None and suspect.high is not None and 0.48 < suspect.low < suspect.ratio < suspect.high < 0.52
 
 
 def test_an_open_place_asks_for_more_rounds_and_says_what_was_missing() -> None:
     found = case([(1, H), (2, H)])
     assert found.needs_rounds and not found.needs_well
-    assert found.suspect(NAMES).evidence[-1].startswith("inconclusive: 2 rounds are not enough for a confirmation")
+    assert found.suspect(NAMES).evidence[-1] == NotProven("scatter", 2, 2)
     assert not case([(1, H), (2, H), (1, H), (2, H), (3, H)]).needs_rounds
 
 

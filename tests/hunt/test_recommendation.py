@@ -38,6 +38,7 @@ from collbench.deploy.drain import (
 )
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import page, pages
+from collbench.reason import Text
 from collbench.results.store import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
 
@@ -227,8 +228,8 @@ class TestNothingEscapes:
     def test_whatever_hosts_are_called_the_file_fits_its_schema(
         self, tmp_path_factory: pytest.TempPathFactory, hosts: list[str], text: str, manager: str, pods: bool
     ) -> None:
-        confirmed = (suspect("node", 0, evidence=(text,), part=text, partners=(1,)), suspect("path", 0, 1, partners=()))
-        found = verdict(*confirmed, names=tuple(hosts), notes=(text,))
+        confirmed = (suspect("node", 0, evidence=(Text(text),), part=Text(text), partners=(1,)), suspect("path", 0, 1, partners=()))
+        found = verdict(*confirmed, names=tuple(hosts), notes=(Text(text),))
         told = recommendation(found, about(run=Path("runs") / (text.replace("\0", "") or "x"), manager=manager, pods=pods, allocation=text))
         CHECKS.validate(json.loads(to_page(told)))
         for drain in told["drains"]:
@@ -256,8 +257,8 @@ class TestFile:
         assert json.loads(path.read_text()) == json.loads(to_page(told)) and path.stat().st_mode & 0o777 == 0o644
 
     def test_it_is_bounded_whatever_a_hunt_found(self) -> None:
-        many = tuple(suspect("node", 7, evidence=("x" * 100_000,) * 1000, part="y" * 100_000) for _ in range(3000))
-        told = recommendation(verdict(*many, notes=("z" * 100_000,) * 1000), about())
+        many = tuple(suspect("node", 7, evidence=(Text("x" * 100_000),) * 1000, part=Text("y" * 100_000)) for _ in range(3000))
+        told = recommendation(verdict(*many, notes=(Text("z" * 100_000),) * 1000), about())
         assert (len(told["suspects"]), told["left_out"]) == (1000, 2000)
         assert len(to_page(told)) < 16 << 20
         CHECKS.validate(json.loads(to_page(told)))

@@ -8,6 +8,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
+from collbench.analysis.hunt.facts import NotProven
 from collbench.analysis.hunt.significance import (
     CHANCE,
     LATENCY,
@@ -105,10 +106,10 @@ def test_rounds_that_the_machine_disturbed_are_counted_and_said() -> None:
     waited = counted([*(trial(depth) for depth in HALF[:3]), *(trial(depth, waits=0.6) for depth in HALF[:5])])
     assert (waited.rounds, waited.slow, waited.waited) == (8, 3, 5)
     assert waited.outcome(CHANCE, LEAST) is Outcome.UNDECIDED
-    assert waited.reason() == "inconclusive: its CPU was taken by other work in 5 of 8 rounds"
+    assert waited.reason == NotProven("cpu", 5, 8)
     flipped = counted([trial(depth, flipped=True) for depth in HALF[:3]])
     assert (flipped.rounds, flipped.flipped) == (0, 3)
-    assert flipped.reason() == "inconclusive: the machine changed its state in 3 rounds"
+    assert flipped.reason == NotProven("state", 3, 0)
 
 
 def test_it_ends_as_undecided_after_the_most_rounds() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from collbench.analysis.hunt.protocol import CONFIRMED, Suspect, Verdict
 from collbench.deploy.drain import About, recommendation
+from collbench.reason import Text
 
 NAMES = tuple(f"node{number:02}" for number in range(16))
 
@@ -15,7 +16,7 @@ def suspect(kind: str = "node", *places: int, **changes: Any) -> Suspect:
     """node07 at 51 % of the others, but for `changes`."""
     told: dict[str, Any] = {
         "state": CONFIRMED, "ratio": 0.51, "low": 0.49, "high": 0.53, "partners": (2, 5),
-        "evidence": ("with node02 59.8 MB/s, with node05 60.1 MB/s; those two reach 117 MB/s with one another",),
+        "evidence": (Text("with node02 59.8 MB/s, with node05 60.1 MB/s"),),
     }  # fmt: skip
     return Suspect(kind, places or (7,), **{**told, **changes})
 

@@ -26,7 +26,7 @@ def test_no_line_is_as_long_as_a_cluster() -> None:
 
 def test_after_adding_the_next_command_is_told() -> None:
     assert after_adding(Path("my base"), 1) == (
-        "my base has 1 allocation; a verdict needs 4, 6 are sound: collbench baseline add 'my base' RUN…"
+        "my base has 1 allocation; a verdict needs 4, better 6: collbench baseline add 'my base' RUN…"
     )
-    assert after_adding(Path("base"), 4) == "base has 4 allocations (6 are sound); what they let a gate see: collbench baseline show base"
-    assert after_adding(Path("base"), 6) == "base has 6 allocations; what they let a gate see: collbench baseline show base"
+    assert after_adding(Path("base"), 4) == "base has 4 allocations (better 6); detectable slowdowns: collbench baseline show base"
+    assert after_adding(Path("base"), 6) == "base has 6 allocations; detectable slowdowns: collbench baseline show base"

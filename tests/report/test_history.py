@@ -27,7 +27,7 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
     group = next(number for number, line in enumerate(shown) if line.startswith("allreduce on mpi, large messages"))
     assert re.fullmatch(r"allreduce on mpi, large messages +20 of 20 +– +× 1\.0[45]\d +[0-2]{10}[7-9]{10}", shown[group])
     assert re.fullmatch(
-        r"    slower × 1\.0[45]\d \(1\.04\d to 1\.05\d; by chance up to × 1\.01\d\) since night-11, 2026-11-11; "
+        r"    slower × 1\.0[45]\d \(1\.04\d to 1\.05\d; limit × 1\.01\d\) since night-11, 2026-11-11; "
         r"with it: software mpi version: 4\.3 → 5\.0", shown[group + 1],
     )  # fmt: skip
     assert group == 4, "what changed stands above what did not"
@@ -39,7 +39,7 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
 def test_faster_and_nothing_recorded() -> None:
     found = history("base", nights(12, lambda number, backend, size: 0.9 if number >= 6 else 1.0))
     told = [line.text for line in history_lines(found, "table")]
-    assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: nothing that is recorded$", line) for line in told)
+    assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: no recorded change$", line) for line in told)
 
 
 def test_notes_and_gaps_are_told() -> None:
@@ -55,7 +55,7 @@ def test_only_some_cells_and_their_groups() -> None:
     assert names == [
         "allreduce on gloo, large messages", "allreduce on mpi, large messages", "allreduce 64 MiB gloo", "allreduce 64 MiB mpi",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"--only 'alltoall' fits no cell: names are such as allreduce 8 B gloo, "):
+    with pytest.raises(UsageError, match=r"--only 'alltoall' matches no case: names are such as allreduce 8 B gloo, "):
         chosen(FOUND, "alltoall")
 
 

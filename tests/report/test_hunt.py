@@ -49,7 +49,7 @@ def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...]
 
 def test_the_whole_text() -> None:
     assert text_of(about(SICK, CLEARED, UNDECIDED), advice=("to take b out of use:",)).splitlines() == [
-        "hunt among 4 nodes, over mpi, messages of 1 MiB, 5 rounds (at most 9 were promised)",
+        "hunt among 4 nodes over mpi, messages of 1 MiB, 5 rounds (estimate: at most 9)",
         "1 confirmed, 1 cleared, 1 inconclusive",
         "confirmed: b sends and receives at 50 % of the others (49 % to 52 %)",
         "  slow with a and c",
@@ -57,9 +57,9 @@ def test_the_whole_text() -> None:
         "  slow with a and c",
         "cleared: a is as fast as the others",
         "  as fast as c with d",
-        "usually 12.0 of 12.5 GB/s (96 %), limited by NIC eth0 100 Gb/s",
+        "median 12.0 of 12.5 GB/s (96 %), limited by NIC eth0 100 Gb/s",
         "a link was not crossed",
-        "to decide, measure longer, on an idle system: `collbench hunt --max-time 2`",
+        "for a verdict on inconclusive suspects, measure longer on an idle system: `collbench hunt --max-time 2`",
         "to take b out of use:",
     ]
 
@@ -72,8 +72,8 @@ def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.M
 
 
 def test_nobody_and_no_verdict_say_so() -> None:
-    assert text_of(about(result="nobody")).splitlines()[1] == "nobody stands out"
-    assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "nobody stands out: 1 cleared"
+    assert text_of(about(result="nobody")).splitlines()[1] == "no slow endpoint or path found"
+    assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "no slow endpoint or path found: 1 cleared"
     few = about(result="no verdict", verdict={"no_verdict": "two places: which of them is slow cannot be told"})
     assert text_of(few).splitlines()[1] == "no verdict: two places: which of them is slow cannot be told"
     assert text_of(about(UNDECIDED, result="no verdict")).splitlines()[1] == "no verdict: 1 inconclusive"
@@ -81,19 +81,19 @@ def test_nobody_and_no_verdict_say_so() -> None:
 
 def test_where_all_are_equally_slow_nobody_is_accused_and_the_ceiling_speaks() -> None:
     said = text_of(about(result="nobody", verdict={"middle": 3e9}))
-    assert "usually 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s" in said
-    assert "all are equally slow, at 24 % of the ceiling (NIC eth0 100 Gb/s): nobody is accused" in said
+    assert "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s" in said
+    assert "all are equally slow, at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)" in said
     assert "equally slow" not in text_of(about(result="nobody", verdict={"middle": 9e9}))
     assert "equally slow" not in text_of(about(SICK, verdict={"middle": 3e9}))
 
 
 def test_without_a_ceiling_no_percentage_is_given() -> None:
-    assert "usually 12.0 GB/s, and no ceiling is known to set it against" in text_of(about(result="nobody", ceiling=None))
+    assert "median 12.0 GB/s; the expected bandwidth is unknown" in text_of(about(result="nobody", ceiling=None))
 
 
 def test_above_a_ceiling_no_percentage_is_given() -> None:
     said = text_of(about(result="nobody", verdict={"middle": 15e9}))
-    assert "usually 15.0 GB/s, above the 12.5 that NIC eth0 100 Gb/s is said to carry: no percentage is given" in said
+    assert "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s" in said
 
 
 def test_rows_and_hunts_are_not_written_to_one_csv_file(run: Path, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_names_that_would_be_formulas_or_control_are_disarmed() -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--format 'nccl-tests' is unknown for a hunt: choose from table, csv, json$"):
+    with pytest.raises(UsageError, match=r"^unknown --format 'nccl-tests' for a hunt: choose from table, csv, json$"):
         text_of(about(SICK), "nccl-tests")
 
 
@@ -173,8 +173,8 @@ def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
     folder.end_early("abort", "rank 3 was killed", 4)
     out = reported(tmp_path / "run")[1]
     assert out.startswith("run (1 round, not finished)\n")  # though run.json could still be completed
-    assert "hunt among 4 nodes, over mpi, messages of 1 MiB, 1 round (at most 9 were promised)" in out
-    assert "the hunt broke off: nobody is judged; start it again" in out and "confirmed" not in out
+    assert "hunt among 4 nodes over mpi, messages of 1 MiB, 1 round (estimate: at most 9)" in out
+    assert "the hunt stopped early, without a verdict: run it again" in out and "confirmed" not in out
 
 
 def test_a_page_and_metrics_say_that_a_hunt_is_not_on_them(run: Path, tmp_path: Path) -> None:

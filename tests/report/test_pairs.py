@@ -55,7 +55,7 @@ def test_the_whole_table() -> None:
     matrix.wrong[0, 2] = matrix.wrong[2, 0] = 7
     assert text_of(matrix).splitlines() == [
         "pairs of 5 nodes, over socket, bandwidth of 1 MiB, latency of 8 B, all 20 directed pairs, in 7 rounds",
-        "wrong data: node1 and node3: 7 elements are not what was sent",
+        "wrong data: node1 and node3: 7 elements are wrong",
         "node4 sends and receives at 50 % of what the others do (8 of 8 pairs): its NIC, cable or slot",
         "bandwidth: a single pair is named from 15 % below expectation on",
         "latency: a single pair is named from 25 % below expectation on",
@@ -82,14 +82,14 @@ def test_nobody_and_what_was_sampled() -> None:
     sampled = only(even(6), [(0, 1), (2, 3), (4, 5)])
     lines = text_of(sampled, about={**ABOUT, "rounds": 1, "sampled": "3 of 15 pairs are sampled (--sample 1)"}).splitlines()
     assert lines[0].endswith("6 of 30 directed pairs, in one round, 3 of 15 pairs are sampled (--sample 1)")
-    assert lines[1] == "nobody stands out"
+    assert lines[1] == "no slow endpoint or pair found"
     assert "? not measured" in lines[-1]
 
 
 def test_two_places_say_why_nobody_is_named() -> None:
     lines = text_of(half(even(2), 0)).splitlines()
-    assert lines[1].startswith("two places: which of them is slow")
-    assert "nobody stands out" not in lines
+    assert lines[1].startswith("two endpoints: one pair")
+    assert "no slow endpoint or pair found" not in lines
 
 
 def test_five_classes_below_the_median() -> None:
@@ -141,7 +141,7 @@ def test_many_places_share_a_row_that_shows_their_slowest_pair() -> None:
     matrix = even(1024)
     matrix.bandwidth[700, 30] /= 4
     found = picture(matrix)
-    assert found[1].endswith("each stands for 26 places, a cell for their slowest pair")
+    assert found[1].endswith("each is 26 endpoints, and each cell their slowest pair")
     rows = [line for line in found if "██" in line and "below" not in line]
     assert len(rows) == 1
     assert rows[0].startswith("676–701")

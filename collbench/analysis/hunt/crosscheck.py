@@ -13,10 +13,10 @@ from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from math import exp
 
+from collbench.analysis.hunt.facts import ControlsAsSlow, EndNotCleared, NotRetested, SlowOnce
 from collbench.analysis.hunt.judging import (
     BANDWIDTH_WAYS,
     FAST,
-    LIKE_OTHERS,
     SLOW,
     Candidate,
     Measured,
@@ -29,6 +29,7 @@ from collbench.analysis.hunt.judging import (
 )
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Suspect
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, Outcome, Repeats, Trial, repeats
+from collbench.reason import Fact
 
 # A single pair that was slow: measured again, and each of its ends with a partner that is well.
 
@@ -103,9 +104,9 @@ class PathCase:
     def suspect(self, names: Sequence[str]) -> Suspect:
         """The path as it stands."""
         told = [trial for trial in self.again if trial.depths]
-        evidence = [self.candidate.why, *(trial.sentence(names) for trial in self.again)]
+        evidence: list[Fact] = [*self.candidate.why, *(trial.evidence(names) for trial in self.again)]
         for place in self.places:
-            evidence += [f"{names[place]} {trial.sentence(names)}" for trial in self.ends.get(place, ())]
+            evidence += [trial.evidence(names, end=True) for trial in self.ends.get(place, ())]
         partners = tuple(trial.partner for place in self.places for trial in self.ends.get(place, ()) if trial.depths)
         evidence += self._reason(names)
         if not told:
@@ -128,17 +129,17 @@ class PathCase:
         told = [[trial.depths[way] for way in ways if way in trial.depths] for trial in self.ends.get(place, ())]
         return any(depths and max(depths) < self.candidate.fast for depths in told)
 
-    def _reason(self, names: Sequence[str]) -> list[str]:
+    def _reason(self, names: Sequence[str]) -> Sequence[Fact]:
         if self.state() == CONFIRMED:
-            return [self.repeats.sentence()]
+            return [self.repeats.counts]
         if self.state() != INCONCLUSIVE:
             return []
         if self._pair != SLOW:
-            return ["slow once, and not clearly so when it was measured again" if self._pair else "it could not be measured again"]
+            return [SlowOnce() if self._pair else NotRetested()]
         if self._like_others:
-            return [LIKE_OTHERS]
-        ends = [f"{names[place]} has not been as fast as the others with any partner" for place in self.places if not self._well(place)]
-        return ends or [self.repeats.sentence(), self.repeats.reason()]
+            return [ControlsAsSlow()]
+        ends = [EndNotCleared(names[place]) for place in self.places if not self._well(place)]
+        return ends or [self.repeats.counts, self.repeats.reason]
 
 
 STAGE = "cross-check"

@@ -19,13 +19,25 @@ from statistics import fmean
 
 import numpy as np
 
+from collbench.analysis.hunt.facts import (
+    BelowThreshold,
+    ControlsAsSlow,
+    DividedNetwork,
+    FastWithPeers,
+    MixedPartners,
+    PairSlowInSweep,
+    SlowInSweep,
+    SlowWithOnePartner,
+    TooFewPartners,
+    Ways,
+)
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, Figure, Hint, Suspect
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, MOST_ROUNDS, RECEIVES, SENDS, Outcome, Repeats, Trial, repeats
 from collbench.analysis.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, View, noise_scale, quantile
 from collbench.analysis.pairs import PairEffects
+from collbench.reason import Fact
 from collbench.results.rounds import PairMatrix
 from collbench.stats.median import t_quantile
-from collbench.units import format_percent
 
 # Who is worth measuring again after a sweep, and who is so far beyond doubt that they can be measured against.
 #
@@ -37,7 +49,9 @@ from collbench.units import format_percent
 
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
 MEANS_DEGREES = 8.0  # means have lighter tails than single figures
-_DOES = {(SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,): "receives", (LATENCY,): "answers small messages"}
+_WAYS: dict[tuple[str, ...], Ways] = {
+    (SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,): "receives", (LATENCY,): "small messages",
+}  # fmt: skip
 _FAST = 0.5  # of the depth: who lags less is as fast as the others
 _DOUBTFUL = 0.5  # of the effect from which a place is named: who lags more is no partner to measure against
 _ALL_MEET = 8
@@ -56,7 +70,7 @@ class Candidate:
     tail       how many scales of noise chance may explain with each of two partners; pooled: in the mean of all of them
     share      of false alarms that is left for measuring it again
     noise      the scale of one figure in the sweep, 0: unknown
-    why        one sentence: what the sweep saw
+    why        what the sweep saw
     inside     whether it is about paths inside a host, where there are others
     fast_with  partners with whom it was as fast as the others in the sweep, the fastest first
     doubtful   whether the sweep alone gives it no credit
@@ -71,7 +85,7 @@ class Candidate:
     pooled: float
     share: float
     noise: float
-    why: str
+    why: tuple[Fact, ...]
     inside: bool = False
     fast_with: tuple[int, ...] = ()
     doubtful: bool = False
@@ -127,7 +141,7 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
             level.least,
             *tails,
             0.0,
-            hint.why,
+            hint.evidence,
             any_way=True,
         )
         for hint in hints
@@ -195,9 +209,9 @@ def _place(view: View, place: int, low: Mask, tails: tuple[float, float, float])
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
     depth = -float(effects[slow].mean())
     fast, met = _fast_with(view, place, ways, depth), int(view.there[place].sum())
-    why = f"the sweep: {_DOES[ways]} {_at(depth, ways)}{f' {view.where}' if view.where else ''} ({met - len(fast)} of {met} partners)"
+    why = SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
     noise, inside = max(view.noise, view.error), view.where == _INSIDE
-    return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, why, inside, fast)
+    return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
 
 
 def _paths(view: View) -> Iterator[Candidate]:
@@ -227,8 +241,8 @@ def _path(view: View, pair: tuple[int, int], mask: Mask, limits: tuple[float, fl
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
     depth = -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
     (tail, noise), level = limits, CELLS[view.quantity]
-    why = f"the sweep: the pair was {_at(depth, ways)}"
-    return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, why, view.where == _INSIDE)
+    why = PairSlowInSweep(_WAYS[ways], exp(-depth))
+    return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
 
 
 def _fast_with(view: View, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
@@ -261,7 +275,7 @@ def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
         key = each.places, LATENCY in each.ways
         first = kept.setdefault(key, each)
         if first is not each:
-            kept[key] = replace(first, why=f"{first.why}; {each.why.removeprefix('the sweep: ')}")
+            kept[key] = replace(first, why=(*first.why, *each.why))
     return tuple(sorted(kept.values(), key=lambda each: -each.depth))
 
 
@@ -269,12 +283,6 @@ def again_tails(chance: float, tests: int, counts: bool = True) -> tuple[float, 
     """(tail, pooled, share) of a `Candidate`: what the sweep has left of the share, which is its square root if the sweep counts."""
     share = (chance / max(1, tests)) ** (0.5 if counts else 1.0)
     return quantile(sqrt(share), TAILS), quantile(share, MEANS_DEGREES), share
-
-
-def _at(depth: float, ways: Sequence[str]) -> str:
-    if tuple(ways) == (LATENCY,):
-        return f"in {exp(depth):.2f} times the time of the others"
-    return f"at {format_percent(100 * exp(-depth))} of what the others do"
 
 
 # A pair measured again, against pairs of places that are well, at the same time: the controls.
@@ -369,8 +377,6 @@ _MOST_TRIALS = 8  # that find out whether it is slow; the rounds that confirm it
 _LEAST_SCATTER = 4  # trials, below which their scatter says little
 _STAYS, _JOINS = 0.25, 0.75  # of the slower way's depth: what makes the other one slow, too
 _MOST_SLOW_CONTROLS = 0.3
-_PARTS = "slow with those who are well, but so are other suspects that are as fast as usual with one another: the network may have parts"
-LIKE_OTHERS = "pairs of places that are well are as slow at the same time, or none of that kind of path were there to compare with"
 
 
 @dataclass
@@ -503,11 +509,11 @@ class PlaceCase:
     def suspect(self, names: Sequence[str]) -> Suspect:
         """The place as it stands."""
         state, counted = self.state(), self.repeats
-        sentences = [self.candidate.why, *(trial.sentence(names) for trial in self.trials), *self._reason(state, names)]
+        evidence = (*self.candidate.why, *(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
         if not self._of_well():
-            return Suspect(self._kind(), (self.place,), state, self.candidate.ratio, evidence=tuple(sentences))
+            return Suspect(self._kind(), (self.place,), state, self.candidate.ratio, evidence=evidence)
         low, high = counted.interval
-        return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), tuple(sentences))
+        return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), evidence)
 
     def path(self, names: Sequence[str]) -> Candidate | None:
         """The path that may be slow instead of the place: a candidate that has to be measured in rounds of its own."""
@@ -515,7 +521,7 @@ class PlaceCase:
         if other is None or self.slow_with_all or many_as_slow(self._as_deep, self._trials_with(other)):
             return None
         others = [partner for partner in self.partners() if partner != other]
-        why = f"{names[self.place]} was slow with {names[other]} and as fast as the others with {_listed(others, names)}"
+        why = (SlowWithOnePartner(names[self.place], names[other], tuple(names[each] for each in others)),)
         ways = self.candidate.ways
         if self.place > other:
             ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
@@ -523,20 +529,18 @@ class PlaceCase:
         places = (min(self.place, other), max(self.place, other))
         return replace(self.candidate, places=places, ways=ways, depth=depth, least=least, why=why, fast_with=(), any_way=False)
 
-    def _reason(self, state: str, names: Sequence[str]) -> list[str]:
+    def _reason(self, state: str, names: Sequence[str]) -> list[Fact]:
         """What the trials add up to."""
         if state != INCONCLUSIVE:
-            slower = "slower again, but by less than is reported"
-            return [self.repeats.sentence()] if state == CONFIRMED else [slower] if self.slow_with_all else []
+            return [self.repeats.counts] if state == CONFIRMED else [BelowThreshold()] if self.slow_with_all else []
         fast = [partner for partner, how in self.partners(well=False).items() if how == FAST]
         if self.slow_with_all and fast:
-            return [f"as fast with {_listed(fast, names)} as others are with one another: so are the places of a smaller part of a network"]
+            return [FastWithPeers(tuple(names[partner] for partner in fast))]
+        if self.slow_with_all and self.in_a_part:
+            return [DividedNetwork()]
         if self.slow_with_all:
-            counted = [self.repeats.sentence(), self.repeats.reason()]
-            return [_PARTS] if self.in_a_part else [LIKE_OTHERS] if self.like_others else counted
-        if len(self.partners()) < _ENOUGH:
-            return ["it could not be measured again with two partners that are known to be well"]
-        return ["slow with some partners that are well, and not, or not clearly, with others"]
+            return [ControlsAsSlow()] if self.like_others else [self.repeats.counts, self.repeats.reason]
+        return [TooFewPartners() if len(self.partners()) < _ENOUGH else MixedPartners()]
 
     def _kind(self) -> str:
         """Which of its ways are slow, by all trials with partners that are well."""
@@ -629,7 +633,3 @@ def _narrowed(candidate: Candidate, trials: Sequence[Trial]) -> Candidate:
         return replace(candidate, ways=(LATENCY,), depth=means[LATENCY])
     ways = tuple(way for way in BANDWIDTH_WAYS if means[way] >= worst / 2) if worst >= candidate.least else BANDWIDTH_WAYS
     return replace(candidate, ways=ways, depth=max(candidate.least, float(np.mean([means[way] for way in ways]))))
-
-
-def _listed(places: Sequence[int], names: Sequence[str]) -> str:
-    return " and ".join(names[place] for place in places)

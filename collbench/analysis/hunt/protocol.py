@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analysis.hunt.facts import Evidence, FewPartnersMeasured, NoFigures
 from collbench.analysis.pair_statistics import levelled
+from collbench.reason import Fact, as_json
 from collbench.results.rounds import PairMatrix
 
 # What a hunt asks for, and what it is told: the conversation between who thinks (this room) and who measures (the runner, or a model).
@@ -79,18 +81,16 @@ class Hint:
     places  one, or two of a path, or all of a group of which somebody is slow
     kind    as in `Suspect.kind`
     ratio   the speed reached of what the others do
-    why     one sentence: what was seen
-    state   CONFIRMED, CLEARED or INCONCLUSIVE where whoever gives the hint has measured again itself, as groups that grow have to be;
-            "": it is to be measured again with pairs. partners, evidence: as of a `Suspect`, with such a state; `why` is then all of it
+    state   CONFIRMED, CLEARED or INCONCLUSIVE where it was measured again already, as growing groups are; "": measure it again with pairs
+    partners, evidence  as of a `Suspect`
     """
 
     places: tuple[int, ...]
     kind: str
     ratio: float
-    why: str
+    evidence: tuple[Fact, ...]
     state: str = ""
     partners: tuple[int, ...] = ()
-    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class Suspect:
     ratio     the speed it reaches of what the others do, below 1 where it is slow (of a latency the inverse of how much longer it takes)
     low, high its 95 % interval
     partners  with whom it was measured again
-    evidence  sentences: what was measured, with whom, against what
-    part      what the isolation found: "the interface eth1", "inside the host", "" where nothing more is known
+    evidence  what was measured, with which partners, against which controls
+    part      the slow part that the isolation found; None where it is unknown
     """
 
     kind: str
@@ -151,12 +151,18 @@ class Suspect:
     low: float | None = None
     high: float | None = None
     partners: tuple[int, ...] = ()
-    evidence: tuple[str, ...] = ()
-    part: str = ""
+    evidence: tuple[Fact, ...] = ()
+    part: Fact | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
+        """Return it as stored: `evidence` and `part` as text, and as facts."""
+        return {
+            **{name: getattr(self, name) for name in ("kind", "places", "state", "ratio", "low", "high", "partners")},
+            "evidence": [each.render() for each in self.evidence],
+            "evidence_facts": as_json(self.evidence),
+            "part": "" if self.part is None else self.part.render(),
+            "part_fact": None if self.part is None else as_json(self.part),
+        }
 
 
 @dataclass(frozen=True)
@@ -164,8 +170,8 @@ class Verdict:
     """names     of the places
     suspects  all of them, confirmed ones first, the worst first
     rounds    how many were measured, by stage; promised: how many it said beforehand that it would take at most
-    notes     sentences: what could not be told, and why; what all places have in common ("all are equally slow")
-    no_verdict  why nobody can be judged at all, None: somebody can
+    notes     what was not decided, and why; what all places have in common
+    no_verdict  why no place can be judged; None: some can
     middle    the usual speed of a pair (groups: of a group), bytes per second; None: unknown
     """
 
@@ -173,8 +179,8 @@ class Verdict:
     suspects: tuple[Suspect, ...]
     rounds: dict[str, int]
     promised: int
-    notes: tuple[str, ...] = ()
-    no_verdict: str | None = None
+    notes: tuple[Fact, ...] = ()
+    no_verdict: Fact | None = None
     middle: float | None = None
 
     def of(self, state: str) -> list[Suspect]:
@@ -275,18 +281,18 @@ def _clean(figure: Figure) -> Figure:
     return replace(figure, speed=speed, backward=backward, latency_s=latency, low=low, high=high)
 
 
-def lost(book: Book) -> dict[int, str]:
+def lost(book: Book) -> dict[int, Evidence]:
     """Places that give no figures any longer, with the reason: all that was asked of them since at least two rounds (or ever) is missing.
 
     Partners of such a place lose figures by it, too; those do not count.
     """
-    found: dict[int, str] = {}
+    found: dict[int, Evidence] = {}
     while worst := _most_lost(book, found):
         found[worst[0]] = worst[1]
     return found
 
 
-def _most_lost(book: Book, known: dict[int, str]) -> tuple[int, str] | None:
+def _most_lost(book: Book, known: Mapping[int, Evidence]) -> tuple[int, Evidence] | None:
     missed: dict[int, list[str]] = {}
     met: dict[int, set[int]] = {}
     asked: dict[int, int] = {}
@@ -301,19 +307,17 @@ def _most_lost(book: Book, known: dict[int, str]) -> tuple[int, str] | None:
     if not gone:
         return None
     worst = max(gone, key=lambda place: (len(missed[place]), -place))
-    return worst, f"no figure of its last {len(missed[worst])} of {asked[worst]} pairs: {missed[worst][-1]}"
+    return worst, NoFigures(len(missed[worst]), asked[worst], missed[worst][-1])
 
 
-def hardly_met(book: Book, least: int) -> dict[int, str]:
+def hardly_met(book: Book, least: int) -> dict[int, Evidence]:
     """Places that have figures with fewer than so many others, with the reason why that says nothing of them."""
     met: list[set[int]] = [set() for _ in book.names]
     for _, (a, b), figure in book.figures():
         if figure.speed is not None:
             met[a].add(b)
             met[b].add(a)
-    return {
-        place: f"figures with {len(others)} others alone, fewer than {least}" for place, others in enumerate(met) if len(others) < least
-    }
+    return {place: FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
 
 
 def wrong_data(book: Book) -> dict[int, tuple[int, int]]:

@@ -21,8 +21,32 @@ from math import exp, log, sqrt
 
 import numpy as np
 
+from collbench.analysis.hunt.facts import (
+    ClearedAtScale,
+    FastWithout,
+    GroupNotMeasured,
+    GrowingNeedsMore,
+    HuntNote,
+    InsideHost,
+    InsideNotMeasured,
+    InsideRatio,
+    InterfaceRatio,
+    NoSlowPiece,
+    NotConfirmedAtScale,
+    PartNotMeasured,
+    PartsNotDivided,
+    SizeSlow,
+    SlowAtScale,
+    SlowInterfaces,
+    TooManySlowGroups,
+    Ways,
+    WayToNetwork,
+    WholeSlow,
+)
 from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, INSIDE, NIC, Answer, Ask, Figure, Hint, Options, Suspect
 from collbench.analysis.hunt.sweep import log_ratios
+from collbench.reason import Fact
+from collbench.units import plural
 
 # Whoever is confirmed, alone: among its own ranks, and over each of its interfaces; what is slow there is the part to look at.
 #
@@ -30,13 +54,10 @@ from collbench.analysis.hunt.sweep import log_ratios
 # once: a round inside, and one for each interface. Messages of a sender are judged by what it sends, of a receiver by what it gets.
 
 _INSIDE = "inside"  # as in `Suspect.kind`
-IN_HOST = "inside the host (its CPU, memory or GPU links)"
-TO_NETWORK = "its way to the network"
-_NOT_INSIDE = "it was not measured inside (that takes several ranks per place): over TCP cores that are busy with something else look alike"
 _BOUNDS = (0.8, 0.95)  # slow is below half of the loss (of its logarithm), but never within noise, and a fifth is always slow
 _CONTROLS = 3  # good places inside of which the median is taken, at least
 _BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow: well inside, it is the way to the network
-_WORDS = {"sender": "what it sends", "receiver": "what it receives"}
+_WAYS: dict[str, Ways] = {"sender": "sends", "receiver": "receives"}
 
 
 def most_rounds_isolation(options: Options) -> int:
@@ -73,7 +94,7 @@ class _Found:
     suspect: Suspect
     inside: float | None = None
     nics: dict[str, float | None] = field(default_factory=dict)
-    evidence: list[str] = field(default_factory=list)
+    evidence: list[Fact] = field(default_factory=list)
 
     @property
     def limit(self) -> float:
@@ -83,21 +104,21 @@ class _Found:
     def told(self) -> Suspect:
         """The suspect with its part, where one was found."""
         kind, part = self._part()
-        unsure = [_NOT_INSIDE] if self.inside is None and part.startswith(TO_NETWORK) else []
+        unsure = [InsideNotMeasured()] if self.inside is None and isinstance(part, WayToNetwork) else []
         found = replace(self.suspect, kind=kind, part=part, evidence=(*self.suspect.evidence, *self.evidence, *unsure))
         if kind != _INSIDE or self.inside is None:
             return found
         return replace(found, ratio=self.inside, low=None, high=None)  # what its own ranks reach, and no longer its messages
 
-    def _part(self) -> tuple[str, str]:
+    def _part(self) -> tuple[str, Fact | None]:
         if self.inside is not None and self.inside < self.limit:
-            return _INSIDE, IN_HOST
+            return _INSIDE, InsideHost()
         known = {nic: ratio for nic, ratio in self.nics.items() if ratio is not None}
-        slow = [nic for nic, ratio in known.items() if ratio < self.limit]
+        slow = tuple(nic for nic, ratio in known.items() if ratio < self.limit)
         if slow and len(slow) < len(known):
-            return self.suspect.kind, f"the {'interface' if len(slow) == 1 else 'interfaces'} {' and '.join(slow)}"
+            return self.suspect.kind, SlowInterfaces(slow)
         if slow or (self.inside is not None and not known and self.suspect.kind in _BY_MESSAGES):
-            return self.suspect.kind, TO_NETWORK + (f" ({' and '.join(slow)})" if slow else "")
+            return self.suspect.kind, WayToNetwork(slow)
         return self.suspect.kind, self.suspect.part
 
 
@@ -109,14 +130,16 @@ def _inside(found: Mapping[int, _Found], good: Sequence[int]) -> Generator[Ask, 
     for each, figure in zip(found.values(), answer.figures, strict=False):
         ratio = figure.speed / usual if figure.speed and usual else None
         each.inside = ratio
-        each.evidence.append(f"inside: {_said(ratio, figure, 'among its own ranks an all-reduce reaches', len(controls))}")
+        each.evidence.append(
+            PartNotMeasured("inside", _why_no_ratio(figure, len(controls))) if ratio is None else InsideRatio(ratio, len(controls))
+        )
 
 
 def _over(nic: str, found: Mapping[int, _Found], good: Sequence[int]) -> Generator[Ask, Answer, None]:
     """Over one interface alone: each suspect with a partner that is well, and at least one pair that is well on both sides."""
     taken = list(found)[: max(0, len(good) - 2)]
     for place in list(found)[len(taken) :]:
-        found[place].evidence.append(f"{nic}: could not be told: only {len(good)} places are known to be well")
+        found[place].evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
     if not taken:
         return
     partners, rest = good[: len(taken)], good[len(taken) :]
@@ -129,23 +152,22 @@ def _over(nic: str, found: Mapping[int, _Found], good: Sequence[int]) -> Generat
         each = found[place]
         speed = _judged(each.suspect.kind, figure, first=pair[0] == place)
         ratio = each.nics[nic] = speed / usual if speed and usual else None
-        what = f"over it alone {_WORDS.get(each.suspect.kind, 'its messages')} reach{'es' if each.suspect.kind in _WORDS else ''}"
-        each.evidence.append(f"{nic}: {_said(ratio, figure, what, len(controls))}")
+        ways = _WAYS.get(each.suspect.kind, "sends and receives")
+        each.evidence.append(
+            PartNotMeasured(nic, _why_no_ratio(figure, len(controls))) if ratio is None else InterfaceRatio(nic, ways, ratio, len(controls))
+        )
 
 
 def _judged(kind: str, figure: Figure, first: bool) -> float | None:
     """The speed that counts: of a sender what leaves it, of a receiver what comes, else the slower way."""
     leaves, comes = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
-    if kind in _WORDS:
+    if kind in _WAYS:
         return leaves if kind == "sender" else comes
     return min(leaves, comes) if leaves and comes else None
 
 
-def _said(ratio: float | None, figure: Figure, what: str, controls: int) -> str:
-    if ratio is None:
-        own = figure.na or ("" if figure.speed else "no reason was given")
-        return f"could not be told: {own or f'none of the {controls} to compare with could be measured'}"
-    return f"{what} {ratio:.0%} of what {controls} that are well do at the same time"
+def _why_no_ratio(figure: Figure, controls: int) -> str:
+    return figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
 
 
 def _median(speeds: Sequence[float | None]) -> float | None:
@@ -182,12 +204,14 @@ def most_rounds(n: int, options: Options) -> int:
     return len(sizes(n)) + 1 + _dividing(n) if options.growing and sizes(n) else 0
 
 
-def look(places: Sequence[int], options: Options, random: draws.Random) -> Generator[Ask, Answer, tuple[tuple[Hint, ...], tuple[str, ...]]]:
+def look(
+    places: Sequence[int], options: Options, random: draws.Random
+) -> Generator[Ask, Answer, tuple[tuple[Hint, ...], tuple[HuntNote, ...]]]:
     """(hints of kind "scale", of one place each and confirmed as told above; notes). Nothing below eight places, but a note."""
     if not options.growing:
         return (), ()
     if not sizes(len(places)):
-        return (), (f"growing groups: {len(places)} places make no two groups of {LEAST_SIZE} to compare",)
+        return (), (GrowingNeedsMore(len(places), LEAST_SIZE),)
     found = _Growing(random, list(places), _dividing(len(places)))
     for size in sizes(len(places)):
         yield from found.at(size)
@@ -207,7 +231,7 @@ class _Growing:
     places: list[int]
     room: int
     hints: list[Hint] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[HuntNote] = field(default_factory=list)
     well: dict[int, int] = field(default_factory=dict)
     usual: float | None = None
     unsettled: bool = False
@@ -230,25 +254,22 @@ class _Growing:
         for turn in ("once", "again")[: 1 + min(1, self.room)]:
             answer = yield _ask([tuple(sorted(self.places))], f"{everybody}, {turn}")
             if not answer.figures[0].speed:
-                self.notes.append(f"{everybody} could not be measured: {_why(answer.figures[0])}")
+                self.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
                 return
             best = max(best, answer.figures[0].speed / self.usual)
             if best > WHOLE:
                 return
-        self.notes.append(
-            f"{everybody} reach {best:.0%} of the bus bandwidth of smaller groups, and no part of them is to blame: it is the core of the "
-            "network, or the library's algorithm for so many ranks; nobody is accused"
-        )
+        self.notes.append(WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: Answer, size: int) -> list[Part]:
         """The slow groups, the worst first; what the others reach is kept. With too many slow ones there is nobody to divide them with."""
         told = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if told[group][0] < SLOW), key=lambda group: told[group][0])
         well = [group for group in groups if told[group][0] >= SLOW]
-        self.notes += [f"a group of {size} could not be measured: {_why(figure)}" for ratio, figure in told.values() if np.isnan(ratio)]
+        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in told.values() if np.isnan(ratio)]
         self.well |= {place: size for group in well for place in group}
         if len(slow) > len(well):
-            self._leave(f"{len(slow)} of {len(groups)} groups of {size} are slower than the others: too many to tell by whom")
+            self._leave(TooManySlowGroups(len(slow), len(groups), size))
             return []
         if well:
             self._tell_usual([speed for group in well if (speed := told[group][1].speed)], size)
@@ -258,10 +279,7 @@ class _Growing:
         """A note where groups of this size are all alike slower than those of the last one."""
         usual = float(np.median(speeds))
         if self.usual and usual < WHOLE * self.usual:
-            self.notes.append(
-                f"groups of {size}, all alike, reach {usual / self.usual:.0%} of the bus bandwidth of smaller ones: it is what they share, "
-                "the network above the switches next to them or the library's algorithm; nobody is accused"
-            )
+            self.notes.append(SizeSlow(size, usual / self.usual))
         self.usual = usual
 
     def _divide(self, slow: list[Part], size: int) -> Generator[Ask, Answer, dict[int, Part]]:
@@ -287,13 +305,13 @@ class _Growing:
     def _has_room(self, parts: Sequence[Part], size: int) -> bool:
         """For a division and the confirmation after it. Takes the division's round."""
         if self.room < _STEP_AND_CONFIRMATION:
-            self._leave(f"{_parts(len(parts))} slow in groups of {size}, and no rounds were left to tell who is the reason")
+            self._leave(PartsNotDivided(len(parts), size, "rounds"))
             return False
         self.room -= 1
         return True
 
-    def _leave(self, note: str) -> None:
-        """Somebody is slow and it stays open who: then the whole tells nothing either."""
+    def _leave(self, note: HuntNote) -> None:
+        """Note a slowness whose cause stays open: then the whole shows nothing either."""
         self.notes.append(note)
         self.unsettled = True
 
@@ -306,7 +324,7 @@ class _Growing:
         """(the parts that can be divided now, the worst first; their pieces): as many pieces as there are others to complete groups."""
         most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, others) > 1), 0)
         if most < len(parts):
-            self._leave(f"{_parts(len(parts) - most)} slow in groups of {size}, too many for the others to divide them with")
+            self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
         kept = list(parts[:most])
         return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
 
@@ -316,12 +334,9 @@ class _Growing:
             of_part = [told[piece] for piece in told if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
             if lost:
-                self.notes.append(f"a part of a slow group of {size} could not be measured: {_why(lost[0])}")
+                self.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
             elif min(ratio for ratio, _ in of_part) >= SLOW:
-                self.notes.append(
-                    f"a group of {size} was slow, and no piece of the {len(part)} places that were left of it was with others: "
-                    "it is the paths between them, or chance; nobody is named"
-                )
+                self.notes.append(NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[Ask, Answer, None]:
         """Measure each with new partners, as far as there are some, at the same time as whole groups of healthy places; and again."""
@@ -329,7 +344,7 @@ class _Growing:
         others = self._others(taken, size)
         most = max(0, (len(others) - size) // (size - 1))
         if most < len(taken):
-            self._leave(f"{len(taken) - most} more places were slow in groups of {size} than could be measured again: they are not named")
+            self._leave(NotConfirmedAtScale(len(taken) - most, size))
             suspects = dict(list(suspects.items())[:most])
         self.room -= _CONFIRMATIONS
         for number in range(_CONFIRMATIONS):
@@ -342,7 +357,7 @@ class _Growing:
             answer = yield _ask(groups, f"groups of {size}: {len(singles)} suspects with new partners, round {number + 1}")
             for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
                 suspects[place] |= {*group} - {place}
-                hint = Hint((place,), "scale", exp(ratio), "", CONFIRMED, tuple(sorted(suspects[place])))
+                hint = Hint((place,), "scale", exp(ratio), (), CONFIRMED, tuple(sorted(suspects[place])))
                 if not ratio < SLOW:
                     self._clear(size, figure)
                     del suspects[place]
@@ -352,22 +367,12 @@ class _Growing:
 
     def _clear(self, size: int, figure: Figure) -> None:
         """Note that a place was as fast as the others when it was measured again."""
-        lost = "" if figure.speed else f": {_why(figure)}"
-        self.notes.append(f"a place that was slow in groups of {size} was not when it was measured again{lost}; it is not named")
+        self.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
 
     def _name(self, hint: Hint, size: int) -> None:
-        """Add the hint with its reason."""
-        times = 1 + _CONFIRMATIONS
-        slow = (
-            f"{times} groups of {size} were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time"
-        )
-        well = self.well.get(hint.places[0])
-        alone = "all of its partners were well without it" + (f", and in groups of {well} it was as fast as the others" if well else "")
-        self.hints.append(replace(hint, why=f"{slow}; {alone}", evidence=(slow, alone)))
-
-
-def _parts(number: int) -> str:
-    return "1 more part was" if number == 1 else f"{number} more parts were"
+        """Add the hint with its evidence."""
+        slow = SlowAtScale(1 + _CONFIRMATIONS, size, hint.ratio)
+        self.hints.append(replace(hint, evidence=(slow, FastWithout(self.well.get(hint.places[0], 0)))))
 
 
 def _ask(groups: Sequence[Part], why: str) -> Ask:
@@ -406,4 +411,4 @@ def _filled(pieces: Sequence[Part], size: int, others: Sequence[int]) -> list[Pa
 
 
 def _why(figure: Figure) -> str:
-    return figure.na or "no reason was given"
+    return figure.na or "no reason is known"

@@ -22,13 +22,8 @@ from math import comb, exp, log, sqrt
 
 import numpy as np
 
+from collbench.analysis.hunt.facts import NotProven, Retest, RetestCounts
 from collbench.stats.median import t_quantile
-from collbench.units import format_rate, format_time
-
-pass
-
-
-pass
 
 CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together
 LEAST_ROUNDS = 3
@@ -84,24 +79,23 @@ class Repeats:
         """The ratio's 95 % interval, the lower end first."""
         return (None, None) if self.low is None or self.high is None else (exp(-self.high), exp(-self.low))
 
-    def sentence(self) -> str:
-        """The counts."""
-        counts = f"slow in {self.slow} of {self.rounds} rounds, {self.slow_controls} of {self.controls} control pairs as slow"
-        waited = f"; ranks waited for a CPU in {self.waited} of the rounds" if self.waited else ""
-        flipped = f"; {self.flipped} more rounds not used: the machine changed its state (state probe)" if self.flipped else ""
-        return counts + waited + flipped
+    @property
+    def counts(self) -> RetestCounts:
+        """The counts as evidence."""
+        return RetestCounts(self.slow, self.rounds, self.slow_controls, self.controls, self.waited, self.flipped)
 
-    def reason(self) -> str:
+    @property
+    def reason(self) -> NotProven:
         """Why this is not enough for a confirmation."""
         if self.waited:
-            return f"inconclusive: its CPU was taken by other work in {self.waited} of {self.rounds} rounds"
+            return NotProven("cpu", self.waited, self.rounds)
         if self.flipped >= max(1, self.rounds):
-            return f"inconclusive: the machine changed its state in {self.flipped} rounds"
+            return NotProven("state", self.flipped, self.rounds)
         if self.slow < self.rounds:
-            return f"inconclusive: slow in only {self.slow} of {self.rounds} rounds"
+            return NotProven("rounds", self.slow, self.rounds)
         if self.slow_controls:
-            return f"inconclusive: {self.slow_controls} of {self.controls} control pairs were as slow"
-        return f"inconclusive: {self.rounds} rounds are not enough for a confirmation, or they scatter too much"
+            return NotProven("controls", self.slow_controls, self.controls)
+        return NotProven("scatter", self.rounds, self.rounds)
 
 
 def repeats(trials: Sequence[Trial], ways: Sequence[str], bound: float) -> Repeats:
@@ -195,25 +189,17 @@ class Trial:
     cpu_wait: float = 0.0
     flipped: bool = False
 
-    def sentence(self, names: Sequence[str]) -> str:
-        """What was measured, with whom, against what."""
-        who = f"again with {names[self.partner]}{'' if self.well else ', which is suspected, too, or was as fast as usual before'}"
+    def evidence(self, names: Sequence[str], end: bool = False) -> Retest:
+        """What was measured, with which partner, against which controls. end: the suspect is a path, and this is one of its ends."""
+        endpoint, partner = names[self.place] if end else "", names[self.partner]
         if self.na is not None:
-            return f"{who}: not measured ({self.na})"
-        parts = [
-            f"{format_rate(self.values[way])} GB/s {word}" for way, word in ((SENDS, "sent"), (RECEIVES, "received")) if way in self.values
-        ]
-        if LATENCY in self.values:
-            parts.append(f"{format_time(1 / self.values[LATENCY])} µs")
-        return f"{who}: {', '.join(parts)}; {self._against()}"
+            return Retest(partner, self.well, na=self.na, endpoint=endpoint)
+        own, usual = ((each.get(SENDS), each.get(RECEIVES), _inverse(each.get(LATENCY))) for each in (self.values, self.usual))
+        return Retest(partner, self.well, self.controls, *own, *usual, endpoint=endpoint)
 
-    def _against(self) -> str:
-        usual = [f"{format_rate(self.usual[way])} GB/s" for way in (SENDS, RECEIVES) if way in self.usual]
-        usual += [f"{format_time(1 / self.usual[LATENCY])} µs"] if LATENCY in self.usual else []
-        if not usual:
-            return "nothing to compare it with"
-        who = f"{self.controls} pairs of places that are well" if self.controls > 1 else "a pair of places that are well"
-        return f"{who} at the same time: {', '.join(usual)}" if self.controls else f"usual in the sweep: {', '.join(usual)}"
+
+def _inverse(value: float | None) -> float | None:
+    return 1 / value if value else None
 
 
 SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"

@@ -19,6 +19,32 @@ import numpy as np
 from collbench.analysis.hunt import judging, scale, sweep
 from collbench.analysis.hunt import sweep as groups
 from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.facts import (
+    AllAlike,
+    AloneOnSwitch,
+    Deferred,
+    DividedPairs,
+    Evidence,
+    GroupSweep,
+    HuntNote,
+    ManyPaths,
+    MorePairsNotMeasured,
+    OneEndpoint,
+    OthersAsSlow,
+    PairFigures,
+    PairNotMeasured,
+    PairsInstead,
+    PairsNotCovered,
+    PathsNotRetested,
+    RoundFlag,
+    RoundsUsedUp,
+    SpeedUnknown,
+    StageSkipped,
+    TooFewEndpoints,
+    TooFewMeasured,
+    TooManySuspects,
+    WrongElements,
+)
 from collbench.analysis.hunt.judging import Alike, Candidate, Seen
 from collbench.analysis.hunt.protocol import (
     CLEARED,
@@ -41,16 +67,15 @@ from collbench.analysis.hunt.protocol import (
 )
 from collbench.analysis.hunt.significance import LATENCY
 from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS, Figures
-from collbench.analysis.pairs import doubts, hosts_of
+from collbench.analysis.pairs import hosts_of
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round
+from collbench.reason import Fact
 from collbench.results.rounds import PairMatrix, PairRound
-from collbench.units import format_percent, format_rate, format_time
 
 # One, two or three places: nobody can be named, but something can be told.
 
 LEAST_PLACES = 4
-_ALONE = "one place: there is nobody to compare it with; hunt among four or more"
 
 
 def rounds(n: int) -> int:
@@ -65,23 +90,21 @@ def hunt_few(names: tuple[str, ...]) -> Hunt:
         yield from book.asking(Ask(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
     matrix = book.matrix()
     speeds = matrix.bandwidth[np.isfinite(matrix.bandwidth)]
-    why = _ALONE if len(names) < 2 else doubts(matrix)[0]
-    wrong = [f"{names[place]}: wrong data in {bad} of {met} pairs" for place, (bad, met) in wrong_data(book).items()]
+    why = OneEndpoint() if len(names) < 2 else TooFewEndpoints(2 if len(names) == 2 else 3)
+    wrong = [WrongElements(names[place], bad, met) for place, (bad, met) in wrong_data(book).items()]
     middle = float(np.median(speeds)) if len(speeds) else None
     return Verdict(names, (), book.rounds(), rounds(len(names)), (*_figures(book), *wrong), why, middle)
 
 
-def _figures(book: Book) -> list[str]:
-    found = []
-    for _, (a, b), figure in book.figures():
-        who = f"{book.names[a]} and {book.names[b]}"
-        if figure.speed is None:
-            found.append(f"{who}: not measured ({figure.na})")
-            continue
-        back = "" if figure.backward is None else f", {format_rate(figure.backward)} GB/s back"
-        latency = "" if figure.latency_s is None or not isfinite(figure.latency_s) else f", {format_time(figure.latency_s)} µs"
-        found.append(f"{who}: {format_rate(figure.speed)} GB/s there{back}{latency}")
-    return found
+def _figures(book: Book) -> list[HuntNote]:
+    return [_pair_note(book.names[a], book.names[b], figure) for _, (a, b), figure in book.figures()]
+
+
+def _pair_note(a: str, b: str, figure: Figure) -> HuntNote:
+    if figure.speed is None:
+        return PairNotMeasured(a, b, figure.na or "")
+    latency_s = figure.latency_s if figure.latency_s is not None and isfinite(figure.latency_s) else None
+    return PairFigures(a, b, figure.speed, figure.backward, latency_s)
 
 
 # Whether a network is built so that some of its pairs are slow: then nobody is sick for being in one of those.
@@ -111,8 +134,7 @@ def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int
     share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
     if share <= _MOST_SLOW:
         return suspect
-    why = f"{format_percent(100 * share)} of the pairs of other places are as slow: that is a network of several parts, and nobody is sick"
-    return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, why))
+    return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, OthersAsSlow(share)))
 
 
 def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alike) -> Figures:
@@ -129,7 +151,6 @@ def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:
 
 # From what was measured to suspects and notes: sentences of what is known, and of what could not be told.
 
-_DEFERRED = "inconclusive: not measured again, since too few healthy places would be left to measure against"
 _ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
 _MOST_PAIRS = 8  # that a note lists
 _FASTEST, _MOST_UNEVEN = 0.9, 0.3
@@ -141,7 +162,7 @@ def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
     places = _worst([case.suspect(names) for case in check.places])
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
     paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
-    return [*places, *(_open(each, _DEFERRED) for each in check.found.deferred), *_exceptions(paths, len(names))]
+    return [*places, *(_open(each, Deferred()) for each in check.found.deferred), *_exceptions(paths, len(names))]
 
 
 def _worst(found: Sequence[Suspect]) -> list[Suspect]:
@@ -160,18 +181,18 @@ def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
     apart = len({place for each in accused for place in each.places}) == 2 * len(accused)
     if len(accused) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
         return paths
-    why = f"{len(accused)} paths without a common place are slow: that is how a network is built, and no exception"
+    why = ManyPaths(len(accused))
     return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in paths]
 
 
-def as_they_were(found: Seen, why: str) -> list[Suspect]:
+def as_they_were(found: Seen, why: Fact) -> list[Suspect]:
     """Candidates that nobody is there to clear or to confirm."""
     return [_open(each, why) for each in found.places]
 
 
-def silent(place: int, why: str) -> Suspect:
-    """A place that gives no figures (any longer)."""
-    return Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, "whether it is slow cannot be told"))
+def silent(place: int, why: Evidence) -> Suspect:
+    """Return a place without figures as a suspect."""
+    return Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown()))
 
 
 def of_hint(hint: Hint) -> Suspect:
@@ -198,15 +219,15 @@ def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[
     return [replace(each, evidence=(*each.evidence, *_alone(each, hosts_on, leaf_of))) if leaf_of else each for each in those]
 
 
-def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence[str] | None) -> list[str]:
+def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence[str] | None) -> list[Evidence]:
     leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
     if not leaf or suspect.state != CONFIRMED or len(hosts_on[leaf]) > 1:
         return []
-    return [f"nobody else who takes part hangs on its switch ({leaf}): that switch and its cables may as well be the reason"]
+    return [AloneOnSwitch(leaf)]
 
 
-def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[str]:
-    """What could not be told, and what all places have in common."""
+def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[Fact]:
+    """Return what was not decided, and what all places have in common."""
     named = {place for each in those for place in each.places}
     wrong = wrong_data(book)
     own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, book.names)
@@ -222,14 +243,13 @@ def usual(book: Book) -> float | None:
     return None
 
 
-def _open(candidate: Candidate, why: str) -> Suspect:
+def _open(candidate: Candidate, why: Fact) -> Suspect:
     kind = "latency" if LATENCY in candidate.ways else "node"
-    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
+    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(*candidate.why, why))
 
 
-def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[str]:
-    counts = [(names[place], *wrong[place]) for place in places if place in wrong]
-    return [f"{name}: elements arrived wrong in {bad} of the {met} measurements it was in" for name, bad, met in counts]
+def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[WrongElements]:
+    return [WrongElements(names[place], *wrong[place]) for place in places if place in wrong]
 
 
 def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
@@ -238,39 +258,33 @@ def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
     return most or list(wrong)
 
 
-def _missing(book: Book, named: set[int]) -> list[str]:
-    """Pairs of places that do give figures otherwise."""
+def _missing(book: Book, named: set[int]) -> list[HuntNote]:
+    """Return the missing pairs of places that have figures otherwise."""
     lost = {pair: figure.na for _, pair, figure in book.figures() if figure.speed is None and not named & set(pair)}
-    told = [f"{book.names[a]} and {book.names[b]}: not measured ({why})" for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
-    return told + ([f"{len(lost) - len(told)} more pairs were not measured"] if len(lost) > len(told) else [])
+    first = [PairNotMeasured(book.names[a], book.names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    return [*first, *([MorePairsNotMeasured(len(lost) - len(first))] if len(lost) > len(first) else [])]
 
 
-def _flags(book: Book) -> list[str]:
+def _flags(book: Book) -> list[RoundFlag]:
     counts = Counter(flag for _, answer in book.told for flag in set(answer.flags))
-    return [f"{number} of {len(book.told)} rounds: {flag}" for flag, number in counts.items()]
+    return [RoundFlag(flag, number, len(book.told)) for flag, number in counts.items()]
 
 
-def _not_met(book: Book) -> list[str]:
-    """A slow path is seen only where it was measured."""
+def _not_met(book: Book) -> list[PairsNotCovered]:
+    """A slow path is detected only where it was measured."""
     n = len(book.names)
     met, possible = len({pair for _, pair, _ in book.figures()}), n * (n - 1) // 2
-    return [f"{met} of {possible} pairs were measured: a slow path between two others has not been looked at"] if 0 < met < possible else []
+    return [PairsNotCovered(met, possible)] if 0 < met < possible else []
 
 
-def _alike(those: Sequence[Suspect], found: Seen, book: Book) -> list[str]:
-    """What to make of it that nobody is slow."""
+def _alike(those: Sequence[Suspect], found: Seen, book: Book) -> list[HuntNote]:
+    """Return what it means that no place is slow."""
     if any(each.state != CLEARED for each in those) or (speed := found.middle or usual(book)) is None:
         return []
     uneven = _uneven(book)
     if uneven > _MOST_UNEVEN:
-        return [
-            f"no place stands out, but {format_percent(100 * uneven)} of the pairs are noticeably slower than the fastest ones: "
-            "the network has parts, or half of the places are slow; nobody is accused"
-        ]
-    return [
-        f"no place is slower than the others: all reach the usual {format_rate(speed)} GB/s, so that nobody is accused; "
-        "whether they are all slow alike only the ceiling can say"
-    ]
+        return [DividedPairs(uneven)]
+    return [AllAlike(speed)]
 
 
 def _uneven(book: Book) -> float:
@@ -281,7 +295,6 @@ def _uneven(book: Book) -> float:
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3
-_BY_GROUPS = "the sweep was by groups: a slow path between two places, and small messages that take longer, were not looked for"
 _MOST_ACCUSED = 3  # one place in so many
 
 _T = TypeVar("_T")
@@ -332,7 +345,7 @@ def _shares(n: int, options: Options) -> _Shares:
     least = wanted if by_groups else sweep.least_rounds(n, options)
     if wanted < least:
         raise UsageError(
-            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} does not tell a sick one of {n} places from a sick partner: "
+            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} cannot distinguish a faulty one of {n} from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
     grown = scale.most_rounds(n, options) if options.growing else 0
@@ -340,7 +353,7 @@ def _shares(n: int, options: Options) -> _Shares:
     most = options.most_rounds if options.most_rounds is not None else wanted + cross_check_rounds(n) + grown + alone
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
-            f"{most} rounds are too few for {n} places: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
+            f"{most} rounds are too few for {n} endpoints: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
             f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
         )
     swept = max(least, min(wanted, most - cross_check_rounds(n)))
@@ -364,14 +377,14 @@ class _Hunt:
 
     names: tuple[str, ...]
     options: Options
-    notes: list[str] = field(default_factory=list)
+    notes: list[Fact] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = draws.Random(f"hunt, {self.options.seed}")
         self.book = Book(self.names)
         self.shares = _shares(len(self.names), self.options)
         if self.options.method == "groups" and self.shares.method == "pairs":
-            self.notes.append(f"groups take {groups.LEAST_PLACES} places or more, and cover no links: pairs were measured instead of them")
+            self.notes.append(PairsInstead(groups.LEAST_PLACES))
 
     def run(self) -> Hunt:
         """All stages, as far as each is needed."""
@@ -390,7 +403,7 @@ class _Hunt:
 
     def _sweep(self) -> Generator[Ask, Answer, tuple[Hint, ...]]:
         if self.shares.method == "groups":
-            self.notes.append(_BY_GROUPS)
+            self.notes.append(GroupSweep())
             return (yield from self._heard(groups.sweep(len(self.names), self.options, self.random)))
         yield from sweep.run(self.book, self.options, self.shares.sweep, self.random)
         return ()
@@ -401,28 +414,28 @@ class _Hunt:
             return judging.from_hints(hints, len(self.names), gone)
         return judging.seen(self.book.matrix(), gone)
 
-    def _untold(self) -> dict[int, str]:
-        """Places of which it cannot be told whether they are slow, with the reason."""
+    def _untold(self) -> dict[int, Evidence]:
+        """Return the places whose speed is unknown, with the reason."""
         gone = lost(self.book)
         return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
 
-    def _too_many(self, found: Seen) -> str | None:
-        """Why nobody can be accused, where those who are well are no majority to measure against."""
+    def _too_many(self, found: Seen) -> TooFewMeasured | TooManySuspects | None:
+        """Return why no place can be judged, where healthy places are not a majority."""
         n = len(self.names) - len(self._untold())
         slow = len({each.places for each in found.places})
         if n < LEAST_PLACES:
-            return f"only {n} of {len(self.names)} places give figures with enough others: too few to tell a sick one from the others"
+            return TooFewMeasured(n, len(self.names))
         if slow and (len(found.well) < 2 or 2 * slow >= n):
-            return f"{slow} of {n} places are slower than the rest: no majority that is well, so it may as well be the rest that is fast"
+            return TooManySuspects(slow, n)
         return None
 
     def _cross_check(self, found: Seen) -> Generator[Ask, Answer, list[Suspect]]:
         check = CrossCheck(self.book, found, _hosts(self.names), self.options.leaf_of, self.random)
         done = yield from check.run(self.shares.cross_check)
         if not done:
-            self.notes.append(f"{self.shares.cross_check} rounds did not suffice to measure every suspect again: the rest is inconclusive")
+            self.notes.append(RoundsUsedUp(self.shares.cross_check))
         if check.left_out:
-            self.notes.append(f"{check.left_out} more pairs were slow once, and were not measured again: too many to be exceptions")
+            self.notes.append(PathsNotRetested(check.left_out))
         gone = self._untold()
         judged = told(suspects(check, self.names), self.book, check.alike)
         places = [each for each in judged if not set(each.places) & gone.keys()]
@@ -432,10 +445,7 @@ class _Hunt:
         accused = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1]
         if _MOST_ACCUSED * len(accused) <= len(self.names):
             return suspects
-        why = (
-            f"{len(accused)} of {len(self.names)} places are slower than the rest, more than a third: "
-            "it may as well be the rest that is fast, so nobody is accused; compare with the ceiling"
-        )
+        why = TooManySuspects(len(accused), len(self.names))
         self.notes.append(why)
         return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in suspects]
 
@@ -447,9 +457,7 @@ class _Hunt:
     def _growing(self, good: Sequence[int]) -> Generator[Ask, Answer, list[Suspect]]:
         needed = scale.most_rounds(len(good), self.options)
         if needed > self.shares.growing:
-            self.notes.append(
-                f"groups that grow may take {needed} rounds, and {self.shares.growing} are left: faults at scale were not looked for"
-            )
+            self.notes.append(StageSkipped("growing", needed, self.shares.growing))
             return []
         hints, notes = yield from self._heard(scale.look(good, self.options, self.random))
         self.notes += notes
@@ -458,7 +466,7 @@ class _Hunt:
     def _isolated(self, suspects: list[Suspect]) -> Generator[Ask, Answer, list[Suspect]]:
         needed = scale.most_rounds_isolation(self.options)
         if needed > self.shares.isolation:
-            self.notes.append(f"looking at suspects alone may take {needed} rounds, and {self.shares.isolation} are left: not done")
+            self.notes.append(StageSkipped("isolation", needed, self.shares.isolation))
             return suspects
         return list((yield from self._heard(scale.look_isolation(suspects, self._good(suspects), self.options))))
 
@@ -473,7 +481,7 @@ class _Hunt:
             result: _T = stop.value
             return result
 
-    def _verdict(self, suspects: Sequence[Suspect], found: Seen, why: str | None) -> Verdict:
+    def _verdict(self, suspects: Sequence[Suspect], found: Seen, why: Fact | None) -> Verdict:
         own_notes = [*self.notes, *notes(self.book, suspects, found)]
         suspects = with_leaf(with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
         told = tuple(ordered(suspects))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analysis.hunt.facts import GroupsNotMeasured, SlowGroups
 from collbench.analysis.hunt.protocol import GROUPS, PAIRS, Answer, Ask, Book, Hint, Options
 from collbench.errors import UsageError
 from collbench.machine.fabric import Attached, Fabric, Routes, Way, attached, host_key, slower
@@ -247,12 +248,12 @@ def _too_few(names: Sequence[str], hosts: Mapping[str, object], found: int) -> s
     there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
     what = "none" if not found else "one"
     asked = list(dict.fromkeys(names))
-    return f"tells of {what} of the {len(asked)} hosts of this job ({_listed(asked)}): {there}; save it on this cluster"
+    return f"has {what} of the {len(asked)} hosts of this job ({_listed(asked)}): {there}; save it on this cluster"
 
 
 def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
     missing = [name for name in dict.fromkeys(names) if host_key(name) not in hosts]
-    return [f"the fabric's file does not tell of {_listed(missing)}: their cables are not looked at"] if missing else []
+    return [f"the fabric file lacks {_listed(missing)}: their cables are not covered"] if missing else []
 
 
 def _odd(fabric: Fabric) -> list[str]:
@@ -385,14 +386,12 @@ class _Seen:
         told = np.sort(self.ratios[np.isfinite(self.ratios[:, place]), place])
         if not len(told):
             why = self.lost[place]
-            said = f"none of the {len(why)} groups with it could be measured: {why[-1]}" if why else ""
-            return Hint((place,), "node", LEAST_RATIO, said) if why else None
+            return Hint((place,), "node", LEAST_RATIO, (GroupsNotMeasured(len(why), why[-1]),)) if why else None
         best = told[-2] if len(told) >= _FORGIVEN else told[-1]
         if best > limit:
             return None
         slow, ratio = int((told <= limit).sum()), exp(float(np.median(told)))
-        why_slow = f"{slow} of {len(told)} groups with it reached {ratio:.0%} of the others' bus bandwidth (their median)"
-        return Hint((place,), "node", ratio, why_slow)
+        return Hint((place,), "node", ratio, (SlowGroups(slow, len(told), ratio),))
 
     def _limit(self) -> float:
         """How far behind is slow: beyond the noise that the faster half of all groups shows, and at least 4 %."""

@@ -1,4 +1,4 @@
-"""What the gate said: the result, what points at what, every group and suspect with what may be by chance, what changed."""
+"""The gate's section of the page: result, likely cause, groups and suspects with their limits, changes."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# The gate's chart: a line for each group or cell, its time in every allocation of the candidate, and the limit that it is judged by.
+# The chart: a line for each group or cell, its time in every allocation of the candidate, and its limit.
 
 MOST_LINES = 60
 _WIDTH, _LINE, _MARGINS = 900, 19, (330, 150, 14, 44)  # pixels
 _LONGEST_NAME = 52
-_FURTHEST = 2.0  # what takes longer than this many times, or is that much faster, stands at the edge
+_FURTHEST = 2.0  # slower or faster than this is drawn at the edge
 _LEAST = 1.03  # so that equal ones look equal
 _TICKS = (1, 1.5, 0.75, 1.2, 0.85, 1.1, 0.92, 2, 0.5, 1.05, 0.96, 1.02, 0.98, 1.01, 0.99)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A line: its factors by allocation, the limit of them (None: not judged), its state, and what hovering tells."""
+    """A line: its factors by allocation, their limit (None: not judged), its state, and the text of its tooltip."""
 
     name: str
     factors: Sequence[float | None]
     limit: float | None
     state: str
-    told: str
+    tooltip: str
 
     @property
     def first(self) -> float | None:
@@ -93,15 +93,17 @@ def drawn(lines: Sequence[Judged], key: str, title: str) -> tuple[str, list[Spot
     for place, each in enumerate(lines):
         _draw(axes, place, each)
     levels = [_level(each.first) for each in lines if each.first is not None]
-    return svg_of(figure, key, title), spots(axes, levels, [float(place) for place in range(len(lines))], [_told(each) for each in lines])
+    return svg_of(figure, key, title), spots(
+        axes, levels, [float(place) for place in range(len(lines))], [_tooltip(each) for each in lines]
+    )
 
 
 def _level(factor: float) -> float:
     return max(-log(_FURTHEST), min(log(_FURTHEST), log(factor)))
 
 
-def _told(each: Judged) -> str:
-    return f"{each.name}\n{each.told}"
+def _tooltip(each: Judged) -> str:
+    return f"{each.name}\n{each.tooltip}"
 
 
 def _axis(axes: Axes, lines: Sequence[Judged]) -> None:
@@ -113,7 +115,7 @@ def _axis(axes: Axes, lines: Sequence[Judged]) -> None:
     ticks = ticks_within(_TICKS, low - spare, high + spare, (high - low + 2 * spare) / 8, log)
     fixed_ticks(axes.xaxis, [log(tick) for tick in ticks], [slower(tick) if tick != 1 else "as before" for tick in ticks])
     axes.set_yticks([])
-    axes.set_xlabel("← faster · time over what the baseline says · slower →")
+    axes.set_xlabel("← faster · time relative to the baseline · slower →")
     axes.axvline(0, color=INK, linewidth=1)
 
 
@@ -140,21 +142,21 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-_MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of what everybody reads, and of what is folded below a chart
-_MADE = (
-    "The time in an allocation is the median over its launches' medians; it is divided by the median over the baseline's allocations. "
-    "The limit is what that may be by chance: three of the spreads over the baseline's allocations, drawn together over cells of one "
-    "kind, and not less than a floor. A point is an allocation of the candidate, the first one the largest; what exceeds its limit in "
-    "the first one is a suspect, and confirmed is what exceeds it in all three."
+_MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of open tables, and of those folded below a chart
+_METHOD = (
+    "The time of an allocation is the median over its launches' medians, divided by the median over the baseline's allocations. "
+    "The limit is what chance explains: three standard deviations between the baseline's allocations, pooled over cases of one kind, and "
+    "at least a fixed minimum. Each point is an allocation of the candidate; the first one is the largest. What exceeds its limit in the "
+    "first one is a suspect; what exceeds it in all three is confirmed."
 )
 
 
 def section(material: Material) -> Section | None:
-    """The verdict; None where the gate was not asked."""
+    """Return the section; None without a verdict."""
     verdict = material.verdict
     if verdict is None:
         return None
-    cause = [f"It points at {short(verdict.cause.sentence)}."] if verdict.cause is not None else []
+    cause = [f"Likely cause: {short(verdict.cause.sentence)}."] if verdict.cause is not None else []
     outcomes = [f"{text}." for text in [describe_outcomes(verdict)] if text]
     texts = [
         f"{headline(verdict)}.",
@@ -167,15 +169,15 @@ def section(material: Material) -> Section | None:
     notes = [f"Note: {text}." for text in sentences(verdict.notes, _MOST_SENTENCES)]
     slower, again = [each for each in open_ones(verdict) if isinstance(each, Suspicion)], cleared(verdict)
     floors = sorted(verdict.floors, key=lambda each: (each.state == CLEARED, each.state != CONFIRMED))
-    tables = [(_title("Slower, the surest and worst first", slower), _figures(slower)),
-              (_title("What changed, the most plausible cause first", verdict.changes), _changes(verdict)),
-              (_title("Cleared: slower at first, and not again", again), _figures(again)),
-              (_title("Shares of the ceiling that were asked for", floors), _figures(floors))]  # fmt: skip
+    tables = [(_title("Slower, confirmed and worst first", slower), _figures(slower)),
+              (_title("Changes, the most plausible cause first", verdict.changes), _changes(verdict)),
+              (_title("Cleared: not slower again", again), _figures(again)),
+              (_title("Required shares of the expected bandwidth (--min-percent)", floors), _figures(floors))]  # fmt: skip
     return Section("gate", "Gate", [*texts, *notes], [each for each in tables if each[1].rows], _charts(verdict))
 
 
 def _title(what: str, found: Sequence[object]) -> str:
-    return f"{what} ({_MOST_ROWS} of {len(found)}; all are in verdict.json)" if len(found) > _MOST_ROWS else what
+    return f"{what} ({_MOST_ROWS} of {len(found)}; verdict.json has all)" if len(found) > _MOST_ROWS else what
 
 
 def _figures(found: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:
@@ -187,7 +189,11 @@ def _figures(found: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) ->
 def _changes(verdict: Verdict) -> Table:
     shown = verdict.changes[:_MOST_ROWS]
     rows = [
-        [short(each.kind, 40), *(short(text) for text in (each.what, each.before, each.after, each.plausible)), announced(each.announced)]
+        [
+            short(each.kind, 40),
+            *(short(text) for text in (each.what, each.before, each.after, str(each.plausible or ""))),
+            announced(each.announced),
+        ]
         for each in shown
     ]
     marks = {place: "doubtful" for place, each in enumerate(shown) if each.announced is None}
@@ -195,13 +201,13 @@ def _changes(verdict: Verdict) -> Table:
 
 
 def _charts(verdict: Verdict) -> list[Chart]:
-    """Every group, and the cells that are slower; none where nothing has both a time and a limit."""
+    """Return the charts of groups and of slower cells; none where nothing has both a time and a limit."""
     groups = [_of_group(each) for each in worst_groups(verdict.groups)]
     cells = [_of_cell(each) for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind == "cell"]
     of_cells = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
-    told = [("gate-groups", "Every group against its limit", groups, _group_table(verdict.groups)),
-            ("gate-cells", "Cells that exceeded their limit", cells, of_cells)]  # fmt: skip
-    return [chart for key, title, lines, table in told if (chart := _chart(key, title, lines, table)) is not None]
+    charts = [("gate-groups", "Every group against its limit", groups, _group_table(verdict.groups)),
+              ("gate-cells", "Cases that exceeded their limit", cells, of_cells)]  # fmt: skip
+    return [chart for key, title, lines, table in charts if (chart := _chart(key, title, lines, table)) is not None]
 
 
 def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart | None:
@@ -210,14 +216,14 @@ def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart
         return None
     drawing, spots = drawn(shown, key, title)
     always, first = sum(each.always_over for each in shown), sum(each.over for each in shown)
-    cut = f" Drawn are {len(shown)} of {len(lines)}." if len(shown) < len(lines) else ""
-    again = f"; {first - always} only in the first one, the largest point" if first > always else ""
-    says = f"{always} of {len(shown)} exceed their limit, the upright mark, in every allocation{again}.{cut}"
-    return Chart(key, title, says, _MADE, drawing, table, spots, wide=True)
+    cut = f" {len(shown)} of {len(lines)} are drawn." if len(shown) < len(lines) else ""
+    again = f"; {first - always} only in the first one (largest point)" if first > always else ""
+    caption = f"{always} of {len(shown)} exceed their limit (vertical mark) in every allocation{again}.{cut}"
+    return Chart(key, title, caption, _METHOD, drawing, table, spots, wide=True)
 
 
 def _of_group(each: GroupState) -> Judged:
-    """By its own median where it is judged as one, else by its worst cell."""
+    """Return its line: its own median where it is judged as one, else its worst cell."""
     if each.limit is not None:
         return Judged(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {of_group(each)}")
     return Judged(name_of(each), (each.worst_factor,), each.worst_limit, each.state, f"{each.state}: {of_group(each)}")
@@ -230,9 +236,9 @@ def _of_cell(each: Suspicion) -> Judged:
 def _group_table(groups: Sequence[GroupState]) -> Table:
     shown = worst_groups(groups)[:_MOST_FOLDED]
     rows = [[short(each.state, 20), each.outcome or NOTHING, name_of(each), str(each.cells), of_group(each)] for each in shown]
-    return Table(["state", "outcome", "group", "cells", "by allocation"], rows, frozenset({3}), _marks([each.state for each in shown]))
+    return Table(["state", "outcome", "group", "cases", "by allocation"], rows, frozenset({3}), _marks([each.state for each in shown]))
 
 
 def _marks(states: Sequence[str]) -> dict[int, str]:
-    told = {CONFIRMED: "wrong", PASSED: "", ACCEPTED: "", CLEARED: ""}
-    return {place: mark for place, state in enumerate(states) if (mark := told.get(state, "doubtful"))}
+    marks = {CONFIRMED: "wrong", PASSED: "", ACCEPTED: "", CLEARED: ""}
+    return {place: mark for place, state in enumerate(states) if (mark := marks.get(state, "doubtful"))}

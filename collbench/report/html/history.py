@@ -8,7 +8,6 @@ from math import exp, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.gate.allocation import counted
 from collbench.gate.history import CELL, KINDS, History, Series, Step
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cells import NOTHING
@@ -16,19 +15,19 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, line, panel, spots, svg_of
 from collbench.report.html.page import page
 from collbench.report.writers import write_whole
-from collbench.units import format_time
+from collbench.units import format_time, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
-_HEAD = ("what", "since", "day", "time ×", "95 %", "by chance up to ×", "with it")
+_HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
-    "Each point is an allocation: of a cell the median of its launches' medians, of a group the median over its cells of how much slower "
-    "they are than usual, all over the first level. Levels (horizontal) have three allocations or more, and neighbours differ by more "
-    "than five standard errors of their medians, and by more than anybody would care for. The interval of a change is a little too far "
-    "from 1, since the place where it is largest was chosen. The last two allocations make no level: of them the gate is to be asked."
+    "Each point is an allocation, relative to the first level: for a case the median of its launches' medians, for a group the median "
+    "slowdown of its cases. Levels (horizontal lines) have three allocations or more. Neighbouring levels differ by more than five "
+    "standard errors of their medians, and by more than a fixed minimum. The interval of a change is slightly too far from 1, since the "
+    "allocation with the largest change was chosen. The last two allocations cannot form a level: use the gate for them."
 )
 
 
@@ -129,7 +128,7 @@ def _allocations(history: History) -> tuple[str, Table]:
         for each, changed in zip(history.allocations, since, strict=True)
     ]  # fmt: skip
     head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
-    caption = f"{counted(len(rows), 'allocation')} in the order in which they began"
+    caption = f"{plural(len(rows), 'allocation')} in the order in which they began"
     return caption, Table(head, rows, frozenset({2, 3}), {number: "doubtful" for number, each in enumerate(since) if each})
 
 

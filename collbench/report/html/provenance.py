@@ -255,9 +255,9 @@ def _end_text(run: Run) -> str:
 
 def _versions(named: Sequence[tuple[str, Run]]) -> list[tuple[str, Table]]:
     """Return the table of versions and settings: a column per run, or one for all if they are equal."""
-    known = [{key: text for key, text in facts(run).items() if key[0] in _KINDS} for _, run in named]
-    keys = sorted(dict.fromkeys(key for each in known for key in each), key=lambda key: _KINDS.index(key[0]))
-    rows = [(short(kind, 40), short(what, 120), *_values([each.get((kind, what), NOT_THERE) for each in known])) for kind, what in keys]
+    known = [{item: text for item, text in facts(run).items() if item.kind in _KINDS} for _, run in named]
+    items = sorted(dict.fromkeys(item for each in known for item in each), key=lambda item: _KINDS.index(item.kind))
+    rows = [(short(item.kind, 40), short(item.what, 120), *_values([each.get(item, NOT_THERE) for each in known])) for item in items]
     if not rows:
         return []
     equal = all(len(set(row[2:])) == 1 for row in rows)

@@ -9,6 +9,7 @@ import pytest
 
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.concerns import FINDING, Concern
+from collbench.gate.plausible import LinkOfAll
 from collbench.gate.verdict import Verdict
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
@@ -39,23 +40,23 @@ def test_without_a_verdict_there_is_no_section() -> None:
 def test_it_says_the_result_the_cause_and_why() -> None:
     assert gate(regression()).texts == [
         "regression: 2 confirmed, 1 accepted.",
-        "It points at the link: large messages are 1.12 times slower on mpi and nccl, small ones are not.",
-        "allocation night-9 lacks allreduce 8 B mpi: what is missing never passes.",
-        "judged: night-9, night-10, night-11; baseline base: 6 allocations, 6 cells with a history.",
-        "Note: allocation night-9: 1 of 5 launches was left out: the machine was in another state.",
+        "Likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not.",
+        *(f"{reason.render()}." for reason in regression().reasons),
+        "judged: night-9, night-10, night-11; baseline base: 6 allocations, 6 cases.",
+        *(f"Note: {note.render()}." for note in regression().notes),
     ]
 
 
 def test_its_tables_have_what_is_slower_what_changed_and_the_floors() -> None:
     tables = dict(gate(regression()).tables)
-    assert [row[:2] for row in tables["Slower, the surest and worst first"].rows] == [
+    assert [row[:2] for row in tables["Slower, confirmed and worst first"].rows] == [
         ["confirmed", "allreduce 64 MiB mpi"], ["accepted", "allreduce 8 B nccl"],
     ]  # fmt: skip
-    assert tables["What changed, the most plausible cause first"].rows == [
-        ["topology", "nic rate", "400 Gb/s", "360 Gb/s", "it is what all slower cells share", ""],
+    assert tables["Changes, the most plausible cause first"].rows == [
+        ["topology", "nic rate", "400 Gb/s", "360 Gb/s", LinkOfAll().render(), ""],
         ["software", "nccl", "2.29", "2.30", "", "by A. Reviewer until 2027-01-31: fewer CTAs leave room for kernels"],
     ]
-    assert tables["Shares of the ceiling that were asked for"].marks == {0: "wrong"}
+    assert tables["Required shares of the expected bandwidth (--min-percent)"].marks == {0: "wrong"}
 
 
 def test_candidates_are_compared_with_the_baseline_alone_and_not_with_one_another() -> None:
@@ -81,7 +82,7 @@ def test_all_four_outcomes_are_counted() -> None:
     counts = {"slower": 1, "no change": 8, "inconclusive": 1}
     given = verdict(groups=(group(outcome="no change", outcomes=counts),))
     assert gate(given).texts[1] == (
-        "cells: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive; "
+        "cases: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive; "
         "groups: 0 slower, 0 faster, 1 no change, 0 inconclusive."
     )
 
@@ -94,7 +95,7 @@ def test_charts_show_groups_and_cells_against_their_limits() -> None:
     groups, cells = gate(regression()).charts
     assert [spot.text.split("\n")[0] for spot in groups.spots] == ["allreduce on mpi, large messages", "allreduce on nccl, large messages"]
     assert groups.says == (
-        "0 of 2 exceed their limit, the upright mark, in every allocation; 1 only in the first one, the largest point. Drawn are 2 of 3."
+        "0 of 2 exceed their limit (vertical mark) in every allocation; 1 only in the first one (largest point). 2 of 3 are drawn."
     )
     assert len(groups.table.rows) == 3
     assert [spot.text.split("\n")[0] for spot in cells.spots] == ["allreduce 64 MiB mpi", "allreduce 8 B nccl"]
@@ -113,8 +114,7 @@ def test_it_stands_first_and_the_overview_says_the_result_too() -> None:
     found = overview(material(regression()))
     assert found is not None
     assert found.texts[0] == (
-        "Gate: regression: 2 confirmed, 1 accepted (judged: night-9, night-10, night-11; baseline base: 6 allocations, "
-        "6 cells with a history)."
+        "Gate: regression: 2 confirmed, 1 accepted (judged: night-9, night-10, night-11; baseline base: 6 allocations, 6 cases)."
     )
 
 
@@ -133,7 +133,7 @@ def test_hundreds_of_suspects_do_not_drown_what_changed_and_the_worst_floor_is_s
         )
     )
     titles = [title for title, _ in told.tables]
-    assert titles[0] == "Slower, the surest and worst first (20 of 135; all are in verdict.json)"
-    assert titles[-1] == "Shares of the ceiling that were asked for (20 of 31; all are in verdict.json)"
+    assert titles[0] == "Slower, confirmed and worst first (20 of 135; verdict.json has all)"
+    assert titles[-1] == "Required shares of the expected bandwidth (--min-percent) (20 of 31; verdict.json has all)"
     assert [len(table.rows) for _, table in told.tables] == [20, 2, 20]
     assert told.tables[-1][1].rows[0][:2] == ["confirmed", asked.name]

@@ -146,7 +146,7 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     concerns = table(found, "Findings and flags, worst first (4)")
     assert concerns.head == ["severity", "what", "where"]
     assert [[row[0], row[1][:32], row[2]] for row in concerns.rows] == [
-        ["wrong data", "2 elements are not what was sent", "1 of 5 cells: allreduce nccl at 16 B"],
+        ["wrong data", "2 elements are wrong", "1 of 5 cells: allreduce nccl at 16 B"],
         ["doubtful", "bimodal: the samples gather arou", "1 of 5 cells: allreduce mpi at 64 MiB"],
         ["missing", "not measured: no library", "1 of 5 cells: allreduce gloo at 64 MiB"],
         ["missing", "run-7 is empty", ""],
@@ -154,7 +154,7 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
     assert list(found.texts) == [
         "Concerns: 1 × wrong data, 1 × doubtful, 2 × missing.",
-        "2 elements are not what was sent (1 of 5 cells: allreduce nccl at 16 B).",
+        "2 elements are wrong (1 of 5 cells: allreduce nccl at 16 B).",
     ]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collbench.analysis.differences import Item
 from collbench.gate.verdict import Announcement, Cause, Change, FloorState, Verdict
+from collbench.reason import Text
 from tests.gate.verdicts import group, suspicion, verdict
 
 NASTY = '\x1b[31m\x00\n::error::|<script>"\'&]]>%0A @everyone `x` [a](http://x) \u202e\ud800\ufffe{a="b"} # '
@@ -15,10 +17,11 @@ def hostile(result: str = "regression", rows: int = 1) -> Verdict:
     announced = Announcement(NASTY, NASTY, "2027-01-31")
     one = suspicion(name=NASTY, cell={"operation": NASTY, NASTY: NASTY, "backend": None}, announced=announced)
     floor = FloorState(NASTY, {}, NASTY, 80.0, (None, 1e9), NASTY, NASTY, "confirmed")
-    change = Change(NASTY, NASTY, NASTY, NASTY, NASTY, announced)
+    change = Change(Item.of(NASTY, NASTY), NASTY, NASTY, Text(NASTY), announced)
     states = ("confirmed", "suspected", "no verdict", "passed")
     return verdict(
-        result=result, reasons=(NASTY,) * rows, notes=(NASTY,) * rows, baseline=NASTY, candidates=(NASTY,) * rows, collbench=NASTY,
+        result=result, reasons=(Text(NASTY),) * rows, notes=(Text(NASTY),) * rows,
+        baseline=NASTY, candidates=(NASTY,) * rows, collbench=NASTY,
         suspicions=tuple(replace(one, kind=kind, state=state) for _ in range(rows)
                          for kind, state in (("cell", "confirmed"), ("group", "suspected"), ("whole", "accepted"), ("cell", "cleared"))),
         groups=tuple(group(state, NASTY, NASTY, name=NASTY, worst=NASTY, size_class=NASTY) for _ in range(rows) for state in states),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from collbench.gate.reasons import StillSuspected
 from collbench.gate.verdict import Verdict
+from collbench.reason import Text
 from collbench.report.verdict_formats import annotation_lines
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
@@ -26,29 +28,29 @@ def unescaped(text: str) -> str:
 
 
 def test_a_pass_is_a_notice() -> None:
-    words = "passed; judged: new; baseline base: 6 allocations, 6 cells with a history"
+    words = "passed; judged: new; baseline base: 6 allocations, 6 cases"
     assert told(verdict()) == [("notice", "collbench gate: passed", words)]
 
 
 def test_a_regression_is_errors_warnings_and_notices() -> None:
     found = told(regression())
     assert found[0][:2] == ("error", "collbench gate: regression")
-    assert found[1] == ("error", "confirmed: allreduce 64 MiB mpi", "+12.0 %, +11.0 %, +13.0 %, by chance up to +2.0 %")
+    assert found[1] == ("error", "confirmed: allreduce 64 MiB mpi", "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)")
     assert [each[:2] for each in found[2:]] == [
         ("error", "confirmed: allreduce 64 MiB mpi"), ("warning", "no verdict: broadcast on mpi, large messages"),
-        ("warning", "collbench gate: why it does not pass"), ("notice", "accepted: allreduce 8 B nccl"),
-        ("notice", "changed since the last good allocation"), ("notice", "changed since the last good allocation"),
+        ("warning", "collbench gate: reason"), ("notice", "accepted: allreduce 8 B nccl"),
+        ("notice", "change since the last good allocation"), ("notice", "change since the last good allocation"),
         ("notice", "collbench gate: note"),
     ]  # fmt: skip
 
 
 def test_no_verdict_is_an_error_and_a_suspect_a_warning() -> None:
-    found = told(verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=("suspected: 1",)))
+    found = told(verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)))
     assert [each[0] for each in found] == ["error", "warning", "warning"]
 
 
 def test_there_are_ten_of_a_kind_at_most_and_the_result_is_among_them() -> None:
-    found = told(regression(suspicions=tuple(suspicion() for _ in range(50)), reasons=("why",) * 50, notes=("note",) * 50))
+    found = told(regression(suspicions=tuple(suspicion() for _ in range(50)), reasons=(Text("why"),) * 50, notes=(Text("note"),) * 50))
     assert [sum(each[0] == kind for each in found) for kind in ("error", "warning", "notice")] == [10, 10, 10]
     assert found[0][1] == "collbench gate: regression"
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from collbench.analysis.differences import Difference, Item
+from collbench.gate.reasons import LaunchesNeeded, StillSuspected, UnexpectedChange
 from collbench.gate.verdict import Change, Verdict
-from collbench.report.verdict import Typed, following, words_of
+from collbench.report.verdict import Typed, arguments_of, following
 from tests.gate.verdicts import suspicion, verdict
 
-AGAIN = ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
+AGAIN = (StillSuspected(1, 2),)
 SUSPECTED = {"result": "no verdict", "reasons": AGAIN, "suspicions": (suspicion("suspected"),), "candidates": ("night-8",)}
 
 
@@ -30,7 +32,7 @@ def test_suspects_are_measured_in_two_fresh_allocations_and_judged_with_the_firs
     monkeypatch.chdir(tmp_path)
     (tmp_path / "night-8-again-1").mkdir()
     assert told(verdict(**SUSPECTED), besides=["--min-percent", "ring:80@64M-"]) == [
-        "next: measure the suspects again in two fresh allocations, one line in each:",
+        "next: measure the suspects again in two fresh allocations, one command in each:",
         "  collbench run confirm.toml --ranks 2 --launches 5 --allocation night-8-again-2 --out night-8-again-2 --quiet",
         "  collbench run confirm.toml --ranks 2 --launches 5 --allocation night-8-again-3 --out night-8-again-3 --quiet",
         "and judge all together:",
@@ -54,24 +56,26 @@ def test_without_a_suite_it_is_written_first_and_what_no_suite_measures_has_none
 
 
 def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
-    change = Change("software", 'mpi "x" [1]', "4", "5", "", None)
+    change = Change(Item.of("software", 'mpi "x" [1]'), "4", "5")
     given = verdict(
         **{
             **SUSPECTED,
-            "reasons": (f"unexpected change: {change.sentence()} (announce expected changes with --expect FILE)", *AGAIN),
+            "reasons": (UnexpectedChange(Difference(change.item, change.before, change.after)), *AGAIN),
             "changes": (change,),
         }
     )
     lines = told(given)
-    assert lines[0] == "next: if it was meant, announce it in changes.toml:"
+    assert lines[0] == "next: if the change is intended, announce it in changes.toml:"
     (table,) = tomllib.loads("\n".join(lines[1:7]))["change"]
     assert (table["kind"], table["what"], table["expires"]) == ("software", 'mpi "x" [[]1]', date(2026, 12, 21))
     assert lines[7:9] == ["and judge again:", "  collbench gate --baseline base night-8 --expect changes.toml"]
-    assert lines[9] == "next: measure the suspects again in two fresh allocations, one line in each:"  # a slowdown may still be confirmed
+    assert (
+        lines[9] == "next: measure the suspects again in two fresh allocations, one command in each:"
+    )  # a slowdown may still be confirmed
 
 
 def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:
-    assert told(verdict()) == ["next: to keep it among the good ones:", "  collbench baseline add base night-8"]
+    assert told(verdict()) == ["next: add it to the baseline:", "  collbench baseline add base night-8"]
     assert told(verdict(), slowed=True) == [] == told(verdict(candidates=("a", "b", "c")))
     assert told(verdict(result="no verdict", allocations=2))[1] == "  collbench baseline add base RUN…"
 
@@ -79,23 +83,22 @@ def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:
 def test_a_regression_has_a_page_and_wrong_data_a_table() -> None:
     assert told(verdict(result="regression"))[1] == "  collbench gate --baseline base night-8 --html gate.html"
     assert told(verdict(result="regression"), html=True) == []
-    assert told(verdict(result="wrong data")) == ["next: see in which cells:", "  collbench report night-8"]
+    assert told(verdict(result="wrong data")) == ["next: show the cases with wrong data:", "  collbench report night-8"]
 
 
 def test_launches_that_replace_others_are_measured_as_the_first_ones_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    more = "the machine was in another state in 1 of 2 launches (canary off), and 1 launch left; measure 2 launches more in it"
-    given = verdict(result="no verdict", reasons=(f"allocation night-8: {more}, and name them too",), candidates=("night-8",))
-    words = words_of({"command": "run all.toml", "--ranks": "2", "--in-place": "given"})
+    given = verdict(result="no verdict", reasons=(LaunchesNeeded("night-8", 1, 2, 2),), candidates=("night-8",))
+    words = arguments_of({"command": "run all.toml", "--ranks": "2", "--in-place": "given"})
     assert told(given, commands={"night-8": words}) == [
-        "next: measure 2 launches more in night-8:",
+        "next: measure 2 more launches in night-8:",
         "  collbench run all.toml --ranks 2 --in-place --allocation night-8 --quiet --out night-8-again-1 --launches 2",
         "and judge all together:",
         "  collbench gate --baseline base night-8 night-8-again-1",
     ]
     measured = "collbench run all.toml --ranks 2 --in-place --allocation night-8 --quiet --out night-8-again-1/launch-$n"
     assert told(given, commands={"night-8": words}, launcher="srun")[:2] == [
-        "next: measure 2 launches more in night-8, in the same job:",
+        "next: measure 2 more launches in night-8, in the same job:",
         f"  for n in 1 2; do srun {measured}; done",
     ]
-    assert told(given) == [] == told(given, commands={"night-8": words_of({"command": "run", "--ranks": "2 all.toml"})})
+    assert told(given) == [] == told(given, commands={"night-8": arguments_of({"command": "run", "--ranks": "2 all.toml"})})

@@ -9,6 +9,8 @@ import pytest
 from junitparser import Error, Failure, TestSuite
 from lxml import etree
 
+from collbench.analysis.differences import Difference, Item
+from collbench.gate.reasons import CellNames, StillSuspected, UnexpectedChange, WrongCells
 from collbench.gate.verdict import EXIT_CODES, FloorState, Verdict
 from collbench.report.verdict_formats import junit
 from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
@@ -56,31 +58,35 @@ def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known()
         "broadcast on mpi, large messages": "error", "ring:80@64M-": "failure", "ring:50@1M-": "",
     }  # fmt: skip
     assert found["the verdict"][1:] == ("regression", "regression: 2 confirmed, 1 accepted")
-    assert found["broadcast on mpi, large messages"][1:] == ("no verdict", "not judged as one; 3 of 10 cells are missing")
+    assert found["broadcast on mpi, large messages"][1:] == ("no verdict", "cases judged one by one; 3 of 10 cases missing")
 
 
 def test_the_text_has_the_cause_the_cells_and_what_changed() -> None:
     failure = next(iter(TestSuite.fromstring(junit(regression()).encode()))).result[0]
     assert isinstance(failure, Failure)
-    for words in ("points at the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
+    for words in ("likely cause: the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
         assert words in str(failure.text)
 
 
 def test_what_cannot_be_compared_is_an_error_however_slow() -> None:
-    found = kinds(verdict(result="no verdict", reasons=("unexpected change: software mpi: 4.3 → 5.0",), groups=(group("confirmed"),)))
+    found = kinds(
+        verdict(
+            result="no verdict",
+            reasons=(UnexpectedChange(Difference(Item.of("software", "mpi"), "4.3", "5.0")),),
+            groups=(group("confirmed"),),
+        )
+    )
     assert found == {WHOLE[0]: "error", WHOLE[1]: "error", WHOLE[2]: "", "allreduce on mpi, large messages": "error"}
 
 
 def test_a_suspect_is_an_error_and_leaves_what_is_comparable_alone() -> None:
     whole = suspicion("suspected", "all cells", kind="whole", cell={})
-    found = kinds(
-        verdict(result="no verdict", reasons=("suspected: 1; measure it again",), suspicions=(whole,), groups=(group("suspected"),))
-    )
+    found = kinds(verdict(result="no verdict", reasons=(StillSuspected(1, 2),), suspicions=(whole,), groups=(group("suspected"),)))
     assert found == {WHOLE[0]: "error", WHOLE[1]: "", WHOLE[2]: "error", "allreduce on mpi, large messages": "error"}
 
 
 def test_wrong_data_is_a_failure() -> None:
-    assert cases(verdict(result="wrong data", reasons=("what arrived is not what was sent",)))["the verdict"][:2] == (
+    assert cases(verdict(result="wrong data", reasons=(WrongCells("new", CellNames(("allreduce 8 B mpi",))),)))["the verdict"][:2] == (
         "failure",
         "wrong data",
     )

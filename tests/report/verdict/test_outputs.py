@@ -40,7 +40,7 @@ def test_a_summary_that_is_full_keeps_what_matters(tmp_path: Path, monkeypatch: 
     summary.write_text("x" * 999_000)
     write_files(regression(), Files(markdown=summary), [])
     text = summary.read_text()[999_000:]
-    assert text.startswith("## ❌ ") and "More would not fit here" in text and "<details>" not in text
+    assert text.startswith("## ❌ ") and "does not fit here" in text and "<details>" not in text
 
 
 @pytest.mark.parametrize(("name", "package"), [("junit", "junitparser"), ("openmetrics", "prometheus_client"), ("html", "jinja2")])
@@ -53,7 +53,7 @@ def test_a_package_that_is_missing_is_said_before(name: str, package: str, monke
 
 @pytest.mark.parametrize("name", [*FILES, "html"])
 def test_nothing_goes_to_stdout(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--{name} does not go to stdout: name a FILE"):
+    with pytest.raises(UsageError, match=f"--{name} cannot write to stdout"):
         Files(**{name: Path("-")}).check()
 
 
@@ -73,7 +73,7 @@ def test_what_is_printed_follows_format_and_style() -> None:
         (
             "github",
             "prolog",
-        ): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cells with a history",
+        ): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cases",
         ("table", "nagios"): next(iter(verdict_lines(verdict(), "table", "nagios"))).text,
     }
     assert json.loads(next(iter(verdict_lines(verdict(), "json", "collbench"))).text)["result"] == "passed"

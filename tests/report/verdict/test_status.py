@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from collbench.gate.reasons import StillSuspected
 from collbench.gate.verdict import Verdict
+from collbench.reason import Text
 from collbench.report.verdict_formats import of_failure, status_lines
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import NASTY, hostile
@@ -29,16 +31,16 @@ def test_a_pass_is_ok_with_figures() -> None:
 def test_a_regression_is_critical_with_its_cause_and_the_worst() -> None:
     assert line(regression()).startswith(
         "COLLBENCH CRITICAL - regression: 2 confirmed, 1 accepted; the link: large messages are 1.12 times slower on mpi and nccl, small "
-        "ones are not; allreduce 64 MiB mpi +12.0 %, +11.0 %, +13.0 %, by chance up to +2.0 %; "
+        "ones are not; allreduce 64 MiB mpi +12.0 %, +11.0 %, +13.0 % (limit +2.0 %); "
     )
 
 
 @pytest.mark.parametrize(
     ("given", "state"),
     [
-        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=("suspected: 1; measure those again",)), "WARNING"),
+        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)), "WARNING"),
         (verdict(suspicions=(suspicion("accepted"),)), "WARNING"),
-        (verdict(result="no verdict", reasons=("a clock is wrong",)), "UNKNOWN"),
+        (verdict(result="no verdict", reasons=(Text("a clock is wrong"),)), "UNKNOWN"),
         (verdict(result="wrong data"), "CRITICAL"),
     ],
 )

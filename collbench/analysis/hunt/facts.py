@@ -1,0 +1,681 @@
+"""Facts of a hunt: the evidence for and against a suspect, the part that is slow, and notes on what was not decided.
+
+An endpoint is what a hunt compares: a rank, or a host with all of its ranks. "Control pairs" are pairs of healthy endpoints that were
+measured at the same time.
+"""
+
+# ruff: noqa: D102 – `Fact.render` documents all of them.
+
+from __future__ import annotations
+
+from typing import Literal
+
+from collbench.reason import Fact
+from collbench.units import format_percent, format_rate, format_time, listed, plural
+
+Ways = Literal["sends and receives", "sends", "receives", "small messages"]
+
+
+class Evidence(Fact, frozen=True):
+    """One thing that was measured of a suspect, or what it means."""
+
+
+class HuntNote(Fact, frozen=True):
+    """What a hunt could not decide, or what all endpoints have in common."""
+
+
+class FaultyPart(Fact, frozen=True):
+    """The part of a confirmed endpoint that is slow."""
+
+
+# What made it a suspect.
+
+
+class SlowInSweep(Evidence, frozen=True):
+    """An endpoint was slow in the sweep; `ratio` is its speed relative to the others, `where` the paths ("to other hosts")."""
+
+    ways: Ways
+    ratio: float
+    slow: int
+    partners: int
+    where: str = ""
+
+    def render(self) -> str:
+        where = f" {self.where}" if self.where else ""
+        return f"sweep: {_at(self.ways, self.ratio)}{where} ({self.slow} of {plural(self.partners, 'partner')})"
+
+
+class PairSlowInSweep(Evidence, frozen=True):
+    """A pair was slow in the sweep."""
+
+    ways: Ways
+    ratio: float
+
+    def render(self) -> str:
+        if self.ways == "small messages":
+            return f"sweep: the pair took {1 / self.ratio:.2f} times as long as the median"
+        return f"sweep: the pair reached {_share(self.ratio)} of the median"
+
+
+class SlowWithOnePartner(Evidence, frozen=True):
+    """An endpoint was slow with one partner and not with others, so the path between the two may be slow."""
+
+    endpoint: str
+    partner: str
+    others: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"{self.endpoint} was slow with {self.partner}, but not with {listed(self.others)}"
+
+
+class SlowGroups(Evidence, frozen=True):
+    """The groups of an endpoint were slow."""
+
+    slow: int
+    groups: int
+    ratio: float
+
+    def render(self) -> str:
+        return f"{self.slow} of {plural(self.groups, 'group')} with it reached {_share(self.ratio)} (median) of the others' bus bandwidth"
+
+
+class GroupsNotMeasured(Evidence, frozen=True):
+    """No group of an endpoint could be measured; `why` is the reason of the last one."""
+
+    groups: int
+    why: str
+
+    def render(self) -> str:
+        return f"none of the {plural(self.groups, 'group')} with it could be measured: {self.why}"
+
+
+# What measuring it again showed.
+
+
+class Retest(Evidence, frozen=True):
+    """A suspect was measured again with a partner; rates in bytes/s, latencies in s.
+
+    endpoint  the end of a path that was measured; "" for a suspect that is one endpoint
+    healthy   whether the partner is known to be healthy; controls: how many control pairs there were, 0: figures of the sweep
+    na        why there are no figures; "": there are
+    """
+
+    partner: str
+    healthy: bool
+    controls: int = 0
+    sent: float | None = None
+    received: float | None = None
+    latency_s: float | None = None
+    usual_sent: float | None = None
+    usual_received: float | None = None
+    usual_latency_s: float | None = None
+    na: str = ""
+    endpoint: str = ""
+
+    def render(self) -> str:
+        who = f"{self.endpoint} " if self.endpoint else ""
+        doubt = "" if self.healthy else " (a suspect too, or fast with it before)"
+        head = f"{who}again with {self.partner}{doubt}"
+        if self.na:
+            return f"{head}: not measured ({self.na})"
+        own = [f"{format_rate(rate)} GB/s {way}" for rate, way in ((self.sent, "sent"), (self.received, "received")) if rate is not None]
+        own += [f"{format_time(self.latency_s)} µs"] if self.latency_s is not None else []
+        return f"{head}: {', '.join(own)}; {self._controls()}"
+
+    def _controls(self) -> str:
+        usual = [f"{format_rate(rate)} GB/s" for rate in (self.usual_sent, self.usual_received) if rate is not None]
+        usual += [f"{format_time(self.usual_latency_s)} µs"] if self.usual_latency_s is not None else []
+        if not usual:
+            return "no control pair"
+        return f"{plural(self.controls, 'control pair') if self.controls else 'median of the sweep'}: {', '.join(usual)}"
+
+
+class RetestCounts(Evidence, frozen=True):
+    """In how many rounds a suspect was slow, and how many control pairs were as slow."""
+
+    slow: int
+    rounds: int
+    slow_controls: int
+    controls: int
+    waited: int = 0
+    flipped: int = 0
+
+    def render(self) -> str:
+        counts = f"slow in {self.slow} of {plural(self.rounds, 'round')}; {self.slow_controls} of {self.controls} control pairs as slow"
+        waited = f"; its ranks waited for a CPU in {self.waited} of them" if self.waited else ""
+        flipped = f"; {plural(self.flipped, 'more round')} not used (the state probe changed)" if self.flipped else ""
+        return counts + waited + flipped
+
+
+class NotProven(Evidence, frozen=True):
+    """Why the rounds do not confirm a suspect.
+
+    cause  "cpu": other work used its CPU; "state": the machine changed its state; "rounds": it was not slow in all rounds; "controls":
+           control pairs were as slow; "scatter": too few rounds, or too much scatter
+    count  rounds (of controls: pairs), out of `total`
+    """
+
+    cause: Literal["cpu", "state", "rounds", "controls", "scatter"]
+    count: int
+    total: int
+
+    def render(self) -> str:
+        text = {
+            "cpu": f"other work used its CPU in {self.count} of {plural(self.total, 'round')}",
+            "state": f"the machine changed its state in {plural(self.count, 'round')}",
+            "rounds": f"slow in only {self.count} of {plural(self.total, 'round')}",
+            "controls": f"{self.count} of {self.total} control pairs were as slow",
+            "scatter": f"{plural(self.count, 'round')} are too few, or scatter too much, for a confirmation",
+        }
+        return f"inconclusive: {text[self.cause]}"
+
+
+class BelowThreshold(Evidence, frozen=True):
+    """It was slower again, but by less than the smallest slowdown that is reported."""
+
+    def render(self) -> str:
+        return "slower again, but by less than the smallest slowdown that is reported"
+
+
+class FastWithPeers(Evidence, frozen=True):
+    """A suspect is as fast with these as others are with each other, as in a smaller part of a divided network."""
+
+    peers: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"as fast with {listed(self.peers)} as others with each other: it may be in a smaller part of the network"
+
+
+class DividedNetwork(Evidence, frozen=True):
+    """Other suspects are fast with each other, so the network may have parts."""
+
+    def render(self) -> str:
+        return "inconclusive: other suspects are fast with each other, so the network may have several parts"
+
+
+class ControlsAsSlow(Evidence, frozen=True):
+    """Control pairs were as slow, or there were none on this kind of path."""
+
+    def render(self) -> str:
+        return "inconclusive: control pairs were as slow at the same time, or none used the same kind of path"
+
+
+class TooFewPartners(Evidence, frozen=True):
+    """It was not measured again with two healthy partners."""
+
+    def render(self) -> str:
+        return "inconclusive: not measured again with two healthy partners"
+
+
+class MixedPartners(Evidence, frozen=True):
+    """It is slow with some healthy partners only."""
+
+    def render(self) -> str:
+        return "inconclusive: slow with some healthy partners, but not clearly with others"
+
+
+class SlowOnce(Evidence, frozen=True):
+    """A pair was slow once, but not clearly again."""
+
+    def render(self) -> str:
+        return "inconclusive: slow once, but not clearly when measured again"
+
+
+class NotRetested(Evidence, frozen=True):
+    """A pair could not be measured again."""
+
+    def render(self) -> str:
+        return "inconclusive: it could not be measured again"
+
+
+class EndNotCleared(Evidence, frozen=True):
+    """An end of a slow path was not fast with any partner, so the end may be slow instead."""
+
+    endpoint: str
+
+    def render(self) -> str:
+        return f"inconclusive: {self.endpoint} was not fast with any partner"
+
+
+class OthersAsSlow(Evidence, frozen=True):
+    """Many pairs of other endpoints are as slow; `share` of them."""
+
+    share: float
+
+    def render(self) -> str:
+        return (
+            f"inconclusive: {format_percent(100 * self.share)} of the pairs of other endpoints are as slow: the network has several parts"
+        )
+
+
+class ManyPaths(Evidence, frozen=True):
+    """So many paths without a common endpoint are slow that the network is built so."""
+
+    paths: int
+
+    def render(self) -> str:
+        return f"inconclusive: {self.paths} paths without a common endpoint are slow, so the topology explains them"
+
+
+class Deferred(Evidence, frozen=True):
+    """Not measured again: too few healthy endpoints would be left to compare with."""
+
+    def render(self) -> str:
+        return "inconclusive: not measured again, since too few healthy endpoints would remain to compare with"
+
+
+class NoFigures(Evidence, frozen=True):
+    """An endpoint gave no figures in its last rounds."""
+
+    missing: int
+    pairs: int
+    why: str
+
+    def render(self) -> str:
+        return f"none of its last {self.missing} of {plural(self.pairs, 'pair')} could be measured: {self.why}"
+
+
+class FewPartnersMeasured(Evidence, frozen=True):
+    """An endpoint was measured with too few partners."""
+
+    partners: int
+    needed: int
+
+    def render(self) -> str:
+        return f"measured with {plural(self.partners, 'partner')} only; {self.needed} are needed"
+
+
+class SpeedUnknown(Evidence, frozen=True):
+    """Whether an endpoint is slow is unknown."""
+
+    def render(self) -> str:
+        return "inconclusive: whether it is slow is unknown"
+
+
+class WrongElements(HuntNote, frozen=True):
+    """Measurements of an endpoint with wrong data."""
+
+    endpoint: str
+    wrong: int
+    measured: int
+
+    def render(self) -> str:
+        return f"{self.endpoint}: wrong data in {self.wrong} of {plural(self.measured, 'measurement')}"
+
+
+class AloneOnSwitch(Evidence, frozen=True):
+    """No other endpoint is on its switch, whose faults look the same."""
+
+    switch: str
+
+    def render(self) -> str:
+        return f"no other endpoint is on its switch ({self.switch}): that switch and its cables may be the cause"
+
+
+# Groups that grow, and suspects alone.
+
+
+class SlowAtScale(Evidence, frozen=True):
+    """All groups of a size were slow with this endpoint; `ratio` of the others' bus bandwidth."""
+
+    groups: int
+    size: int
+    ratio: float
+
+    def render(self) -> str:
+        return f"{self.groups} groups of {self.size} were slow with it; the last reached {_share(self.ratio)} of the others' bus bandwidth"
+
+
+class FastWithout(Evidence, frozen=True):
+    """Its partners were fast without it; it was itself fast in groups of `size`, 0: in none."""
+
+    size: int = 0
+
+    def render(self) -> str:
+        return "its partners were fast without it" + (f", and it was fast in groups of {self.size}" if self.size else "")
+
+
+class InsideRatio(Evidence, frozen=True):
+    """An all-reduce among the endpoint's own ranks, relative to that of healthy endpoints at the same time."""
+
+    ratio: float
+    controls: int
+
+    def render(self) -> str:
+        return f"inside: an all-reduce of its own ranks reaches {_share(self.ratio)} of that of {plural(self.controls, 'healthy endpoint')}"
+
+
+class InterfaceRatio(Evidence, frozen=True):
+    """Messages over one interface alone, relative to those of healthy pairs at the same time."""
+
+    interface: str
+    ways: Ways
+    ratio: float
+    controls: int
+
+    def render(self) -> str:
+        return f"{self.interface}: {self.ways} over it alone at {_share(self.ratio)} of {plural(self.controls, 'healthy pair')}"
+
+
+class PartNotMeasured(Evidence, frozen=True):
+    """A part was not measured alone; `part` is "inside" or an interface."""
+
+    part: str
+    why: str
+
+    def render(self) -> str:
+        return f"{self.part}: not measured ({self.why})"
+
+
+class InsideNotMeasured(Evidence, frozen=True):
+    """The endpoint has one rank, so its inside was not measured."""
+
+    def render(self) -> str:
+        return "not measured inside (needs several ranks per host): over TCP, busy CPU cores look the same"
+
+
+class InsideHost(FaultyPart, frozen=True):
+    """The inside of the host."""
+
+    def render(self) -> str:
+        return "inside the host (CPU, memory or GPU links)"
+
+
+class SlowInterfaces(FaultyPart, frozen=True):
+    """Some of its network interfaces."""
+
+    names: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"{'interface' if len(self.names) == 1 else 'interfaces'} {listed(self.names)}"
+
+
+class WayToNetwork(FaultyPart, frozen=True):
+    """Its connection to the network: `interfaces` are those that were measured alone, all of them slow."""
+
+    interfaces: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        return "its connection to the network" + (f" ({listed(self.interfaces)})" if self.interfaces else "")
+
+
+# Notes.
+
+
+class PairFigures(HuntNote, frozen=True):
+    """The figures of a pair, where there are too few endpoints to find a slow one; rates in bytes/s, the latency in s."""
+
+    a: str
+    b: str
+    there: float
+    back: float | None = None
+    latency_s: float | None = None
+
+    def render(self) -> str:
+        back = "" if self.back is None else f", {format_rate(self.back)} GB/s back"
+        latency = "" if self.latency_s is None else f", {format_time(self.latency_s)} µs"
+        return f"{self.a} and {self.b}: {format_rate(self.there)} GB/s there{back}{latency}"
+
+
+class PairNotMeasured(HuntNote, frozen=True):
+    """A pair could not be measured."""
+
+    a: str
+    b: str
+    why: str
+
+    def render(self) -> str:
+        return f"{self.a} and {self.b}: not measured ({self.why})"
+
+
+class MorePairsNotMeasured(HuntNote, frozen=True):
+    """Pairs that could not be measured, beyond those that are named."""
+
+    count: int
+
+    def render(self) -> str:
+        return f"{plural(self.count, 'more pair')} not measured"
+
+
+class RoundFlag(HuntNote, frozen=True):
+    """A flag of rounds."""
+
+    flag: str
+    count: int
+    rounds: int
+
+    def render(self) -> str:
+        return f"{self.count} of {plural(self.rounds, 'round')}: {self.flag}"
+
+
+class PairsNotCovered(HuntNote, frozen=True):
+    """Not every pair was measured, so a slow path may be undetected."""
+
+    measured: int
+    possible: int
+
+    def render(self) -> str:
+        return f"{self.measured} of {self.possible} pairs measured: a slow path of the others is not detected"
+
+
+class DividedPairs(HuntNote, frozen=True):
+    """No endpoint is slow, but many pairs are slower than the fastest ones."""
+
+    share: float
+
+    def render(self) -> str:
+        return (
+            f"no slow endpoint found, but {format_percent(100 * self.share)} of the pairs are slower than the fastest ones: "
+            "the network has several parts, or half of the endpoints are slow"
+        )
+
+
+class AllAlike(HuntNote, frozen=True):
+    """No endpoint is slower than the others; `middle` is their median, bytes/s."""
+
+    middle: float
+
+    def render(self) -> str:
+        return f"no slow endpoint found: all reach {format_rate(self.middle)} GB/s; whether all are slow, the hard limit shows"
+
+
+class GroupSweep(HuntNote, frozen=True):
+    """The sweep was by groups, which detects less."""
+
+    def render(self) -> str:
+        return "the sweep measured groups: slow paths between two endpoints and slow small messages are not detected"
+
+
+class PairsInstead(HuntNote, frozen=True):
+    """Pairs were measured although groups were requested."""
+
+    needed: int
+
+    def render(self) -> str:
+        return f"pairs measured instead of groups, which need {self.needed} endpoints and cannot cover links"
+
+
+class RoundsUsedUp(HuntNote, frozen=True):
+    """The rounds did not suffice to measure every suspect again."""
+
+    rounds: int
+
+    def render(self) -> str:
+        return f"{plural(self.rounds, 'round')} did not suffice to measure every suspect again; the others are inconclusive"
+
+
+class PathsNotRetested(HuntNote, frozen=True):
+    """Slow pairs that were not measured again."""
+
+    count: int
+
+    def render(self) -> str:
+        return f"{plural(self.count, 'more pair')} slow once and not measured again: too many to be exceptions"
+
+
+class StageSkipped(HuntNote, frozen=True):
+    """A stage was skipped for lack of rounds."""
+
+    stage: Literal["growing", "isolation"]
+    needed: int
+    left: int
+
+    def render(self) -> str:
+        what = "faults at scale were not searched" if self.stage == "growing" else "suspects were not measured alone"
+        return f"{what}: that takes up to {plural(self.needed, 'round')}, and {self.left} are left"
+
+
+class TooManySuspects(HuntNote, frozen=True):
+    """So many endpoints are slower that the others may be the exception."""
+
+    slow: int
+    endpoints: int
+
+    def render(self) -> str:
+        return (
+            f"{self.slow} of {self.endpoints} endpoints are slower than the others: too many to decide which are healthy; "
+            "compare with the hard limit"
+        )
+
+
+class TooFewMeasured(HuntNote, frozen=True):
+    """Too few endpoints gave figures."""
+
+    measured: int
+    endpoints: int
+
+    def render(self) -> str:
+        return f"only {self.measured} of {self.endpoints} endpoints were measured with enough others"
+
+
+class OneEndpoint(HuntNote, frozen=True):
+    """There is only one endpoint."""
+
+    def render(self) -> str:
+        return "one endpoint: nothing to compare it with; hunt with four or more"
+
+
+class TooFewEndpoints(HuntNote, frozen=True):
+    """Two or three endpoints: a slow one cannot be found."""
+
+    endpoints: Literal[2, 3]
+
+    def render(self) -> str:
+        if self.endpoints == 2:
+            return "two endpoints: one pair does not show which end is slow, or the path between them; measure with four or more"
+        return "three endpoints: a slow one looks like a fast path between the other two; measure with four or more"
+
+
+class GrowingNeedsMore(HuntNote, frozen=True):
+    """Too few endpoints for growing groups."""
+
+    endpoints: int
+    size: int
+
+    def render(self) -> str:
+        return f"growing groups: {self.endpoints} endpoints are too few for two groups of {self.size}"
+
+
+class GroupNotMeasured(HuntNote, frozen=True):
+    """A group could not be measured; `part`: a part of a slow group with others; size 0: all endpoints together."""
+
+    size: int
+    why: str
+    part: bool = False
+
+    def render(self) -> str:
+        who = "all endpoints together" if not self.size else f"a {'part of a slow ' if self.part else ''}group of {self.size}"
+        return f"{who}: not measured ({self.why})"
+
+
+class WholeSlow(HuntNote, frozen=True):
+    """All endpoints together are slower than smaller groups, and no part of them is."""
+
+    endpoints: int
+    ratio: float
+
+    def render(self) -> str:
+        return (
+            f"all {self.endpoints} endpoints together reach {_share(self.ratio)} of the bus bandwidth of smaller groups, and no part "
+            "of them is slow: the cause is the core of the network, or the library's algorithm for so many ranks"
+        )
+
+
+class SizeSlow(HuntNote, frozen=True):
+    """All groups of a size are slower than smaller ones."""
+
+    size: int
+    ratio: float
+
+    def render(self) -> str:
+        return (
+            f"all groups of {self.size} reach {_share(self.ratio)} of the bus bandwidth of smaller ones: the cause is what they share, "
+            "such as upper switches or the library's algorithm"
+        )
+
+
+class TooManySlowGroups(HuntNote, frozen=True):
+    """Most groups of a size are slower than the others."""
+
+    slow: int
+    groups: int
+    size: int
+
+    def render(self) -> str:
+        return f"{self.slow} of {self.groups} groups of {self.size} are slower than the others: too many to find the cause"
+
+
+class PartsNotDivided(HuntNote, frozen=True):
+    """Slow parts of groups that were not divided further; `why`: no rounds were left, or too few healthy endpoints."""
+
+    parts: int
+    size: int
+    why: Literal["rounds", "endpoints"]
+
+    def render(self) -> str:
+        lack = "rounds" if self.why == "rounds" else "healthy endpoints"
+        return f"{plural(self.parts, 'slow part')} of groups of {self.size} not divided further: too few {lack} left"
+
+
+class NoSlowPiece(HuntNote, frozen=True):
+    """No piece of a slow group was slow with others."""
+
+    size: int
+    endpoints: int
+
+    def render(self) -> str:
+        return (
+            f"a group of {self.size} was slow, but no piece of its last {self.endpoints} endpoints was slow with others: the cause is the "
+            "paths between them, or chance"
+        )
+
+
+class NotConfirmedAtScale(HuntNote, frozen=True):
+    """Endpoints that were slow in groups of a size, but could not be measured again."""
+
+    count: int
+    size: int
+
+    def render(self) -> str:
+        return f"{plural(self.count, 'more endpoint')} slow in groups of {self.size}, but not measured again"
+
+
+class ClearedAtScale(HuntNote, frozen=True):
+    """An endpoint that was slow in groups of a size was not slow again; `why` it was not measured, "": it was."""
+
+    size: int
+    why: str = ""
+
+    def render(self) -> str:
+        lost = f" ({self.why})" if self.why else ""
+        return f"an endpoint that was slow in groups of {self.size} was not slow when measured again{lost}"
+
+
+def _at(ways: Ways, ratio: float) -> str:
+    if ways == "small messages":
+        return f"small messages take {1 / ratio:.2f} times as long as the median"
+    return f"{ways} at {format_percent(100 * ratio)} of the median"
+
+
+def _share(ratio: float) -> str:
+    return format_percent(100 * ratio)

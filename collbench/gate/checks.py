@@ -1,0 +1,217 @@
+"""What keeps a verdict from being a pass, and the notes on it, as facts of `gate.reasons`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+
+import numpy as np
+
+from collbench.analysis.differences import Difference
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, names_of
+from collbench.gate.baseline import Baseline, of_one_job, seconds_of
+from collbench.gate.changes import differing_column
+from collbench.gate.confirm import can_be_named
+from collbench.gate.reasons import (
+    BaselineOfOneJob,
+    BaselineWithoutProbe,
+    BaselineWithoutStart,
+    BeganBeforeBaseline,
+    BeganInFuture,
+    FewLaunches,
+    GateNote,
+    GateReason,
+    IncompleteCells,
+    MissingCells,
+    MoreUnexpectedChanges,
+    NoHistory,
+    NotInSuite,
+    SameJob,
+    SameJobAsBaseline,
+    ShortBaseline,
+    SidesDiffer,
+    SlowedOnPurpose,
+    SlowerLater,
+    StillSuspected,
+    UncheckedCells,
+    UnexpectedChange,
+    UnfinishedLaunches,
+    UnstableCells,
+    WithoutHistory,
+    WithoutProbe,
+    WithoutStart,
+)
+from collbench.gate.rule import FEWEST, STRIKES, Excess, Limits, Mask
+from collbench.gate.state import FEWEST_LAUNCHES
+from collbench.gate.verdict import SUSPECTED, Suspicion
+
+# Notes.
+
+_SIZE = COLUMNS.index("size_bytes")
+
+
+def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+    """Yield notes on slowed allocations, too few launches, and missing state probes or start times."""
+    yield from (SlowedOnPurpose(each.name, each.slowed) for each in candidate if each.slowed)
+    few = [each for each in candidate if each.launches < FEWEST_LAUNCHES]
+    if few:
+        yield FewLaunches(few[0].name, len(few) - 1, FEWEST_LAUNCHES)
+    shared = of_one_job([(each.name, each.jobs) for each in baseline.allocations])
+    if shared is not None:
+        yield BaselineOfOneJob(*shared)
+    yield from _of_probes(baseline, candidate)
+    yield from _of_starts(baseline, candidate)
+
+
+def _of_probes(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+    silent = sum(all(value is None for value in each.canary_s) for each in baseline.allocations)
+    if silent:
+        yield BaselineWithoutProbe(silent, len(baseline.allocations))
+    for each in candidate:
+        quiet = each.canary_s.count(None)
+        if quiet and silent < len(baseline.allocations):
+            yield WithoutProbe(each.name, quiet, each.launches)
+
+
+def _of_starts(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+    unknown = [each.name for each in baseline.allocations if each.began is None]
+    if unknown:
+        yield BaselineWithoutStart(len(unknown), len(baseline.allocations), unknown[0])
+    without = [each.name for each in candidate if each.began is None]
+    if without:
+        yield WithoutStart(without[0], several=len(candidate) > 1)
+
+
+def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator[GateNote]:
+    """Yield a note on the cells of the first allocation without a history, or with one that is too short."""
+    known = {cell for cell, is_judged in zip(cells, judged, strict=True) if is_judged}
+    others = [cell for cell, measured in first.cells.items() if cell not in known and measured.time is not None]
+    if others:
+        yield WithoutHistory(first.name, len(others), names_of(others))
+
+
+def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+    """Yield notes on cells with data that were not checked."""
+    for each in candidate:
+        others = [cell for cell, shown in each.shown.items() if cell[_SIZE] and not shown.checked]
+        if others:
+            yield UncheckedCells(each.name, names_of(others))
+
+
+def of_later(limits: Limits, excess: Excess, cells: Sequence[Cell], names: Sequence[str]) -> Iterator[GateNote]:
+    """Yield a note on what exceeds its limit in several later allocations, but not in the first, which alone makes suspects."""
+    groups = list(map(str, limits.scheme.groups))
+    found = [
+        *(["all cases"] if _in_later(excess.whole_over[:, None]).any() else []),
+        *(groups[number] for number in map(int, np.flatnonzero(_in_later(excess.groups_over)))),
+        *([names_of(late).render()] if (late := [cells[at] for at in map(int, np.flatnonzero(_in_later(excess.cells_over)))]) else []),
+    ]
+    if found:
+        yield SlowerLater(names[0], tuple(found))
+
+
+def _in_later(over: Mask) -> Mask:
+    return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
+
+
+def of_confirming(waiting: Sequence[Cell]) -> Iterator[GateNote]:
+    """Yield a note on suspects that no suite can name."""
+    others = [cell for cell in waiting if not can_be_named(cell)]
+    if others:
+        yield NotInSuite(names_of(others))
+
+
+# Reasons.
+
+_MOST_NAMED = 4
+_ANYWHERE = timedelta(days=1)  # the date of one time zone can be ahead of another's by this
+
+
+def of_history(baseline: Baseline, learned: Baseline, limits: Limits) -> Iterator[GateReason]:
+    """Yield why the baseline is too short; `learned` is the baseline without what was left out."""
+    count, out = len(learned.allocations), len(baseline.allocations) - len(learned.allocations)
+    if count < FEWEST:
+        yield ShortBaseline(str(baseline.path), count, FEWEST, out)
+    elif not limits.judged.any():
+        yield NoHistory(str(baseline.path), FEWEST, out)
+
+
+def of_clocks(baseline: Baseline, candidate: Sequence[Allocation], today: date) -> Iterator[GateReason]:
+    """Yield candidates that began before the last allocation of the baseline, or in the future."""
+    last = baseline.allocations[-1]
+    for each in candidate:
+        if each.began is not None and last.began is not None and each.began < last.began:
+            yield BeganBeforeBaseline(each.name, each.began_utc, last.name, last.began_utc)
+        elif each.began is not None and each.began.date() > today + _ANYWHERE:
+            yield BeganInFuture(each.name, each.began_utc, today.isoformat())
+
+
+def of_jobs(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+    """Yield candidates that share a job with one another or with the baseline: chance repeats itself in a job (MEASUREMENT.md: 10 to 15
+    times).
+    """
+    known = {job: each.name for each in baseline.allocations for job in each.jobs}
+    held = next(((each, job) for each in candidate for job in each.jobs if job in known), None)
+    if held is not None:
+        each, job = held
+        yield SameJobAsBaseline(each.name, known[job], job)
+    yield from of_shared_jobs(candidate)
+
+
+def of_shared_jobs(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+    """Yield two candidates of one job."""
+    twice = of_one_job([(each.name, each.jobs) for each in candidate])
+    if twice is not None:
+        yield SameJob(*twice)
+
+
+def of_changes(found: Sequence[Difference], kind: type[UnexpectedChange] | type[SidesDiffer] = UnexpectedChange) -> Iterator[GateReason]:
+    """Yield unexpected changes, the first ones by name. A confirmed slowdown is a regression all the same, unless `kind` blocks it."""
+    yield from (kind(each) for each in found[:_MOST_NAMED])
+    if len(found) > _MOST_NAMED:
+        yield MoreUnexpectedChanges(len(found) - _MOST_NAMED)
+
+
+def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+    """Yield allocations with launches that stopped early."""
+    yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
+
+
+def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterator[GateReason]:
+    """Yield the wanted cells that the first allocation lacks; later ones may hold suspects alone."""
+    lost = [cell for cell, is_wanted in zip(cells, wanted, strict=True) if is_wanted and not _has(first, cell)]
+    if lost:
+        na = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
+        yield MissingCells(first.name, names_of(lost), na, differing_column(lost, first.cells) if na is None else None)
+
+
+def of_parts(allocation: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[GateReason]:
+    """Yield the cells that some launches of an allocation lack."""
+    names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
+    if names:
+        yield IncompleteCells(allocation.name, names_of(names))
+
+
+def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) -> Iterator[GateReason]:
+    """Yield the unstable cells, with the flags of their rows that may explain it."""
+    names = [cell for cell, is_unstable in zip(cells, unstable, strict=True) if is_unstable]
+    if names:
+        flags = {flag for cell in names if cell in allocation.shown for flag in allocation.shown[cell].flags}
+        yield UnstableCells(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
+
+
+def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = STRIKES) -> Iterator[GateReason]:
+    """Yield how many suspects need to be measured again."""
+    waiting = sum(each.state == SUSPECTED for each in suspicions)
+    if waiting:
+        yield StillSuspected(waiting, max(0, strikes - allocations))
+
+
+def torn_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
+    """[cells] which some launches have, and others, but for those that were left out, do not."""
+    there = np.isfinite(seconds_of(allocation, cells)[:, ~np.array(left_out, dtype=np.bool_)])
+    return np.asarray(there.any(axis=1) & ~there.all(axis=1))
+
+
+def _has(allocation: Allocation, cell: Cell) -> bool:
+    return cell in allocation.cells and allocation.cells[cell].time is not None
