@@ -60,24 +60,24 @@ def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
-    about = "what a finding of `collbench doctor` or `hunt` means, how to check it by hand, and what to do"
-    parser = commands.add_parser("explain", help="what a finding means and what to do", description=about)
-    parser.add_argument("code", metavar="CODE", nargs="?", help="CB2101 and the like (default: list all)")
+    """Add the command; return its parser by name."""
+    about = "explain a word that collbench prints: a column, flag, outcome, reason, exit code, term, or the code of a finding (CB2105)"
+    parser = commands.add_parser("explain", help="what a column, flag, outcome, exit code or finding means", description=about)
+    parser.add_argument(
+        "word", metavar="WORD", nargs="*", help="for example busbw, drift, inconclusive, 3 or CB2105 (default: list all words)"
+    )
     parser.set_defaults(call=call_explain)
     return {"explain": parser}
 
 
 def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints a page, or all codes with their titles. Raises UsageError for an unknown code."""
-    from collbench.machine.doctor.finding import page, pages
+    """Print the pages of a word, or all words by group; return 0. Raises UsageError for an unknown word."""
+    from collbench.report.explain import index, page
 
-    if arguments.code is None:
-        for code, each in pages().items():
-            print(f"{code}  {each.title}")
-    else:
-        for line in page(arguments.code).lines():
-            print(line)
+    if not arguments.word:
+        print(*index(), sep="\n")
+        return 0
+    print("\n\n".join("\n".join(each.lines()) for each in page(" ".join(arguments.word))))
     return 0
 
 

@@ -250,12 +250,13 @@ def _words() -> dict[str, Iterable[str]]:
     """The values that may follow, where the parsers leave the check to later code: plug-ins and files add to them."""
     from collbench.backends.registry import backend_names
     from collbench.deploy.kinds import kinds
-    from collbench.machine.doctor.finding import pages
     from collbench.operations.dtypes import DTYPES, REDOPS
     from collbench.operations.registry import commands
+    from collbench.report.explain import pages
     from collbench.workloads.registry import regimes
 
     return {
-        "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(), "explain CODE": pages(),
+        "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(),
+        "explain WORD": [each.word for each in pages()],
         "peak OPERATION": commands(), "workload NAME": regimes(), "completion SHELL": SHELLS,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """`collbench explain WORD`: a page for every word that collbench prints.
 
-Findings of the doctor have pages in machine/doctor/pages.toml, flags in report/cells.py, facts (reasons, limits, notes) in the docstring of
-their class; columns, outcomes, exit codes and terms in explain.toml beside this module. A test checks that none is missing.
+Findings of the doctor have pages in machine/doctor/pages.toml, flags in results/flags.py, and facts (reasons, limits, notes) the docstring
+of their class; columns, outcomes, exit codes and terms in explain.toml beside this module. A test checks that none is missing.
 """
 
 from __future__ import annotations
@@ -116,9 +116,10 @@ def _of_table() -> Iterator[Page]:
 
 
 def _of_flags() -> Iterator[Page]:
-    from collbench.report.cells import FLAGS
+    from collbench.results.flags import FLAGS
 
-    yield from (Page(group="flag", word=flag, means=meaning) for flag, meaning in FLAGS.items())
+    for flag in FLAGS.values():
+        yield Page(group="flag", word=flag.code, names=(flag.name,), means=f"{flag.text[0].upper()}{flag.text[1:]}.", remedy=flag.action)
 
 
 def _of_findings() -> Iterator[Page]:

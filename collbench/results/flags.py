@@ -49,8 +49,7 @@ FLAGS = {
         ),
         Flag(
             "python_messages", "Python messages",
-            "Python moved the bytes: always on zmq; on socket if the native code is not built, where small sizes read 10 to 15 µs "
-            "too slow per message and stream too slow",
+            "Python moved the bytes: always on zmq; on socket if the native code is not built, where a message reads 10 to 15 µs too slow",
         ),
         Flag(
             "python_loop", "Python loop",

@@ -14,6 +14,7 @@ from collbench.cli import machine
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.machine.readers.text import Unreadable
+from collbench.report.explain import index
 
 IBV_DOWN = """\
 hca_id: mlx5_0
@@ -145,11 +146,9 @@ def test_explain_a_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_alone_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "CB2101  a PCIe link runs on fewer lanes than both its ends have"
-    assert lines == sorted(lines)
+    assert capsys.readouterr().out.splitlines() == list(index())
 
 
 def test_explain_a_code_that_is_none() -> None:
-    with pytest.raises(UsageError, match=r"'CB1' is not a valid finding code"):
+    with pytest.raises(UsageError, match="unknown word 'CB1'"):
         run("explain", "CB1")

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.errors import UsageError
 from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, looked_at, not_looked_at
-from collbench.machine.doctor.finding import Finding, page, pages, worst_first
+from collbench.machine.doctor.finding import Finding, pages, worst_first
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths
@@ -164,20 +163,6 @@ def test_every_function_that_looks_like_a_rule_is_run() -> None:
             name for name, each in vars(module).items() if re.match(r"CB2\d{3}", getattr(each, "__doc__", None) or "") and callable(each)
         }
         assert rules <= used, module
-
-
-def test_a_page_as_text() -> None:
-    lines = page(" cb2105 ").lines()
-    assert lines[0] == "CB2105  ACS is on above GPUs or NICs"
-    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == ["what it means:", "check by hand:", "remedy:"]
-
-
-@pytest.mark.parametrize(
-    ("code", "told"), [("CB9999", "'CB9999' is not a valid finding code"), ("CB21O5", "did you mean CB2105[?]"), ("\x1b[31m", "[?]")]
-)
-def test_a_code_that_is_none(code: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        page(code)
 
 
 def test_what_was_looked_at() -> None:

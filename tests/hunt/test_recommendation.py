@@ -37,7 +37,7 @@ from collbench.deploy.drain import (
     undo_command,
 )
 from collbench.errors import UsageError
-from collbench.machine.doctor.finding import page, pages
+from collbench.machine.doctor.finding import pages
 from collbench.reason import Text
 from collbench.results.store import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
@@ -367,6 +367,6 @@ class TestReading:
 
 def test_every_code_has_a_page_and_every_page_a_kind() -> None:
     assert {code for code in pages() if code.startswith("CB61")} == set(CODES.values())
-    assert "drained for it" in page("CB6105").remedy and all(
-        "recommendation.json" in page(code).remedy for code in CODES.values() if code != "CB6105"
+    assert "drained for it" in pages()["CB6105"].remedy and all(
+        "recommendation.json" in pages()[code].remedy for code in CODES.values() if code != "CB6105"
     )

@@ -10,9 +10,10 @@ from collbench.errors import UsageError
 from collbench.gate import verdict as gate
 from collbench.machine.doctor.finding import pages as findings
 from collbench.report import baseline, channels, dry_run, pairs, training
-from collbench.report.cells import COLUMNS, FLAGS
+from collbench.report.cells import COLUMNS
 from collbench.report.explain import GROUPS, index, page, pages
 from collbench.report.writers import csv_columns
+from collbench.results.flags import FLAGS, flag_names
 
 EXIT_CODES = [
     errors.FINE, errors.NEGATIVE, errors.USAGE, errors.NO_VERDICT, errors.FAILED, errors.INTERRUPTED, errors.TERMINATED
@@ -49,6 +50,11 @@ def test_exit_codes(code: int) -> None:
     assert [each.group for each in page(str(code))] == ["exit"]
 
 
+@pytest.mark.parametrize("name", flag_names(FLAGS))
+def test_names_of_flags(name: str) -> None:
+    assert "flag" in {each.group for each in page(name)}
+
+
 def test_flags_and_findings() -> None:
     for group, words in (("flag", FLAGS), ("finding", findings())):
         assert {each.word for each in pages() if each.group == group} == set(words)
@@ -59,6 +65,13 @@ def test_every_page_says_something_and_every_group_is_listed() -> None:
     text = "\n".join(index())
     assert all(f"{title}:" in text for title in GROUPS.values())
     assert all(f"  {each.word}" in text for each in pages())
+
+
+def test_the_page_of_a_finding_as_text() -> None:
+    (found,) = page(" cb2105 ")
+    lines = found.lines()
+    assert lines[0].startswith("CB2105  ")
+    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == ["what it means:", "check by hand:", "remedy:"]
 
 
 def test_a_word_finds_its_page_in_any_spelling() -> None:

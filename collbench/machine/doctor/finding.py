@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from collbench.errors import UsageError
 from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.peak.rates import pcie
-from collbench.machine.readers.text import printable
 
 # The page of each code (pages.toml): what it means, how to check it by hand, what to do, and its sources.
 
@@ -31,12 +28,6 @@ class Page:
     remedy: str
     sources: list[str]
 
-    def lines(self) -> list[str]:
-        """The page as text."""
-        parts = (("what it means", self.means), ("check by hand", self.check), ("remedy", self.remedy))
-        body = [line for title, text in parts for line in ("", f"{title}:", *(f"  {each}" for each in text.strip().splitlines()))]
-        return [f"{self.code}  {self.title}", *body, "", *(f"source: {url}" for url in self.sources)]
-
 
 @cache
 def pages() -> dict[str, Page]:
@@ -45,16 +36,6 @@ def pages() -> dict[str, Page]:
 
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {code: Page(code=code, **facts) for code, facts in sorted(table.items())}
-
-
-def page(code: str) -> Page:
-    """The page of a code, in either case. Raises UsageError for one that is unknown."""
-    wanted = code.strip().upper()
-    if wanted not in pages():
-        near = get_close_matches(wanted, pages(), 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"'{printable(code, 40)}' is not a valid finding code: {hint}`collbench explain` lists all")
-    return pages()[wanted]
 
 
 Severity = Literal["severe", "warning", "note"]
