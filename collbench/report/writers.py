@@ -165,8 +165,8 @@ def _joined(cells: Iterable[str]) -> str:
 _TIMES = [field.name for field in fields(Times)]
 _HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so there is no interval
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
-# Offsets into samples.bin mean nothing outside the run's folder.
-_LEFT_OUT = {"samples"}
+# Offsets into samples.bin mean nothing outside the run's folder; `na` has the text of na_fact.
+_LEFT_OUT = {"samples", "na_fact"}
 
 
 class CsvWriter:

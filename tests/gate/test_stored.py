@@ -118,10 +118,10 @@ def test_what_is_no_verdict_is_refused(text: str, said: str, tmp_path: Path) -> 
 
 
 def test_a_file_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(it is a device, and no file\)"):
+    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(it is a device"):
         read_verdict(Path("/dev/zero"))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"pipe cannot be read \(it is a pipe, and no file\)"):
+    with pytest.raises(UsageError, match=r"pipe cannot be read \(it is a pipe"):
         read_verdict(tmp_path / "pipe")
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 1 << 40)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from collbench.machine.doctor.compare import examined
 from collbench.machine.doctor.examine import examine
-from collbench.machine.doctor.finding import Finding, page
+from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import Machine, PcieLink
 from collbench.machine.snapshot import machines_of
 from collbench.report.doctor import table_lines
@@ -44,7 +44,5 @@ MESSAGES: Mapping[str, Message] = {
     "nodes that differ": lambda: _findings(*(replace(dgx(), hostname=f"node{n}") for n in (1, 2, 3)), replace(mesh(), hostname="node4")),
     "fewer GPUs than in the snapshot": lambda: _since(replace(dgx(), gpus=dgx().gpus[:7]), dgx()),
     "a GPU without its memory size": lambda: _findings(changed(dgx(), "gpus", dgx().gpus[0].key, memory_bytes=None)),
-    "a page": lambda: "\n".join(page("CB2105").lines()),
-    "not a code": lambda: page("CB9999"),
     "not a machine": lambda: machines_of({"schema": 1, "machines": [{"hostname": 7}]}, "x.json"),
 }

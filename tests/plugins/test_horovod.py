@@ -11,9 +11,11 @@ import pytest
 from collbench.backends import horovod
 from collbench.backends import horovod as horovod_start
 from collbench.backends.backend import Settings, Unavailable
-from collbench.backends.horovod import STEPS, HorovodBackend, of_user, trouble, why_not
+from collbench.backends.horovod import STEPS, HorovodBackend, obstacle, of_user, unsupported
+from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion, WrongBuild
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
+from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, RedopUnsupported
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
@@ -36,29 +38,31 @@ def made_up_installation(monkeypatch, versions, folder: Path | None = None):
 @pytest.mark.parametrize(
     ("versions", "env", "why"),
     [
-        ({}, {}, "horovod is not installed"),
-        ({"horovod": "1.0.0", "torch": "2.13.0"}, {}, "horovod 1.0.0 is installed, and this backend knows 0.28.x alone"),
-        ({"horovod": "0.28.1"}, {}, "horovod 0.28.1 is installed, but torch is not"),
-        ({"horovod": "0.28.1", "torch": "2.13.0"}, {"HOROVOD_RANK": "0"}, "this was started by horovodrun, or what sets HOROVOD_RANK"),
+        ({}, {}, NotInstalled("horovod", GET)),
+        ({"horovod": "1.0.0", "torch": "2.13.0"}, {}, UnknownVersion("horovod", "1.0.0", "0.28.x", GET)),
+        ({"horovod": "0.28.1"}, {}, NotInstalled("torch", GET, "horovod 0.28.1")),
+        (
+            {"horovod": "0.28.1", "torch": "2.13.0"},
+            {"HOROVOD_RANK": "0"},
+            Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", horovod_start._OTHER_LAUNCH),
+        ),
     ],
 )
-def test_why_it_is_not_at_hand(monkeypatch, versions, env, why):
+def test_why_it_is_not_available(monkeypatch, versions, env, why):
     made_up_installation(monkeypatch, versions)
-    told, remedy = trouble(env)
-    assert told == why
-    assert remedy == (horovod_start._OTHER_LAUNCH if env else GET)
+    assert obstacle(env) == why
 
 
 def test_a_build_for_another_torch_or_for_none(monkeypatch, tmp_path):
     made_up_installation(monkeypatch, {"horovod": "0.28.1", "torch": "2.14.0+cpu"}, tmp_path)
-    assert trouble({}) == ("horovod 0.28.1 was built without torch", GET)
+    assert obstacle({}) == WrongBuild("horovod", "0.28.1", "was built without torch", GET)
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/mpi_lib_v2.cpython-311.so").touch()
-    assert trouble({}) is None  # it does not name the version
+    assert obstacle({}) is None  # it does not name the version
     (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.13.0+cpu", "dummy": "none"}))
-    assert trouble({}) == ("horovod 0.28.1 was built for torch 2.13.0+cpu, and torch 2.14.0+cpu is installed", GET)
+    assert obstacle({}) == WrongBuild("horovod", "0.28.1", "was built for torch 2.13.0+cpu, but torch 2.14.0+cpu is installed", GET)
     (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.14.0"}))
-    assert trouble({}) is None
+    assert obstacle({}) is None
 
 
 def test_probing_it_here_says_what_to_type(monkeypatch):
@@ -161,15 +165,15 @@ STAND_IN_HOROVOD = SimpleNamespace(mpi_ops=SimpleNamespace(mpi_lib=BUILD))
     [
         ("allreduce", make_cell(), None),
         ("allgather", make_cell("float8_e5m2", redop=None), None),  # moved as bytes
-        ("allreduce", make_cell("bfloat16"), "horovod has no allreduce of bfloat16 tensors"),
-        ("reducescatter", make_cell(), "horovod has no reducescatter of float32 tensors"),
-        ("reducescatter", make_cell(redop="max"), "horovod has no reducescatter with max over Gloo"),
-        ("allreduce", make_cell(redop="bxor"), "horovod has no allreduce with bxor over Gloo"),
-        ("allreduce", make_cell("float32", 2**33), "horovod counts the elements of a tensor in 32 bits"),
+        ("allreduce", make_cell("bfloat16"), DtypeUnsupported("horovod", "bfloat16", "send", "allreduce")),
+        ("reducescatter", make_cell(), DtypeUnsupported("horovod", "float32", "send", "reducescatter")),
+        ("reducescatter", make_cell(redop="max"), RedopUnsupported("horovod over Gloo", "max", "reducescatter", tuple(horovod._SCATTERED))),
+        ("allreduce", make_cell(redop="bxor"), RedopUnsupported("horovod over Gloo", "bxor", "allreduce", tuple(horovod._REDOPS))),
+        ("allreduce", make_cell("float32", 2**33), LimitExceeded("horovod", "elements per tensor", 2**31 - 1)),
     ],
 )
 def test_what_a_build_cannot_do(operation, cell, why):
-    assert why_not(StandInTorch(), STAND_IN_HOROVOD, operations()[operation], cell, 2) == why
+    assert unsupported(StandInTorch(), STAND_IN_HOROVOD, operations()[operation], cell, 2) == why
 
 
 def test_it_has_no_messages_and_nothing_rooted_but_broadcast():

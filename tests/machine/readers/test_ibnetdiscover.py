@@ -120,7 +120,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match=r"fabric file '.*absent' cannot be read \(No such file or directory\): save the output of"):
         read_fabric(tmp_path / "absent")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Unreadable, match=r"cannot be read \(it is a pipe, and no file\)"):
+    with pytest.raises(Unreadable, match=r"cannot be read \(it is a pipe"):
         read_fabric(tmp_path / "pipe")
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 17 << 20)

@@ -112,7 +112,7 @@ def test_imported_runs_say_from_which_file_and_what_is_missing(tmp_path: Path) -
     }  # fmt: skip
     made = shown(tmp_path / "page.html", stored(tmp_path / "run", imported=told))
     assert "imported from osu 7.4: 3 rows of osu_allreduce (all.log); a time is mean." in made.texts
-    assert "not in it: no interval." in made.texts and "doubtful: all.log: 2 ranks, not 4." in made.texts
+    assert "missing in the output: no interval." in made.texts and "doubtful: all.log: 2 ranks, not 4." in made.texts
     assert table(made, "Files").rows == [
         ("all.log", "osu", "2 KiB", "ab" * 32),
     ]

@@ -53,7 +53,7 @@ def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
         ">state probe in ns, before and after<",
         ">CPU time stolen in %<",
         ">preemptions<",
-        ">▼ state_flip<",
+        ">▼ unstable state<",
         ">s since the run's start<",
     ):
         assert words in chart.drawing.replace("&#x27;", "'").replace("&apos;", "'")
