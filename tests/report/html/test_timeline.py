@@ -54,7 +54,7 @@ def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
         ">CPU time stolen in %<",
         ">preemptions<",
         ">▼ unstable state<",
-        ">s since the run's start<",
+        ">s since the start of the run<",
     ):
         assert words in chart.drawing.replace("&#x27;", "'").replace("&apos;", "'")
 
