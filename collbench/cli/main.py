@@ -15,7 +15,7 @@ from typing import NoReturn
 from collbench.cli import start
 from collbench.cli.options import NOTHING_MOVED
 from collbench.cli.parser import Parser, actions_of, from_environment
-from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
+from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 
@@ -245,13 +245,15 @@ def _known(error: BaseException) -> BaseException:
 def _leave(code: int) -> NoReturn:
     """Ends now: neither Python's own clean-up nor threads of libraries that failed keep a finished rank alive."""
     from collbench.launch.shared_memory import remove_mapped
-    from collbench.launch.spawn import record_exit
+    from collbench.launch.spawn import await_exits, record_exit
 
     signals.settle()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     record_exit(code, os.environ)
+    if code == USAGE:
+        await_exits(os.environ)
     if code:
         remove_mapped()
     if "mpi4py.MPI" in sys.modules:

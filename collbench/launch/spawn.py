@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -229,6 +230,18 @@ def record_exit(code: int, env: Mapping[str, str]) -> None:
     To be called last by each rank; does nothing outside of a local start.
     """
     _record("exit", code, env)
+
+
+def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> None:
+    """Wait until all ranks of a local start have recorded their exit codes, but not longer than `within_s`.
+
+    mpiexec kills the other ranks when one leaves with an error code, and MPICH's then prints a banner on stdout. Ranks that end with the
+    same error leave at the same time, so that none is killed.
+    """
+    folder, ranks = env.get("COLLBENCH_LOCAL"), env.get("COLLBENCH_RANKS", "")
+    end = time.monotonic() + within_s
+    while folder and ranks.isdigit() and sum(1 for _ in Path(folder).glob("exit-*")) < int(ranks) and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 def record_run(folder: Path, env: Mapping[str, str]) -> None:
