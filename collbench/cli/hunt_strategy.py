@@ -191,7 +191,7 @@ def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
     try:
         return store(folder, told)
     except OSError as error:
-        raise RunFailed(f"{folder}: cannot write recommendation.json ({error.strerror or error}): free some space") from error
+        raise RunFailed(f"{folder}: cannot write recommendation.json ({error.strerror or error}): check the folder and its disk") from error
 
 
 def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:

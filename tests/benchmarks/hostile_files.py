@@ -30,7 +30,7 @@ from tests.benchmarks.example_files import CHANGES, Files, Folder
 from tests.report import test_hostile as letters
 
 _LARGEST = 1 << 20  # size in bytes up to which a file is altered again
-_BOLD = "**Changed since the last good allocation**"
+_BOLD = "**Changes since the last good allocation**"
 
 
 @dataclass(frozen=True)

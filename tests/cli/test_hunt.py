@@ -148,7 +148,7 @@ def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, tmp
     ("typed", "said"),
     [
         (("--max-drain", "x"), r"--max-drain 'x': not a valid number of nodes: .+"),
-        (("--apply",), r"--apply needs Slurm \(scontrol\) or Kubernetes \(kubectl\) to drain a node, and .+"),
+        (("--apply",), r"--apply needs Slurm \(scontrol\) or Kubernetes \(kubectl\) to drain a node, but .+"),
         (("--budget", "1"), r"\d+ rounds are too few for 8 endpoints: .+"),
         (("--cover-links", "nowhere"), r".*nowhere.*"),
     ],

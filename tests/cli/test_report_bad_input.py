@@ -228,5 +228,5 @@ def test_a_page_of_rows_that_nobody_measured(tmp_path: Path) -> None:
 
 def test_a_launch_named_twice_is_still_refused(tmp_path: Path) -> None:
     folder = store(tmp_path / "run", [make_row(8)])
-    with pytest.raises(UsageError, match="is named twice: name each launch once, it would count twice"):
+    with pytest.raises(UsageError, match="is named twice: name each launch once"):
         shown(folder, folder)

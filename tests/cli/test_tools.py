@@ -66,7 +66,7 @@ def test_their_rows_stand_beside_ours_and_apart_from_them(tmp_path: Path) -> Non
         assert re.fullmatch(r"iperf3 --client 127\.0\.0\.1 --port \d+ --time 1 --json", tool["client"])
         assert row.evidence["statistic"].startswith("mean over 1.00 s") and row.evidence["path"].startswith("loopback")
     assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  4 KiB bandwidth  2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
-    assert "their_tool: said by another tool" in done.stdout
+    assert "external tool: " in done.stdout
     assert (tmp_path / "run/cells.jsonl").read_text() == "" and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
     again = run_here(tmp_path, "report", "run").stdout
     assert again[again.index("other tools") :] == done.stdout[done.stdout.index("other tools") :]

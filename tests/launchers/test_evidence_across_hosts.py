@@ -63,4 +63,4 @@ def test_an_mpi_that_shares_memory_is_called_out(bed: Hosts, tmp_path: Path) -> 
     for row in found.rows:
         assert "other_path" in row.flags and row.percent_of_ceiling is None
         said = row.evidence["moved"]["other_path"]
-        assert said.startswith("mpi moved ") and said.endswith("the bytes took another path, such as memory that the ranks share")
+        assert said.startswith("mpi moved ") and said.endswith("the bytes took another path, such as shared memory")
