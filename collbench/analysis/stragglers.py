@@ -20,7 +20,8 @@ in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20
 
 The rank that ends last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100 Mbit/s:
 in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore reported as the
-cause only where it receives from every rank directly (all-to-all of at least four) and the others, which depend on it alike, end at the same time.
+cause only where it receives from every rank directly (all-to-all of at least four) and the others, which depend on it
+alike, end at the same time.
 Of two ranks none is: each receives from the other. A link that is known to be slower than those of the other hosts
 explains it.
 """

@@ -46,7 +46,7 @@ def test_of_several_folders_those_that_can_be_read_are_shown(tmp_path: Path) -> 
         [
             f"{empty} {NOT_A_RUN}",
             f"{hollow} is not a run folder that can be read ({hollow}/run.json is not JSON (JSONDecodeError): what was run is unknown): "
-            "name another one",
+            "specify another one",
             f"{tmp_path}/nowhere {NOT_A_RUN}",
         ],
     )
@@ -228,5 +228,5 @@ def test_a_page_of_rows_that_nobody_measured(tmp_path: Path) -> None:
 
 def test_a_launch_named_twice_is_still_refused(tmp_path: Path) -> None:
     folder = store(tmp_path / "run", [make_row(8)])
-    with pytest.raises(UsageError, match="is named twice: name each launch once, it would count twice"):
+    with pytest.raises(UsageError, match="is named twice"):
         shown(folder, folder)

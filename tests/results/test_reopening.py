@@ -192,7 +192,7 @@ def test_of_two_that_take_one_lock_at_the_same_moment_one_has_it(tmp_path: Path,
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", after_another)
-    with pytest.raises(UsageError, match="another process works in"):
+    with pytest.raises(UsageError, match="another process uses"):
         Lock(tmp_path)
     assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
@@ -202,7 +202,7 @@ def test_of_two_that_take_one_lock_at_the_same_moment_one_has_it(tmp_path: Path,
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", after_its_end)
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in"):
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses"):
         Lock(tmp_path)
     Lock(tmp_path).release()
 
