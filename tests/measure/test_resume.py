@@ -367,7 +367,7 @@ def test_a_topology_that_was_not_written_yet_is_written(tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot be resumed: it has no run\.json"):
+    with pytest.raises(UsageError, match=r"cannot be resumed: run\.json is missing"):
         start(resume=tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 1, "coll')
     with pytest.raises(UsageError, match=r"cannot be resumed: its run\.json cannot be read \(not JSON"):
