@@ -67,7 +67,7 @@ class TestMistakes:
             ("slurm --env A", "--env: 'A' is not NAME=VALUE, with a name of letters, digits and _"),
             ("slurm --site nowhere", "--site nowhere: cannot be read (No such file or directory): use a TOML file"),
             ("ansible --submit", "--submit is not supported by emit ansible: write the file with --write, then run: ansible"),
-            ("slurm slurm", "'slurm' is one word too many (see `collbench emit --help`)"),
+            ("slurm slurm", "'slurm' is an unexpected argument (see `collbench emit --help`)"),
         ],
     )  # fmt: skip
     def test_in_front_of_the_dashes(self, words: str, said: str, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ class TestMistakes:
             (("--", "emit", "slurm"), "after --: 'emit' cannot be started on many nodes: "),
             (("--", "collbench", "allreduce"), "after --: 'collbench' cannot be started on many nodes: "),
             (("--", "allreduce", "--sise", "8"), "after --: allreduce has no option --sise: did you mean --sizes? (see `coll"),
-            (("--", "allreduce", "8"), "after --: '8' is one word too many (see `collbench allreduce --help`)"),
+            (("--", "allreduce", "8"), "after --: '8' is an unexpected argument (see `collbench allreduce --help`)"),
             (("--", "allreduce", "--max-time", "0"), "after --: argument --max-time: '0' is not a number above 0"),
             (("--", "allreduce", "--ranks", "8"), "after --: --ranks is set by the launcher: use --ranks-per-node before --"),
             (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node is set by the launcher: use"),

@@ -121,7 +121,7 @@ def test_a_report_shows_a_verdict_that_was_kept(good: Path, tmp_path: Path) -> N
     gate(good, "--out", kept, *runs)
     assert run_here(good, "report", runs[0], "--html", str(page), "--verdict", kept).returncode == 0
     assert "<p>regression: 1 confirmed.</p>" in page.read_text()
-    assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict is for the page: name --html FILE")
+    assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict needs --html FILE")
 
 
 def test_annotations_are_all_that_is_printed_for_github(good: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeyp
     done = {style: gate(good, "--exit-style", style, night(good, "same")) for style in ("collbench", "nagios", "prolog")}
     assert {style: each.returncode for style, each in done.items()} == {"collbench": 4, "nagios": 3, "prolog": 0}
     assert done["nagios"].stdout == "COLLBENCH UNKNOWN - surprise\n"
-    assert "this is a defect of collbench" in done["prolog"].stderr
+    assert "this is a bug of collbench" in done["prolog"].stderr
 
 
 @pytest.mark.parametrize("closed", ["2>&-", *(pytest.param(each, marks=pytest.mark.in_turn) for each in (">&-", "2>/dev/full"))])

@@ -50,7 +50,7 @@ def test_without_a_reduction_there_are_pairs_alone() -> None:
     about = {**ABOUT, "no_groups": "socket has p2p only"}
     options, _ = options_of(typed(), about)
     assert (options.method, options.growing, options.can_inside, options.isolate) == ("pairs", False, False, True)
-    with pytest.raises(UsageError, match=r"^--method groups reduces over groups, and socket has p2p only: choose another --backend"):
+    with pytest.raises(UsageError, match=r"^--method groups needs all-reduce, but socket has p2p only"):
         options_of(typed(method="groups"), about)
 
 
@@ -59,7 +59,7 @@ def test_a_file_of_links_chooses_the_pairs_and_says_what_they_cross() -> None:
     assert options.cover and all(a < b for a, b in options.cover)
     assert options.leaf_of and len(options.leaf_of) == 16 and len(set(options.leaf_of)) > 1
     assert "cables" in told["crossed"][0] and told["uncovered"] == []
-    with pytest.raises(UsageError, match=r"^--cover-links chooses pairs, and --method groups measures none"):
+    with pytest.raises(UsageError, match=r"^--cover-links needs pairs"):
         options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)
 
 
@@ -93,7 +93,7 @@ def test_the_verdict_is_kept_and_what_to_do_about_it_written(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "about", "why"),
     [
-        (typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "the ranks of simulated are made up"),
+        (typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "the ranks of simulated are simulated"),
         (typed(slowed=["by=10%"]), ABOUT, "ranks were slowed on purpose (--slowed)"),
     ],
     ids=["made up", "slowed"],
@@ -107,8 +107,8 @@ def test_whom_we_made_slow_ourselves_is_not_drained(arguments: argparse.Namespac
 @pytest.mark.parametrize(
     ("flag", "why"),
     [
-        ("oversubscribed", "there were more ranks than cores, so that they waited for a core: start fewer"),
-        ("shared_gpu", "several ranks drove one GPU: start one for each"),
+        ("oversubscribed", "more ranks than cores were running: start fewer"),
+        ("shared_gpu", "several ranks used one GPU: start one rank per GPU"),
         ("few_samples", None),
     ],
 )
@@ -196,13 +196,13 @@ def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
         return folder / "recommendation.json"
 
     monkeypatch.setattr("collbench.deploy.drain.store", full)
-    said = rf"cannot be written \(No space left on device\).*{NAMES[3]} is drained; undo: scontrol update NodeName={NAMES[3]} "
+    said = rf"\(No space left on device\).*{NAMES[3]} is drained; undo: scontrol update NodeName={NAMES[3]} "
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))
 
 
 def test_a_folder_that_cannot_be_written_is_a_failure_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"gone: recommendation.json cannot be written \(No such file or directory\)"):
+    with pytest.raises(RunFailed, match=r"gone: cannot write recommendation.json \(No such file or directory\)"):
         concluded(typed()).act(tmp_path / "gone", events([]))
 
 

@@ -151,7 +151,7 @@ def test_several_nodes_without_nics(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (("allreduce", "--nodes", "4", "--gpus-per-node", "4", "--pcie", "gen5x16", "--nvlink-domain", "8"), "needs NVLinks"),
         (("allreduce", "--pcie", "gen9x16"), "--pcie 'gen9x16' is not a valid PCIe link"),
-        (("allreduce", "--oversubscription", "0.5"), "'0.5' is no such factor"),
+        (("allreduce", "--oversubscription", "0.5"), "'0.5' is not a valid factor"),
     ],
 )
 def test_bad_input_is_one_sentence(argv: tuple[str, ...], what: str) -> None:
