@@ -339,7 +339,7 @@ def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator
 def log_ratios(answer: Answer) -> Ratios:
     """Return how far each group is behind the fast ones, as a logarithm; NaN if not measured.
 
-    The upper quarter's limit is the speed of the fast ones (of three groups or fewer the fastest one): it still does where nearly
+    The upper quarter's limit is the speed of the fast ones (of three groups or fewer the fastest one), even if nearly
     three groups of four are slow.
     """
     speeds = np.array([figure.speed if figure.speed else np.nan for figure in answer.figures])
