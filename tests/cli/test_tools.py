@@ -149,7 +149,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("probe", "--measure", "--tools", "x,iperf3"), "--tools 'x' is unknown: choose from iperf3, fi_pingpong, ucx_perftest, ib_write_bw"),
     (
         ("pairs", "--backend", "simulated", "--ranks", "4", "--tools", "iperf3"),
-        "--tools iperf3 needs real hosts, but simulated simulates them: use another --backend",
+        "--tools iperf3 needs real hosts, but backend simulated has none: use another --backend",
     ),
 ]
 
