@@ -1,7 +1,8 @@
 """Whether a library chooses well: its automatic choice of algorithm and protocol against those that it was made to use.
 
-A claim needs two intervals that do not overlap, which is stricter than a ratio whose interval leaves out 1: the fastest of a dozen
-equal choices looks fast by chance. Left out are rows whose time is not one number (as in `alpha_beta`), and those with wrong data.
+A claim needs two intervals that do not overlap, which is stricter than a ratio with an interval that excludes 1: the fastest
+of a dozen equal choices looks fast by chance. Rows with wrong data are left out, and rows with a time that is not one number (as in
+`latency`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 
 # The best that each operation reached over each backend: the figure that a report begins with. Never an average over sizes.
 
-# Rows that differ in one of these do not compete for one peak; in what else they differ (type, placing, algorithm …), the best one says.
+# Rows that differ in one of these have separate peaks. Of other differences (type, placing, algorithm …) the best row has the value.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
-# What took another path than the one it is set against is no peak of it, as long as anything else was measured.
+# A row with bytes on another path than the expected one is a peak only if nothing else was measured.
 _ELSEWHERE = frozenset({"above_bound", "other_path"})
 
 
@@ -31,11 +32,11 @@ _ELSEWHERE = frozenset({"above_bound", "other_path"})
 class Peak:
     """The best of one operation over one backend.
 
-    row       the row of the highest bus bandwidth whose data were right, at its largest size if it occurs twice; rows above the hard
-              bound, or whose bytes took another path, only where there are no others. Where nothing has a bandwidth (a barrier, one
+    row       the row of the highest bus bandwidth with right data, at its largest size if it occurs twice; rows above the hard
+              limit, or with bytes on another path, only without others. Where nothing has a bandwidth (a barrier, one
               rank), or the time is what was asked for (a ping-pong), the shortest time. Where nothing was measured, or all of it was
               wrong, its first row
-    smallest  the fastest row of the smallest size that has a time: the latency; None where there is none, or sizes are none
+    smallest  the fastest row of the smallest size that has a time: the latency; None without one, or without sizes
     cells     how many rows there are, and how many of them have right figures
     """
 
@@ -54,13 +55,13 @@ def peaks(rows: Iterable[Row]) -> list[Peak]:
 
 
 def differing(best: Iterable[Peak]) -> list[str]:
-    """The fields beside operation and backend that tell these peaks apart: with a table of two modes "mode"."""
+    """Return the fields besides operation and backend that distinguish these peaks: "mode" in a table of two modes."""
     rows = [peak.row for peak in best]
     return [name for name in _APART[2:] if len({getattr(row, name) for row in rows}) > 1]
 
 
 def told_as_time(row: Row) -> bool:
-    """Whether a row's figure is its time: while one direction of a ping-pong rests, its bandwidth is nobody's peak."""
+    """Return whether a row's figure is its time: in a ping-pong one direction is idle, so its bandwidth is not a peak."""
     operation = operations().get(row.operation)
     return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.self_synchronizing)
 
@@ -146,7 +147,7 @@ _CHOICE = frozenset({"algorithm", "protocol"})
 class Loss:
     """A size at which a forced choice is faster.
 
-    better   the fastest row whose interval does not overlap that of the automatic choice
+    better   the fastest row with an interval that does not overlap that of the automatic choice
     part     the part of its bandwidth that the automatic choice loses, with its 95 % interval: 0.12, 0.09, 0.15
     """
 
@@ -162,7 +163,7 @@ class Judged:
 
     row       its first row: its fields name the series
     losses    where something else is faster, ascending in size
-    as_good   the sizes in bytes at which nothing is, as far as the intervals tell
+    as_good   the sizes in bytes at which nothing is faster, according to the intervals
     within    the largest part of its bandwidth that it may lose there all the same: 0.02
     unknown   those that cannot be judged: no sound interval of the automatic choice, or of anything else
     """

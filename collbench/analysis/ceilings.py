@@ -100,7 +100,7 @@ def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
 
 
 def _rings_first(changes: Iterable[CeilingChange]) -> list[CeilingChange]:
-    """Return the changes without those of a hard bound whose ring reference fell, too."""
+    """Return the changes, without those of a hard limit if its ring reference fell, too."""
     known_changes = list(changes)
     rings = {(each.operation, each.backend) for each in known_changes if each.model == "ring"}
     return [each for each in known_changes if each.model == "ring" or (each.operation, each.backend) not in rings]
@@ -176,7 +176,7 @@ def _with_ceilings(fell: _ByPlace, name: str, row: Row) -> Row:
 
 
 def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
-    """Return the ceiling from before it fell, whose words name both; the row's own where it did not fall."""
+    """Return the ceiling from before it fell, with a text that names both; the row's own if it did not fall."""
     if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s):
         return own
     rate = own.bytes_per_s or 0.0

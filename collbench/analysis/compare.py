@@ -18,7 +18,7 @@ from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 from collbench.stats.median import Median
 
-_STATE = 1.20  # a canary that is further off belongs to another state of the machine (MEASUREMENT.md)
+_STATE = 1.20  # a state probe that differs by more belongs to another state of the machine (MEASUREMENT.md)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CellRatio:
 
     @property
     def wrong(self) -> bool:
-        """Whether a side's data were wrong: its time says nothing then."""
+        """Return whether a side's data were wrong: then its time has no meaning."""
         return bool(self.a.wrong or self.b.wrong)
 
     @property
@@ -170,10 +170,10 @@ def _sure(cell: CellRatio) -> float:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
-    """Return B compared with A, each a run folder or a folder of launches; `margin` is the largest difference that is no change.
+    """Return B compared with A, each a run folder or a folder of launches; `margin` is the largest difference that counts as no change.
 
     Raises UsageError for a path that is neither, the same launch on both sides, launches of one side that do not belong together,
-    and sides without a common cell.
+    and sides without a common case.
     """
     if a.resolve() == b.resolve():
         raise UsageError(f"{a} and {b} are the same folder: name two")
@@ -186,7 +186,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
 
 
 def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
-    """Return B compared with A, both read already; without a common cell `cells` is empty, and `why_nothing_in_common` says why."""
+    """Return B compared with A, both read already; without a common case `cells` is empty, and `why_nothing_in_common` has the reason."""
     rows_a, rows_b = ({cell_of(row): row for row in side.rows} for side in (a, b))
     launches_a, launches_b = _by_cell(a.runs), _by_cell(b.runs)
     return Comparison(

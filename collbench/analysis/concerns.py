@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"
 SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
-# Flags by how much they take from a figure. The first ones say that it is none of this machine, or not of the path that it is set against;
+# Flags by how much they reduce the value of a figure. With the first ones it is not of this machine, or not of the expected path;
 # then that the time is not one number, or not the library's; then that its interval is wide.
 DOUBTS = (
     "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound", "ranks_doubtful",
@@ -29,19 +29,19 @@ DOUBTS = (
 )  # fmt: skip
 # To be known, and no doubt of the figure.
 REMARKS = ("unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "asynchronous", "too_many_updates")
-_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # which several launches tell by their spread
+_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # several launches show these by their spread
 _BREAKS = ("hang", "abort")  # kinds of events after which a run has no end of its own
 _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
 
 
 @dataclass(frozen=True)
 class Concern:
-    """One thing to know before a figure is believed.
+    """One reason to doubt or qualify a figure.
 
     severity  one of SEVERITIES
-    what      a sentence, or the word in rows' flags that `flag` says again
-    where     the cells or the run concerned, in words; "" where `what` says it
-    flag      the flag whose meaning explains it, None: it explains itself
+    what      a sentence, or the name of the flag in `flag`
+    where     the cases or the run concerned, in words; "" if `what` has them
+    flag      the flag with a meaning that explains it; None if `what` does
     """
 
     severity: str
@@ -63,9 +63,9 @@ def concerns(
     *,
     fallen: Iterable[tuple[str, Fallen]] = (),
 ) -> list[Concern]:
-    """Everything to be known of these runs, worst first; of each severity at most 20, the rest is counted.
+    """Return all concerns about these runs, worst first; at most 20 per severity, the rest is counted.
 
-    `tables` are the runs put together, `compared` of each the cells whose ranks may be compared, `effects` the matrices of pairs among
+    `tables` are the runs put together, `compared` of each the cases with comparable ranks, `effects` the matrices of pairs among
     the runs, `warnings` what could not be read or put together, `fallen` by candidate what is lower than in the baseline.
     """
     found = [
@@ -87,7 +87,7 @@ def _capped(severity: str, found: Iterable[Concern]) -> list[Concern]:
 
 
 def _told_once(found: Iterable[Concern]) -> list[Concern]:
-    """What several runs say is told once, with their names."""
+    """Return each concern once, with the names of all runs that have it."""
     places: dict[Concern, list[str]] = {}
     for each in found:
         places.setdefault(replace(each, where=""), []).append(each.where)
@@ -117,7 +117,7 @@ def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
 
 
 def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
-    """What its events say. Findings of pairs are not among it: they come from the matrix."""
+    """Yield the concerns from its events, without findings of pairs, which come from the matrix."""
     where = "" if alone else run.path.resolve().name
     broke = [event for event in run.events if event.get("kind") in _BREAKS]
     if broke:
@@ -130,7 +130,7 @@ def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
 
 
 def _of_import(run: Run, alone: bool) -> Iterator[Concern]:
-    """What another tool's output did not tell, and what in it does not fit."""
+    """Yield what an external tool's output lacks, and what is inconsistent in it."""
     imported = run.info.get("imported")
     told = imported if isinstance(imported, dict) else {}
     where = "" if alone else run.path.resolve().name
@@ -164,7 +164,7 @@ def _slow_ranks(table: Launches, cells: Sequence[Compared]) -> Iterator[Concern]
 
 
 def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
-    """By what the rows themselves say: wrong elements, flags, reasons why nothing was measured."""
+    """Yield the concerns from the rows: wrong elements, flags, reasons why nothing was measured."""
     wrong = [each for each in rows if each[1].wrong]
     if wrong:
         detail = next((f": {row.wrong_detail}" for _, row in wrong if row.wrong_detail), "")

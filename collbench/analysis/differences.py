@@ -123,7 +123,7 @@ def _machines_once(facts: Facts) -> Facts:
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
 NOTHING = "–"
-# Launches that differ in one of these are no repetitions of one another.
+# Launches that differ in one of these do not repeat one another.
 _APART = ("software", "environment", "topology", "hosts")
 _SOFTWARE_OF_HOST = ("system", "kernel", "libc", "python")
 _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "--color"}
@@ -183,7 +183,7 @@ def differing(a: Facts, b: Facts) -> list[Difference]:
 
 
 def apart(a: Run, b: Run) -> list[Difference]:
-    """The differences that keep two launches apart. What only one of them says contradicts nothing, but a variable set or not does."""
+    """Return the differences that separate two launches: a value that only one has is none, but a variable that only one sets is."""
     found = [difference for difference in differences(a, b) if difference.kind in _APART]
     return [each for each in found if each.kind == "environment" or NOTHING not in (each.a, each.b)]
 
@@ -269,7 +269,7 @@ def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[tu
 
 
 def topology_of(run: Run) -> dict[str, Any]:
-    """What stands in the run's topology.json; nothing where there is none that can be read."""
+    """Return the content of the run's topology.json; empty if it is missing or cannot be read."""
     path = run.path / TOPOLOGY
     try:
         return parse_object(read_file(path, _LARGEST_TOPOLOGY))

@@ -18,7 +18,7 @@ from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs
 from collbench.stats.median import Median
 from collbench.units import format_bytes
 
-_NOTICEABLE = 1.05  # within 5 % there is no difference that a user would pay for
+_NOTICEABLE = 1.05  # a difference within 5 % does not matter to users
 FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "same", "unknown"
 
 
@@ -45,9 +45,9 @@ class Effect:
 
 
 def verdict(with_gdr: Sequence[Path], without: Sequence[Path]) -> list[str]:
-    """The sentences for the folders of both sides' launches, the first of one being the pair of the first of the other.
+    """Return the sentences for the folders of both sides' launches; launches at the same position are pairs.
 
-    Raises UsageError for a folder that is no run.
+    Raises UsageError for a folder that is not a run.
     """
     a, b = ([read_run(path).rows for path in paths] for paths in (with_gdr, without))
     return sentences(effects(a, b), _direct(a), _direct(b))
@@ -140,7 +140,7 @@ def _sound(row: Row) -> bool:
 
 
 def _direct(side: Iterable[Sequence[Row]]) -> bool | None:
-    """What the rows' evidence says of GPUDirect RDMA; None where it says nothing certain."""
+    """Return what the rows' evidence shows about GPUDirect RDMA; None if it is uncertain."""
     states = {state for rows in side for row in rows if (state := _state(row.evidence))}
     return True if "proven used" in states else False if states & {"capable, not used", "not capable"} else None
 

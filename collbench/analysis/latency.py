@@ -1,9 +1,10 @@
 """Latency and bandwidth of a series: t(size) = α + β·size, fitted over its sizes in up to three regimes (protocols).
 
-A series is what differs in size only. Its fit needs at least 4 sizes. Left out, and said, are cells whose time is not one number
-or not the library's: n/a, wrong data, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and `budget_exceeded`.
-Kept are `target_missed` and `warmup_unsettled`, whose median is known less well but is the best there is, and `skew_limited`, which is
-usual for the smallest sizes: their times read too long by at most the ranks' exit skew, and α with them.
+The cases of a series differ in size only. Its fit needs at least 4 sizes. Cases with a time that is not one number, or not the
+library's, are left out and reported: n/a, wrong data, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and
+`budget_exceeded`.
+`target_missed` and `warmup_unsettled` are kept: their median is less certain, but the best available. `skew_limited` is kept, since it is
+usual for the smallest sizes: their times, and so α, may be overestimated by at most the ranks' exit skew.
 Over several launches a `drift` within one of them is kept too: their median is one number.
 A series of one rank has no bus, a barrier no bytes: neither has a fit.
 """
@@ -26,13 +27,13 @@ _WITHOUT = frozenset({"oversubscribed", "two_modes", "drift", "state_flip", "bud
 
 @dataclass(frozen=True)
 class LineFit:
-    """What one series' times say.
+    """The fit of one series.
 
     row        its largest fitted cell: its fields name the series, its ceiling is the one to compare with
     first      the smallest size fitted, in bytes
     fit        the regimes, and the sizes that are more than 10 % off: (size_bytes, measured / fitted - 1)
     busbw      the bus bandwidth that very large messages approach (bus factor / β of the last regime), in bytes per second
-    percent    that of the ceiling; None where the row has no percentage, or is itself off the fit, which then tells nothing of its rate
+    percent    that of the ceiling; None if the row has no percentage, or is off the fit, which then does not describe its rate
     half_size  the bytes at which half of that bandwidth is reached (α / β where there is one regime); None when no regime gets there,
                or when its α may as well be nothing
     left_out   the sizes that were not fitted, with the reason: (size_bytes, a flag or "n/a")
@@ -58,7 +59,7 @@ class LineFit:
 
 
 def series_of(row: Row) -> tuple[Any, ...]:
-    """What tells the row's series from others: everything but the size."""
+    """Return what distinguishes the row's series from others: everything but the size."""
     return cell_of(row)[:-1]
 
 
@@ -88,7 +89,7 @@ def _line_fit(members: list[Row]) -> LineFit | None:
 
 @lru_cache(maxsize=1024)
 def _fitted(sizes: tuple[int, ...], times_s: tuple[float, ...]) -> Fit | None:
-    """Kept, since one report tells the same series in its table and on its page."""
+    """Cached, since one report shows the same series in its table and on its page."""
     return fit(sizes, times_s)
 
 
@@ -104,7 +105,7 @@ def reason(row: Row) -> str | None:
 
 
 def _bus_factor(row: Row) -> float | None:
-    """busbw / algbw; None where there is no bus."""
+    """Return busbw / algbw; None without a bus bandwidth."""
     if row.ranks < 2 or not row.busbw_bytes_per_s or not row.algbw_bytes_per_s:
         return None
     return row.busbw_bytes_per_s / row.algbw_bytes_per_s
@@ -122,7 +123,7 @@ def _percent(busbw: Bounds, row: Row) -> float | None:
 
 
 def _half_size(regimes: tuple[Regime, ...]) -> float | None:
-    """The first size whose time is twice what it takes at the asymptotic rate: α + β·n = 2·β_last·n, in the regime that has it."""
+    """Return the first size with a time of twice that at the asymptotic rate: α + β·n = 2·β_last·n, in the regime that has it."""
     last = regimes[-1].s_per_byte.value
     ends = [*(regime.first for regime in regimes[1:]), float("inf")]
     for regime, end in zip(regimes, ends, strict=True):

@@ -53,7 +53,7 @@ def known(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
 
 
-# A run that broke off and was gone on with: its rows are of several launches, though they stand in one table.
+# A run that was interrupted and resumed: its rows are of several launches, although they are in one table.
 
 
 def rows_by_launch(run: Run) -> list[int]:
@@ -70,7 +70,7 @@ def rows_by_launch(run: Run) -> list[int]:
 
 
 def sentence(run: Run) -> str | None:
-    """What a reader must know of a run whose rows are of several launches; None for all others."""
+    """Return the note on a run with rows of several launches; None for all others."""
     rows = rows_by_launch(run)
     if len(rows) < 2:
         return None
@@ -91,13 +91,13 @@ def _notes(run: Run) -> list[dict[str, Any]]:
 
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
 _WORST = 16
-# Of several launches the reason that says most about what is missing.
+# Of several launches, the reason that explains most about what is missing.
 _STOPPED = ("max_time", "out_of_reach", "most_samples", "iterations", "precision")
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Launches of one allocation under equal conditions, in the order they were named; `rows` is what they say together."""
+    """Launches of one allocation under equal conditions, in the order given; `rows` combines their rows."""
 
     name: str
     runs: tuple[Run, ...]
@@ -157,9 +157,9 @@ def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
 
 
 def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
-    """Runs by allocation; and a sentence for each that is kept apart although its allocation is the same.
+    """Return the runs by allocation, and a sentence for each that is kept separate although its allocation is the same.
 
-    Apart stay launches whose software, settings, hosts or links differ: they are no repetitions of one another.
+    Launches with different software, settings, hosts or links are kept separate: they do not repeat one another.
     """
     groups: list[list[Run]] = []
     sentences: list[str] = []
@@ -333,7 +333,7 @@ def _all(values: Iterable[bool | None]) -> bool | None:
 
 
 def _start_of(run: Run) -> list[tuple[str, ...]]:
-    """What no two launches have in common, if the run says it."""
+    """Return what no two launches have in common, if the run has it."""
     facts = [run.info.get(name) for name in ("started_utc", "id")]
     return [(*map(str, facts), str(run.info.get("allocation_id")))] if all(isinstance(fact, str) for fact in facts) else []
 

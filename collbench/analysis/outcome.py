@@ -2,10 +2,10 @@
 
 slower, faster   the whole interval is on one side of 1
 no change        the interval is inside ±margin
-inconclusive     the interval is wider than that, or there is none: `Doubt` says which
+inconclusive     the interval is wider than that, or missing: `Doubt` has which
 
 An interval from within one launch on a side does not include what differs between launches. A difference that is inside the margin is
-therefore no change there, even where the interval excludes 1.
+therefore `no change` there, even where the interval excludes 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Doubt(StrEnum):
 
 
 def outcome_of(low: float | None, high: float | None, margin: float = MARGIN, over_launches: bool = True) -> Outcome:
-    """Return the outcome for a ratio of times, after / before, whose 95 % interval is [low, high].
+    """Return the outcome for a ratio of times, after / before, with the 95 % interval [low, high].
 
     margin         largest difference that counts as no change: 0.05 is ±5 %
     over_launches  whether the interval includes the differences between launches

@@ -27,7 +27,7 @@ _SETTLED = 1e-6
 
 @dataclass(frozen=True)
 class TwoWay:
-    """value[i, j] = middle + rows[i] + columns[j] + rest[i, j]; an effect is 0 where too few cells tell it.
+    """value[i, j] = middle + rows[i] + columns[j] + rest[i, j]; an effect is 0 if too few cells determine it.
 
     told_rows, told_columns: whether there are LEAST_CELLS for it. Of a symmetric table rows and columns are the same.
     """
@@ -59,7 +59,7 @@ def two_way(values: Figures, symmetric: bool = False) -> TwoWay:
 
 
 def upper_medians(values: Figures) -> Figures:
-    """Of each row the middle of the values that are no NaN, of an even number the upper one; 0 where there is none."""
+    """Return the median of each row without NaN, of an even number of values the upper one; 0 without values."""
     ordered = np.sort(values, axis=1)  # NaN goes to the end
     count = np.isfinite(values).sum(axis=1)
     found = ordered[np.arange(len(values)), count // 2 * (count > 0)]
@@ -67,7 +67,7 @@ def upper_medians(values: Figures) -> Figures:
 
 
 def _centred(effects: Figures, told: NDArray[np.bool_]) -> Figures:
-    """The effects that are told, around their middle; with fewer than three there is none."""
+    """Return the effects with enough cells, around their median; none with fewer than three."""
     known = effects[told]
     around = _upper_middle(known) if len(known) >= LEAST_CELLS else 0.0
     return np.where(told, effects - around, 0.0)
@@ -80,15 +80,15 @@ def _upper_middle(values: Figures) -> float:
 # How far a cell or a place of a pair matrix may be off by chance.
 #
 # What is left of the cells is taken for Student's t with 4 degrees of freedom, the tails that launches showed. Lighter ones are not
-# believed even where the cells show them: what a million cells tell of one case in a thousand says nothing of one in a billion. Hence of
-# many places hardly a single pair is named that was measured but once. The scale is the larger of two: that of the slower half of the
+# used even if the cells show them: a million cells determine the probability of one in a thousand, not of one in a billion. So with
+# many places a single pair that was measured once is hardly ever named. The scale is the larger of two: that of the slower half of the
 # cells, and that of the slowest tenth without the worst. Up to a tenth of the cells may be slow without any harm to it; where more are,
-# they are no exceptions but how the network is built: the scale grows, and nobody is named.
+# they are part of the network's structure: the scale grows, and no pair is named.
 
 TAILS = 4.0  # degrees of freedom
 _MOST_SLOW = 0.1
 _LEAST_SLOW = 2
-_EXACT = 1e-9  # medians fit some cells exactly: those say nothing of the noise
+_EXACT = 1e-9  # medians fit some cells exactly: those do not show the noise
 _MEDIAN_ERROR = 1.34  # of n values of Student's t with 4 degrees, times scale / √n
 _SMALLEST_CHANCE = 1e-11
 
@@ -166,7 +166,7 @@ Mask = NDArray[np.bool_]
 LEAST_PLACES = 4
 _MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells among each other
 _LEAST_TESTS = 10  # pairs: of the six latencies of four places, four make the places' effects
-_FAST = 0.5  # of the effect: who lags less with a partner is as fast there as the others
+_FAST = 0.5  # of the effect: a place that is less slow with a partner is as fast there as the others
 _EXCEPTIONS = 100  # one partner in so many may be as fast by chance
 
 
@@ -187,7 +187,7 @@ PLACES = {"bandwidth": Level(0.05, 0.001), "latency": Level(1 / 6, 0.001)}
 
 
 class Slow(NamedTuple):
-    """Places by index: their effects (negative), which of them are slow with everybody, and which only with some."""
+    """Places by index: their effects (negative), which of them are slow with all partners, and which only with some."""
 
     effects: Figures
     steady: Mask
@@ -241,12 +241,12 @@ class View:
 
     @property
     def tells_pairs(self) -> bool:
-        """Whether there are enough cells beside the effects to say anything of a single one."""
+        """Return whether there are enough cells besides the effects to judge a single one."""
         return self._tests >= _LEAST_TESTS
 
     @property
     def tells_places(self) -> bool:
-        """Whether enough places have partners enough to say anything of one of them."""
+        """Return whether enough places have enough partners to judge one of them."""
         return max(int(self.fit.told_rows.sum()), int(self.fit.told_columns.sum())) >= LEAST_PLACES
 
     def slow_cells(self, twice: Mask) -> Mask:

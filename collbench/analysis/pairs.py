@@ -1,25 +1,25 @@
-"""Who is slow in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
+"""Find what is slow in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
 
 The model, on logarithms: speed of i to j = middle + effect of the sender i + effect of the receiver j + rest, fitted by medians
-(`two_way`); for the latency, which is symmetric, one effect per place. A row that is low is a sick sender, a column a sick receiver,
-both at one place a sick place, named once and not with each of its pairs; a single low rest is a sick pair. It is assumed that
-- fewer than half of the places are sick, and of each place fewer than half of its partners;
-- places on one host have other paths between them than places on different hosts, so the two kinds are looked at apart. Hosts are
-  known from names such as "rank 3 (node1)", or given as `classes`; a host all of whose places are slow is named once;
-- a sick place is slow with everybody. Slow with most but not with all is how a network with leaves, sockets or rails looks
-  from its smaller part: nobody is named, `doubts` says so;
-- a sick pair is an exception in its row and in its column (at most a third of each), and sick pairs are not all the pairs of a round.
+(`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver,
+both at one place a slow place, named once and not with each of its pairs; a single low rest is a slow pair. Assumptions:
+- fewer than half of the places are slow, and of each place fewer than half of its partners;
+- places on one host have other paths between them than places on different hosts, so the two kinds are judged separately. Hosts are
+  known from names such as "rank 3 (node1)", or given as `classes`; a host with slow places only is named once;
+- a slow place is slow with all partners. A place that is slow with most but not all may be in the smaller part of a network with
+  leaves, sockets or rails: it is not named, and `doubts` reports it;
+- a slow pair is an exception in its row and in its column (at most a third of each), and slow pairs are not all the pairs of a round.
 
 Names are given at a false-alarm rate of less than 1 % of the matrices: 0.4 % for all pairs' bandwidths, 0.2 % for their
 latencies, 0.1 % for the places in each, shared out over all tests (Bonferroni) against the tails of `pair_noise`, and only from a
 noticeable effect on: 5 % of a place's bandwidth, 15 % of a pair's (a launch has modes 8 % apart), a latency a fifth (place) or a third
 (pair) longer. A pair that was measured again needs only the square root of its share, since chance must have struck twice.
-Simulated in tests/analysis/test_pair_effects.py (4 to 64 places, noise up to σ = 1.5 % with the tails of t₄, as much again common to
+Simulated in tests/analysis/test_pair_effects.py (4 to 64 places, noise up to σ = 1.5 % with the tails of t₄, equal noise common to
 each round, modes 8 % apart; 200 to 1,000 matrices each): false alarms in at most 1 %, a place at half rate found in 99 %, from 8 places on
 a directed pair, too, once measured again.
 
-What cannot be told apart: with two places, the ends from the path; with three, a sick place from a faster path between the other two
-(so below four nobody is named); a place that is slow with everybody from one that is alone behind a slow link.
+What a matrix cannot distinguish: with two places, the ends from the path; with three, a slow place from a faster path between the other
+two (so nothing is named below four); a place that is slow with all partners from one that is alone behind a slow link.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from collbench.analysis.pair_statistics import LEAST_PLACES, Figures, Mask, View
 from collbench.results.rounds import STATES, PairMatrix
 from collbench.units import format_percent
 
-# What is named in a matrix of pairs, and the sentence that says it.
+# The findings in a matrix of pairs, and their sentences.
 
 CONFIRMED, CLEARED, INCONCLUSIVE = STATES
-_RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)  # as `pairs` names a rank's place; whatever else ends in brackets is a name itself
+_RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)  # as `pairs` names a rank's place; any other text in brackets is part of a name
 _DOES = {"node": "sends and receives", "sender": "sends", "receiver": "receives"}
 _CAUSE = {
     "node": "its NIC, cable or slot",
@@ -72,8 +72,8 @@ class PairFinding:
     cells      how many of its `of_cells` directed pairs are slow (latency: pairs without direction)
     both_ways  of a pair: whether receiver to sender is slow, too
     where      which paths: "" (all that there are), "to other hosts" or "inside its host"
-    latency    of a bandwidth finding whose latency is slow, too: what it reaches there
-    untold     of a pair: the places of which too few other pairs were measured to say that they are well
+    latency    of a bandwidth finding with a slow latency, too: its ratio there
+    untold     of a pair: the places with too few other measured pairs to show that they are healthy
     """
 
     kind: str
@@ -133,7 +133,7 @@ def _times(ratio: float) -> str:
     return f"{1 / ratio:.2f} times"
 
 
-_LEAST_HOSTS = 4  # of fewer one that is slow cannot be told from a faster path between the others
+_LEAST_HOSTS = 4  # with fewer, a slow host looks the same as a faster path between the others
 _PARTNERS = 3  # with which a place is measured again
 _ROUND = 4  # disjoint pairs of a quarter of all places at once: a disturbed round
 _MOST_NAMES = 8
@@ -149,7 +149,7 @@ _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sampl
 
 
 def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
-    """Who is named, places first, the worst first; nobody below four places.
+    """Return the findings, places first, the worst first; none below four places.
 
     `again`: the pairs that were measured again (their figures are the faster of both). `classes`: the host of each place.
     """
@@ -157,7 +157,7 @@ def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classe
 
 
 def suspects(matrix: PairMatrix, most: int = 32, classes: Sequence[str] | None = None) -> list[tuple[int, int]]:
-    """At most `most` pairs that are worth measuring again before anybody is named, (lower, higher), the most telling first.
+    """Return at most `most` pairs to measure again before a place or pair is named, (lower, higher), the most informative first.
 
     Of a place three pairs with partners that lie apart; single pairs from the worst on.
     """
@@ -165,7 +165,7 @@ def suspects(matrix: PairMatrix, most: int = 32, classes: Sequence[str] | None =
 
 
 def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[str]:
-    """Why somebody who is slow is not named, and how slow a pair must be to be seen; a sentence each."""
+    """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
     return PairEffects(matrix, again, classes).doubts()
 
 
@@ -262,9 +262,9 @@ class PairEffects:
         return mask
 
     def _places(self, view: View) -> list[PairFinding]:
-        """Every slow place, and one finding in place of those of a host all of whose places are slow."""
+        """Return a finding per slow place, and a single one for a host with slow places only."""
         slow = np.flatnonzero(view.senders().steady | view.receivers().steady)
-        sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady  # of whom one way is slow the other may be
+        sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady  # if one way is slow, the other may be
         found = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
         for members in self._whole_hosts(view):
             if members <= found.keys():

@@ -5,22 +5,23 @@ Only cells in which every rank has the same part by design are compared:
 - no pairs: of a pair only the first rank is timed, and pairs within a host are faster than pairs between hosts;
 - no groups of a split: ranks of different groups do not wait for one another;
 - no uneven traffic: the rank that sends or receives most ends last;
-- no cell whose ranks lack cores (which rank waits for a core is chance) or left the synchronisation far apart (`skew_limited`).
+- no case with too few cores for its ranks (which rank waits for a core is chance), or with too much start skew (`skew_limited`).
 
-A rank stands out in a cell when both hold:
+A rank is conspicuous in a case if both hold:
 - it is the slowest in significantly more samples than 1/n of them (of two ranks each is in half): a binomial test with as many
   samples as the series is worth (at least 20), at 0.1 % for the whole run (Bonferroni over ranks × cells);
 - its median is above the others' median by more than 5 %, by more than the clock shows (10 ns), and by more than the ranks'
   exit skew: a rank that starts first waits for the last, and is no slower for that. Hence nothing is reported where medians are
   unknown: a rank that is always 1 ns behind is the slowest in every sample.
 
-A rank is reported when it stands out in at least a quarter of one backend's cells, and in two of them if there are two: what hits
+A rank is reported if it is conspicuous in at least a quarter of one backend's cases, and in two of them if there are two: what hits
 a single cell is the machine's noise. Simulated (2–32 ranks, 1–12 cells of 60–456 samples, lag-1 correlation 0–0.97): false alarms
 in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20 runs of 12 cells up to a correlation of 0.5.
 
 The rank that ends last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100 Mbit/s:
-in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore said to delay only
-where it receives from every rank directly (all-to-all of at least four) and the others, which depend on it alike, end at the same time.
+in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore reported as the
+cause only where it receives from every rank directly (all-to-all of at least four) and the others, which depend on it
+alike, end at the same time.
 Of two ranks none is: each receives from the other. A link that is known to be slower than those of the other hosts
 explains it.
 """
@@ -84,9 +85,9 @@ class SlowLink:
 class Straggler:
     """A rank that ends last.
 
-    share     of the samples in which it was the slowest, in the cells where it stands out (each counts alike)
+    share     of the samples in which it was the slowest, in the cases where it is conspicuous (each counts alike)
     expected  what its share would be there if all ranks were alike
-    cells     in how many cells it stands out, of `of_cells` compared
+    cells     in how many cases it is conspicuous, of `of_cells` compared
     excess    its median there over the median of the other ranks' medians, minus 1 (the median over those cells)
     role      why, as far as that is known
     link      the link that it waits for; None for other roles
@@ -137,7 +138,7 @@ def name_of(rank: int, host: str) -> str:
 
 @dataclass(frozen=True)
 class Compared:
-    """A cell whose ranks may be compared: the slowest rank of each sample, and every rank's median in seconds."""
+    """A case with comparable ranks: the slowest rank of each sample, and every rank's median in seconds."""
 
     row: Row
     slowest: NDArray[np.int64]
@@ -158,7 +159,7 @@ class Compared:
 
     @cached_property
     def _others_s(self) -> NDArray[np.float64]:
-        """For each rank the median of the others: all at once, from where each stands in the sorted medians."""
+        """Return for each rank the median of the others: all at once, from the position of each in the sorted medians."""
         stands = np.argsort(np.argsort(self.medians_s))
         ascending, others = np.sort(self.medians_s), len(self.medians_s) - 1
         low, high = (ascending[place + (stands <= place)] for place in ((others - 1) // 2, others // 2))
@@ -202,7 +203,7 @@ def slow_links(run: Run) -> list[SlowLink]:
 
 
 def compared(run: Run) -> list[Compared]:
-    """The cells of a run whose ranks may be compared, as far as their arrays were stored and are sound."""
+    """Return the cases of a run with comparable ranks, if their arrays were stored and are valid."""
     cells = [_compared(run, row) for row in run.rows if _alike_by_design(row)]
     return [cell for cell in cells if cell is not None]
 
@@ -218,7 +219,7 @@ def histogram(cells: Sequence[Compared]) -> list[tuple[int, float]]:
 
 
 def hosts_of(run: Run) -> dict[int, str]:
-    """The host of each rank, as far as run.json tells."""
+    """Return the host of each rank, as far as run.json has it."""
     places = run.info.get("rank_map")
     known = [place for place in places if isinstance(place, dict)] if isinstance(places, list) else []
     return {place["rank"]: place["host"] for place in known if isinstance(place.get("rank"), int) and isinstance(place.get("host"), str)}
@@ -241,7 +242,7 @@ def _alike_by_design(row: Row) -> bool:
 def _compared(run: Run, row: Row) -> Compared | None:
     try:
         slowest, medians = run.array(row, "slowest_rank"), run.array(row, "rank_p50_s")
-    except UsageError:  # not stored, or cut off: nothing can be said of this cell
+    except UsageError:  # not stored, or cut off: the ranks of this case are unknown
         return None
     sound = slowest.ndim == medians.ndim == 1 and len(slowest) and len(medians) > 1
     if not (sound and slowest.dtype.kind in "iu" and slowest.min() >= 0 and slowest.max() < len(medians)):
@@ -293,7 +294,7 @@ def _tail(hits: int, trials: int, chance: float) -> float:
 
 
 def _often(out: Sequence[Compared], cells: Sequence[Compared]) -> bool:
-    """Whether it stands out in enough cells of a backend: a rank may be slow in one library only."""
+    """Return whether it is conspicuous in enough cases of a backend: a rank may be slow in one library only."""
     here, all_cells = (Counter(cell.row.backend for cell in part) for part in (out, cells))
     return any(here[backend] >= max(_OFTEN * all_cells[backend], min(2, all_cells[backend])) for backend in here)
 

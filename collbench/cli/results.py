@@ -70,7 +70,7 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
     page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
     parser.add_argument("--html", metavar="FILE", type=Path, help=page)
     pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
-    parser.add_argument("--verdict", metavar="FILE", type=Path, help="a verdict.json of `collbench gate`, to stand first on the page")
+    parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a verdict.json of `collbench gate` first on the page")
     parser.add_argument("--markdown", metavar="FILE", type=Path, nargs="?", const=Path("-"), help=pull)
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
@@ -114,7 +114,7 @@ def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
     parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"{FORMATS} (default: what the lines look like)")
     parser.add_argument("--strict", action="store_true", help="fail (exit code 2) if a table cannot be read, instead of skipping it")
-    said = parser.add_argument_group("what the output does not say itself", "A table that proves another value keeps its own.")
+    said = parser.add_argument_group("what the output does not contain", "If a table proves another value, that value is used.")
     said.add_argument("--ranks", metavar="N", type=positive, help="ranks that took part")
     said.add_argument("--nodes", metavar="N", type=positive, help="nodes they ran on")
     said.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")

@@ -103,7 +103,7 @@ def _percent(share: float) -> str:
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:
-    """Each cell in words: operation, size, backend, and whatever else differs between the cells."""
+    """Return the name of each case: operation, size, backend, and all else that differs between the cases."""
     differing = [place for place, name in enumerate(COLUMNS) if name not in _FIRST and len({cell[place] for cell in cells}) > 1]
     shown = [*(COLUMNS.index(name) for name in _FIRST), *differing]
     return [" ".join(_word(place, cell[place]) for place in shown) for cell in cells]
@@ -142,7 +142,7 @@ _TWO_SIDED = 1.96  # standard errors to either side: 95 %
 
 
 def chosen(history: History, pattern: str) -> list[Series]:
-    """The cells whose name fits the pattern (`*` is anything), and the groups that they are of. Raises UsageError where none does."""
+    """Return the cases with names that match the pattern (`*` is anything), and their groups. Raises UsageError if none matches."""
     cells = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
     if not cells:
         names = ", ".join(each.about.name for each in history.of_kind(CELL)[:_MOST_NAMED])
@@ -403,7 +403,7 @@ def line(outcome: self_test_Outcome, format: str) -> Line:
 
 
 def limits_of(recorded: Recorded) -> Iterator[Line]:
-    """What a table drawn from recorded allocations does not say."""
+    """The limits of a table drawn from recorded allocations."""
     allocations, launches = len(recorded.allocation), len(recorded.launch)
     yield Line(
         f"drawn from {launches} launches of {allocations} recorded allocations: what is rarer than one of {launches} launches is not in "

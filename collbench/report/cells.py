@@ -40,7 +40,7 @@ NOTHING = "–"
 ONE_RANK = "one rank: no bus"
 _SAME_RATE = 0.001
 _MODELS = {"bound": "hard limit"}
-_NAMES_ITS_KIND = ("given", "simulated")  # kinds of ceiling whose text has the kind
+_NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that name their kind in the text
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Column:
 
     width   of figures, in characters (wider text is not cut: it moves the rest of its line)
     shown   whether a plan needs the column
-    rank    a narrow terminal drops the columns with the highest rank first; never those of rank 0, nor those whose values vary
+    rank    a narrow terminal drops the columns with the highest rank first; never those of rank 0, nor those with different values
     figure  whether it is empty in an n/a row
     """
 
@@ -154,7 +154,7 @@ def _is_same(bound: Ceiling, rate: float) -> bool:
 
 
 def share(percent: float, ceiling: Ceiling) -> str:
-    """A percentage of a ceiling as text; above 100 it says what that means for this kind of ceiling."""
+    """Return a percentage of the expected bandwidth as text; above 100 with what that means for its kind."""
     if percent <= 100 or (percent <= 100 * TOLERANCE and ceiling.kind != "measured"):
         return format_percent(percent) if percent >= 0.05 else "<0.1 %"
     if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error

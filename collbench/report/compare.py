@@ -139,7 +139,7 @@ _STATE_MEANS = "the state probes of A and B differ by more than 20 %, which alon
 _READING = "outcome: how much longer B takes than A, with the 95 % confidence interval; busbw is the change of the bandwidth"
 _BY_CHANCE = "a comparison, not a gate: of 100 unchanged cases, about 5 are slower or faster by chance"
 _WITHIN_ONE = (
-    "intervals: within one launch each, so another launch may differ by more; a difference inside {margin} is no change. "
+    "intervals: within one launch each, so another launch may differ by more; a difference inside {margin} counts as no change. "
     "Measure both with --launches 5"
 )
 _NO_INTERVAL = "one run each, no interval: changes as measured, the largest first; chance may explain them. Compare several runs each"

@@ -1,4 +1,4 @@
-"""A matrix of pairs for people (who is slow, in sentences; a line per place; a heatmap) and for programs (CSV, JSON)."""
+"""A matrix of pairs for people (sentences on slow places and pairs, a line per place, a heatmap) and for programs (CSV, JSON)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from collbench.units import format_rate, format_size, format_time
 
 # The matrix of bandwidths as a picture of characters: a row per sender, a column per receiver, in five classes below the median.
 
-MOST_ROWS = 40  # of more places each row and column stands for several
+MOST_ROWS = 40  # with more places, each row and column shows several
 CLASSES = 5
 WRONG, UNKNOWN, ITSELF = CLASSES, -1, -2
 _LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, however little or much the cells scatter
 _BLOCKS, _LETTERS = "·░▒▓█!", ".abcd!"
-_CIVIDIS = (17, 60, 102, 143, 227)  # of the 256 colours those nearest to its fifths: dark blue to yellow, told apart by the colour-blind
+_CIVIDIS = (17, 60, 102, 143, 227)  # of the 256 colours those nearest to its fifths: dark blue to yellow, distinct for the colour-blind
 _RED = 160
-_LABEL, _NOTE = 16, 12  # columns: of a name at most, of what stands behind a row at least
+_LABEL, _NOTE = 16, 12  # columns: of a name at most, of the text behind a row at least
 _NEAR = 0.3186  # of a normal distribution, what a quarter is nearer to the middle than, in standard deviations
 _TAILS = 8.0
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -145,7 +145,7 @@ def _cell(each: int, marks: str, color: bool) -> str:
 
 
 def _note(matrix: PairMatrix, found: Sequence[PairFinding], places: range) -> str:
-    """Whose findings are in this row: a place's, or a pair's sender."""
+    """Return the place with findings in this row: of a pair the sender."""
     those = [each for each in found if each.places[0] in places]
     return f"◄ {printable(', '.join(each.name(matrix.places) for each in those))}" if those else ""
 
@@ -170,7 +170,7 @@ def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
     yield Line(line.rstrip())
 
 
-# One line per place: what it sends and receives by the median, its latency, and with whom it is slowest.
+# One line per place: what it sends and receives by the median, its latency, and its slowest partner.
 
 MOST_PLACES = 40
 _WORST = 20  # of more places than MOST_PLACES, and all that are named
@@ -199,7 +199,7 @@ def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[i
 
 
 def left_out(matrix: PairMatrix, chosen: Sequence[int]) -> str:
-    """What is said of the places that are not shown."""
+    """Return the line about the places that are not shown."""
     return f"medians over partners; {matrix.n - len(chosen)} of {matrix.n} places, which are faster, are not shown"
 
 
@@ -247,7 +247,7 @@ def _padded(cell: str, at: int, wide: int) -> str:
     return cell.rjust(wide) if 0 < at < len(TITLES) - 1 else cell.ljust(wide)
 
 
-# What other tools said of the pairs, beside what we measured: a line per run, told apart, never judged.
+# What external tools measured, next to collbench's figures: a line per run, marked as such, never judged.
 
 _MOST_LINES = 40
 _LATENCY = "p2p_latency"
@@ -341,11 +341,11 @@ def write_pairs(
     run: str = "",
     headed: bool = False,
 ) -> None:
-    """Prints the matrix on `out`.
+    """Print the matrix to `out`.
 
-    about   run.json's "pairs": backend, by, rounds, sampled … (what is not there is not told)
-    unsaid  why somebody who is slow is not named: see `doubts`
-    theirs  what other tools said of the pairs; CSV leaves it out
+    about   run.json's "pairs": backend, by, rounds, sampled … (missing values are not printed)
+    unsaid  why a slow place or pair is not named: see `doubts`
+    theirs  rows of external tools; CSV leaves them out
     format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
     run     the name of its folder, in a CSV's first column; headed: whether the CSV has its header already, from another run
     """
@@ -391,9 +391,9 @@ def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterat
 def json_parts(
     matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], theirs: Sequence[Row] = ()
 ) -> Iterator[str]:
-    """One object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
+    """Yield one object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
 
-    theirs: what other tools said, as rows; without any the object has no such key.
+    theirs: rows of external tools; without any the object lacks the key.
     """
     head = {
         "schema": 1,

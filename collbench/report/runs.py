@@ -167,7 +167,7 @@ _HELP = {
     "busbw": ("bytes_per_second", "algbw times the bus factor of the operation"),
     "ceiling": ("bytes_per_second", "expected busbw; the labels limited_by, model and kind have the link and the kind of figure"),
     "hard_bound": ("bytes_per_second", "hard limit: the busbw that no algorithm can exceed"),
-    "of_ceiling": ("ratio", "busbw / ceiling; no sample if there is no percentage or elements are wrong"),
+    "of_ceiling": ("ratio", "busbw / ceiling; no sample without a percentage, or if elements are wrong"),
     "of_hard_bound": ("ratio", "busbw / hard_bound, if of_ceiling has a sample and the operation has a hard limit"),
     "wrong_elements": ("", "elements that differ from the expected ones; no sample if nothing was verified"),
     "samples": ("", "iterations, or batches of them, behind the median"),
@@ -293,7 +293,7 @@ def readable(paths: Sequence[Path]) -> Readable:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Return the runs in a folder. Raises UsageError also for a run of pairs, or of another kind, whose run.json is not valid."""
+    """Return the runs in a folder. Raises UsageError also for a run of pairs, or of another kind, if its run.json is not valid."""
     runs = read_all([path])
     for run in runs:
         if kind := kind_of(run):
@@ -371,7 +371,7 @@ def report_run(
 
 
 def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
-    """Return the verdict for the page. Raises UsageError if there is no page, and for an invalid file."""
+    """Return the verdict for the page. Raises UsageError without a page, and for an invalid file."""
     if path is None:
         return None
     if html is None:

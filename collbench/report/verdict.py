@@ -255,7 +255,7 @@ def _open(verdict: Verdict) -> Iterator[Line]:
 
 
 def _unknown(floors: Sequence[FloorState]) -> Iterator[Line]:
-    """Yield the cells whose share of the expected bandwidth is unknown."""
+    """Yield the cases with an unknown share of the expected bandwidth."""
     yield from _columns([(UNDECIDED, name_of(each), of_floor(each)) for each in floors[:_MOST_UNKNOWN]])
     if len(floors) > _MOST_UNKNOWN:
         yield Line(f"  and {len(floors) - _MOST_UNKNOWN} more with an unknown percentage: see --out FILE")

@@ -327,7 +327,7 @@ def status_lines(verdict: Verdict) -> list[Line]:
 
 
 def of_failure(sentence: str) -> Line:
-    """Return "COLLBENCH UNKNOWN - nowhere is not a baseline …", where there is no verdict."""
+    """Return "COLLBENCH UNKNOWN - nowhere is not a baseline …" if the verdict is missing."""
     return Line(f"COLLBENCH UNKNOWN - {_plain(sentence)}")
 
 

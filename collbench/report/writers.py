@@ -163,7 +163,7 @@ def _joined(cells: Iterable[str]) -> str:
 # Rows as CSV (RFC 4180): a column for each field of a row. Units are in the names; lists and objects are JSON.
 
 _TIMES = [field.name for field in fields(Times)]
-_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so there is no interval
+_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
 # Offsets into samples.bin mean nothing outside the run's folder; `na` has the text of na_fact.
 _LEFT_OUT = {"samples", "na_fact"}
@@ -411,7 +411,7 @@ def comment_line(text: str) -> Line:
 
 
 class OneLinePerAbsentBackend:
-    """Passes rows on to a writer; a backend whose rows are all n/a for the same reason becomes one line.
+    """Passes rows on to a writer; a backend with only n/a rows, all for the same reason, becomes one line.
 
     If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend while their reasons are equal.
     """

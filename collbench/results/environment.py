@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Families of variables that change what is measured, or say who measured it. Everything else stays unrecorded.
+# Families of variables that change what is measured, or name the job and its owner. Everything else stays unrecorded.
 _RECORDED = re.compile(
     r"SLURM_|SRUN_|OMPI_|PRTE_|PMI_|PMI2_|PMIX_|NCCL_|UCX_|UCC_|GLOO_|MPICH_|MPIR_|HYDRA_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_"
     r"|OMP_|GOMP_|KMP_|TORCHELASTIC_|TORCH_NCCL_|COLLBENCH_"
     r"|(?:PBS_JOBID|LSB_JOBID|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS|NVIDIA_VISIBLE_DEVICES"
     r"|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|LD_PRELOAD|LD_LIBRARY_PATH|MALLOC_ARENA_MAX)$"
 )
-# Those of them that steer libraries. What launchers number anew at each start says nothing, and the interface is said by the backend.
+# Those that steer libraries. The launchers' numbers change at each start, and the backend reports the interface: both are left out.
 _STEERING = re.compile(
     r"NCCL_|UCX_|UCC_|GLOO_(?!SOCKET_IFNAME)|MPICH_|MPIR_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_|OMP_|GOMP_|KMP_|TORCH_NCCL_|PMIX_MCA_"
     r"|OMPI_MCA_(?!ess_|orte_|prte_|pmix_|initial_wdir|mpi_yield|precondition)|CUDA_|NVIDIA_VISIBLE|LD_PRELOAD$|LD_LIBRARY_PATH$|MALLOC_ARENA_MAX$"
     r"|SLURM_MPI_TYPE$|SLURM_CPU_BIND_TYPE$|SLURM_DISTRIBUTION$|SLURM_CPU_FREQ_REQ$"
 )
-# precondition_transports is the job's shared secret on Open MPI, whatever its name says.
+# precondition_transports is the job's shared secret on Open MPI, despite its name.
 _SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|JWT|COOKIE|KEY|MUNGE|PRIVATE|CERT|PRECONDITION_TRANSPORTS",
     re.IGNORECASE,
@@ -35,7 +35,7 @@ _LIBRARY = re.compile(
 
 
 def recorded_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables worth keeping, sorted by name; none whose name smells of a secret, and no user or password inside a URL."""
+    """Return the variables to record, sorted by name, without those named like a secret, and without user and password in URLs."""
     source = os.environ if environ is None else environ
     names = sorted(name for name in source if _RECORDED.match(name) and not _SECRET.search(name))
     return {name: _USER_IN_URL.sub("://…@", source[name]) for name in names}
@@ -72,7 +72,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name as the kernel tells it (Arm has none: there the architecture)."""
+    """Return the processor's name from the kernel; the architecture where it has none (Arm)."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(errors="replace"), re.MULTILINE)
     except OSError:

@@ -39,7 +39,7 @@ FLAGS = {
         ),
         Flag(
             "oversubscribed", "oversubscribed",
-            "more ranks than cores: waiting ranks take the CPU from working ones, so there is no percentage",
+            "more ranks than cores: waiting ranks take the CPU from working ones, so no percentage is shown",
             "use fewer ranks, or Open MPI",
         ),
         Flag(
@@ -71,8 +71,8 @@ FLAGS = {
         ),
         Flag(
             "reference_disturbed", "reference disturbed",
-            "the measured reference (memory copy, sum or loopback TCP) changed by more than 15 % between its repetitions, so there is no "
-            "percentage", "measure on an idle machine",
+            "the measured reference (memory copy, sum or loopback TCP) changed by more than 15 % between its repetitions, so no "
+            "percentage is shown", "measure on an idle machine",
         ),
         Flag(
             "above_bound", "above hard limit",
@@ -150,7 +150,7 @@ FLAGS = {
         Flag("simulated", "simulated", "computed by a seeded model, not measured on this machine"),
         Flag(
             "other_path", "other path",
-            "bytes that had to cross between hosts did not pass through their NICs, so there is no percentage; evidence has the counts "
+            "bytes that had to cross between hosts did not pass through their NICs, so no percentage is shown; evidence has the counts "
             "(an MPI may share memory between namespaces or containers of one machine)",
         ),
         Flag(
@@ -163,7 +163,7 @@ FLAGS = {
             "fewer than 6 samples within the time limit, so the median has no confidence interval", "use a longer --max-time",
         ),
         Flag("unverified", "unverified", "the tool that moved the bytes does not compare received with sent data"),
-        Flag("path_unproven", "path unproven", "no counter shows which link carried the bytes, so there is no percentage"),
+        Flag("path_unproven", "path unproven", "no counter shows which link carried the bytes, so no percentage is shown"),
         Flag("wrong_data", "wrong data", "the received data differs from the sent data"),
         Flag(
             "asynchronous", "asynchronous",

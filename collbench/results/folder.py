@@ -1,4 +1,4 @@
-"""The folder that one run writes, append-only: whatever kills the run, every finished cell is already on the disk.
+"""The folder that one run writes, append-only: if the run is killed, every finished cell is already on the disk.
 
 run.json        what was run, where and with what; replaced as a whole, never written over
 topology.json   the cluster
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Whether a run's folder can be written, and what is said where it cannot, before the first cell and later.
+# Whether a run's folder can be written, and the error if it cannot: before the first cell, and later.
 
 # What the smallest run needs. With less a run would start, and break off in the middle.
 _LEAST_FREE_BYTES = 1 << 20
@@ -51,23 +51,23 @@ def check_free_space(path: Path, instead: str = "choose another folder with --ou
 
 
 def cannot_create(path: Path, error: OSError) -> str:
-    """Why there is no run folder, for the user."""
+    """Return the error for a run folder that cannot be made."""
     return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
 
 
 def cannot_resume(path: Path, error: OSError) -> str:
-    """Why a run cannot be gone on with, for the user."""
+    """Return the error for a run that cannot be resumed."""
     return f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run"
 
 
 @dataclass(frozen=True)
 class WriteFailure:
-    """What a run that cannot go on writing has stored.
+    """What a run has stored when it can no longer write.
 
     rows      its finished cells (of pairs: rounds), all on the disk
     measured  whether anything was measured: before, the folder is bad input (exit code 2), later the run has failed (4)
-    resumes   whether such a run can be gone on with
-    gone      whether the folder is no longer at its path, moved_to: where it is now, if that can be told
+    resumes   whether such a run can be resumed
+    gone      whether the folder is no longer at its path, moved_to: its new path, if known
     """
 
     path: Path
@@ -108,10 +108,10 @@ class WriteFailure:
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
-TOOLS = "tools.jsonl"  # what other tools said of the pairs: never a part of what was measured
+TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
 ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: what has lines of its own, and cannot be gone on with
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
-_OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # of run.json: what a run says of itself when it ends
+_OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
 
 
@@ -163,12 +163,12 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """The folder of a run that has ended, held for this process; `run` is its run.json. Nothing is written before `go_on`.
+        """Return the folder of a run that has ended, locked for this process; `run` is its run.json. Nothing is written before `go_on`.
 
-        Raises UsageError where there is no run, it cannot be read or written, or another process works in it.
+        Raises UsageError if the run is missing, cannot be read or written, or is used by another process.
         """
         if not (path / RUN).is_file():
-            raise UsageError(f"{path} cannot be resumed: it has no {RUN}, which says what was measured; start a new run")
+            raise UsageError(f"{path} cannot be resumed: {RUN} is missing; start a new run")
         try:
             check_free_space(path, "start a new run on another disk with --out DIR")
             lock = Lock(path)
@@ -200,7 +200,7 @@ class RunFolder:
         return {name: count for name, count in cut.items() if count}
 
     def resumed(self, **facts: Any) -> None:
-        """Notes in run.json, and as an event, that a reopened run goes on; what its end had said of it becomes part of the note."""
+        """Record in run.json, and as an event, that a reopened run goes on; the keys that its end wrote become part of the record."""
         end = {name: self.run.pop(name) for name in _OF_THE_END if name in self.run}
         earlier = self.run.get("resumed")
         note = {"utc": utc(), "rows": self.rows, **facts, **({"ended": end} if end else {})}
@@ -314,7 +314,7 @@ def run_name(operation: str) -> str:
 
 
 def utc() -> str:
-    """Now, as run.json and events tell times."""
+    """Return the current time in the format of run.json and events."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -339,16 +339,16 @@ def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
         if files:
             draft_of(path / RUN).unlink(missing_ok=True)
     for folder in new:
-        with suppress(OSError):  # never made, or somebody put something there meanwhile
+        with suppress(OSError):  # never made, or no longer empty
             folder.rmdir()
 
 
-# Writes folders of finished runs at once: for rows whose source still exists, so that nothing is lost where the machine fails.
+# Writes the folder of a finished run at once. Only for rows with a source that still exists: a crash may lose the folder.
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: what run.json says besides schema, id, operation, times and number of rows; the rows, and their arrays by index.
+    """A finished run: the keys of run.json besides schema, id, operation, times and number of rows; the rows; their arrays by index.
 
     The exit code is 0 where `info` has none.
     """
@@ -378,7 +378,7 @@ class FinishedRun:
 
     @property
     def texts(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """(name, content in pieces) of the folder's text files, run.json last. There are no events, and so there is no file for them."""
+        """(name, content in pieces) of the folder's text files, run.json last. Without events their file is not written."""
         if self.topology is not None:
             yield TOPOLOGY, [to_page(self.topology)]
         yield CELLS, (f"{to_line(row.as_json())}\n" for row in self.stored_rows)
@@ -421,5 +421,5 @@ def _into(path: Path, made: list[Path]) -> None:
 
 def _undo_whole(made: Sequence[Path]) -> None:
     for path in reversed(made):
-        with suppress(OSError):  # never made, or somebody put something there meanwhile
+        with suppress(OSError):  # never made, or no longer empty
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

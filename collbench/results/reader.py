@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 16 << 20  # bytes; a round of 20,000 places takes some 3 MB
 _LARGEST_LINES = 1 << 30  # bytes of a file of lines; 100,000 rows take some 300 MB
 _MOST_VALUES = 1 << 25  # in the lines of a file: they stay in memory; a row has some 200, one of another tool 130
-_MOST_BAD = 10_000  # lines that cannot be read: what is so long and says nothing is no run's file
+_MOST_BAD = 10_000  # lines that cannot be read: a file with more is not a file of a run
 _LARGEST_ARRAY = 128 << 20  # bytes of one of a row's arrays
 _NUMBER_TYPE = re.compile(r"[<>|=]?[biuf](?:1|2|4|8)")
 _NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": Ceiling}
@@ -64,15 +64,17 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """The run stored in `path`, up to its last finished cell. Raises UsageError when there is no run or it cannot be opened."""
+    """Return the run stored in `path`, up to its last finished cell. Raises UsageError if it is missing or cannot be opened."""
     if not (_is_file(path / RUN) or _is_file(path / CELLS)):
-        raise UsageError(f"{path} is not a run folder (no {RUN}, no {CELLS} in it): name the folder that collbench said it wrote")
+        raise UsageError(
+            f"{path} is not a run folder (no {RUN}, no {CELLS} in it): specify the folder that collbench printed, or the one of --out"
+        )
     warnings: list[str] = []
     info = _read_info(path / RUN, warnings)
     rows = list(read_lines(path / CELLS, row_from_json, warnings))
     events = list(read_lines(path / EVENTS, lambda values: values, warnings))
     if not info and not rows:
-        raise UsageError(f"{path} is not a run folder that can be read ({'; '.join(warnings) or 'it is empty'}): name another one")
+        raise UsageError(f"{path} is not a run folder that can be read ({'; '.join(warnings) or 'it is empty'}): specify another one")
     return Run(path, info, rows, events, warnings)
 
 
@@ -91,8 +93,8 @@ def row_from_json(values: dict[str, Any]) -> Row:
 
 
 def _without_time(row: Row) -> Row:
-    """A row whose time is no number (NaN, infinite) has no figures, whatever else it claims."""
-    why = row.na or "its time is no number"
+    """Return the row without figures, as not available: its time is NaN or infinite."""
+    why = row.na or "its time is not a number"
     return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None, percent_of_ceiling=None)
 
 
@@ -218,7 +220,7 @@ class _Counted:
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[bytes]:
-    """Up to where a file has more than any run writes, with a warning then; none of what is no file."""
+    """Yield lines up to the largest number that a run writes, with a warning beyond it; none if it is not a regular file."""
     read = values = 0
     if not _is_file(path):
         return
@@ -235,7 +237,7 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[bytes]:
 
 
 def _slice(path: Path, offset: int, length: int) -> bytes:
-    """At most `length` bytes from `offset`, and never more than the file has, whatever a row claims."""
+    """Return at most `length` bytes from `offset`, never more than the file has: a row may claim any length."""
     if not _is_file(path):
         return b""
     try:
@@ -262,11 +264,11 @@ def _cannot_read(path: Path, error: OSError) -> str:
 
 def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
     if not isinstance(place, dict):
-        raise UsageError(f"{what} was not stored: the row names only what it kept")
+        raise UsageError(f"{what} was not stored with this row")
     dtype, shape, offset = place.get("dtype"), place.get("shape"), place.get("offset")
     sound = isinstance(dtype, str) and _NUMBER_TYPE.fullmatch(dtype) and isinstance(shape, list) and len(shape) <= 8
     if not sound or not all(_fits(number, int) for number in (offset, *(shape or ()))):
-        raise UsageError(f"{what} is described by {str(place)[:80]}, which is no place in {SAMPLES}: the row was altered")
+        raise UsageError(f"{what}: {str(place)[:80]} is not a valid position in {SAMPLES}: the row was altered")
     import numpy as np
 
     try:

@@ -25,7 +25,7 @@ _MOST_PLACES = 20_000
 
 @dataclass(frozen=True)
 class HuntRound:
-    """Disjoint groups of places measured at the same time; every list has one value per group, None where there is no figure.
+    """Disjoint groups of places measured at the same time; every list has one value per group, None without a figure.
 
     round      from 0; kind: one of KINDS; stage, why: of which part of the hunt, and for what; nic: the interface, of kind "nic"
     groups     places, as indices into the run's list of places
@@ -98,12 +98,12 @@ def _checked(run: Run) -> Mapping[str, Any]:
     about: dict[str, Any] = found if isinstance(found, dict) else {}
     places = about.get("places")
     if not (isinstance(places, list) and 1 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)):
-        raise UsageError(f"{run.path} holds rounds of a hunt, but its run.json does not say among which places: it was altered")
+        raise UsageError(f"{run.path} has rounds of a hunt, but the list of places in its run.json is missing or not valid: it was altered")
     crossed, verdict = about.get("crossed"), about.get("verdict")
     if crossed is not None and not _words(crossed):
-        raise UsageError(f"{run.path} holds a hunt, but what its run.json says of links is not in sentences: it was altered")
+        raise UsageError(f"{run.path} has a hunt, but the links (`crossed`) in its run.json are not valid: it was altered")
     if verdict is not None and not _is_verdict(verdict, len(places)):
-        raise UsageError(f"{run.path} holds a hunt, but the verdict in its run.json is none: it was altered")
+        raise UsageError(f"{run.path} has a hunt, but the verdict in its run.json is not valid: it was altered")
     return about
 
 
@@ -215,7 +215,7 @@ Figures = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PairRound:
-    """Disjoint pairs measured at the same time; every list has one value per pair, None (or a null) where there is no figure.
+    """Disjoint pairs measured at the same time; every list has one value per pair, None (or a null) without a figure.
 
     round        which round of the schedule, from 0; again: whether suspects were measured again
     pairs        places, as indices into the run's list of places
@@ -266,7 +266,7 @@ class PairMatrix:
     bandwidth    bytes per second of messages from row to column
     low, high    the bandwidth's interval
     wrong        wrong elements of the pair, symmetric; NaN: not verified
-    size_bytes   of the messages whose bandwidth it is; latency_size_bytes: of those whose latency
+    size_bytes   of the messages for the bandwidth; latency_size_bytes: of those for the latency
     latency_spread  by what factor the upper end of the latency's interval exceeds the lower one; None: of none known
     """
 
@@ -287,9 +287,9 @@ class PairMatrix:
 
 
 def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
-    """The matrix of some rounds: of a pair measured again the faster of its figures, since a disturbance only makes it slower.
+    """Return the matrix of some rounds: of a pair measured again the faster of its figures, since a disturbance only makes it slower.
 
-    So whoever is slow in the matrix was slow both times. Wrong elements are added up, since what was wrong once stays so.
+    So a pair that is slow in the matrix was slow both times. Wrong elements are added up, since what was wrong once stays so.
     """
     latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
     found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes, spread)
@@ -356,7 +356,7 @@ class StoredPairs:
 
     about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
     rounds    as measured; warnings: what could not be read
-    theirs    what other tools said of the pairs
+    theirs    rows of external tools for the pairs
     """
 
     about: Mapping[str, Any]
@@ -388,21 +388,21 @@ def read_pairs(run: Run) -> StoredPairs | None:
 
 
 def _checked_pairs(about: Any, run: Run) -> dict[str, Any]:
-    """run.json's "pairs", if it says what a matrix needs."""
+    """Return run.json's "pairs". Raises UsageError if it lacks what a matrix needs."""
     known = about if isinstance(about, dict) else {}
     places = known.get("places")
     named = isinstance(places, list) and 2 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)
     judged = known.get("judged")
     if judged is not None and not (isinstance(judged, list) and named and all(is_suspect(each, len(places)) for each in judged)):  # type: ignore[arg-type]
-        raise UsageError(f"{run.path} holds rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
+        raise UsageError(f"{run.path} has rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
     if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
-        raise UsageError(f"{run.path} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered")
+        raise UsageError(f"{run.path} has rounds of pairs, but places or sizes in its run.json are missing or not valid: it was altered")
     _check_room(len(known["places"]), run)
     return known
 
 
 def _check_room(places: int, run: Run) -> None:
-    """Raises UsageError where the matrix of so many places is larger than the memory: it takes a few letters to say that there are."""
+    """Raise UsageError if the matrix needs more than the free memory: a short file can claim any number of places."""
     needed = _BYTES_OF_A_PAIR * places**2
     if needed <= _LITTLE:
         return
@@ -411,8 +411,8 @@ def _check_room(places: int, run: Run) -> None:
     free = psutil.virtual_memory().available
     if needed > free:
         raise UsageError(
-            f"{run.path} is of {places:,} places, whose matrix takes {format_bytes(needed)} of memory, and {format_bytes(free)} are free: "
-            "read it on a larger machine"
+            f"{run.path} has {places:,} places: their matrix needs {format_bytes(needed)} of memory, and {format_bytes(free)} are free. "
+            "Use a machine with more memory"
         )
 
 

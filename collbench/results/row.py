@@ -1,4 +1,4 @@
-"""The row: what one cell measured, as it stands in cells.jsonl. Names carry units; SI floats; None where nothing is known."""
+"""The row: the summary of one case, as stored in cells.jsonl. Names have units; SI floats; None for unknown values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from collbench.machine.peak.ceiling import Ceiling, percent_of
 
 SCHEMA = 1
-# What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
+# The fields that distinguish series, in sorting order; within a series rows differ only in size.
 SERIES = (
     "operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes",
     "registration", "algorithm", "protocol", "traffic", "streams",
@@ -20,7 +20,7 @@ SERIES = (
 class Times:
     """Quantiles of the samples in seconds; a sample is the maximum over ranks of one iteration (or batch), per message.
 
-    Of another tool's row p50 is that tool's own statistic, and what it does not tell is None.
+    In a row of an external tool p50 is the tool's statistic, and values that it does not print are None.
     """
 
     p50: float
@@ -40,10 +40,10 @@ class Row:
     group the ranks that took part ("all", "0-2,1-3" for pairs at once, or the split: "MOD 8"),
     flags stable words with a meaning in the README.
     samples maps the name of an array in samples.bin to {"offset", "dtype", "shape"}.
-    stopped says why no more samples were taken: "precision", "out_of_reach" (after half of the time), "max_time", "most_samples"
+    stopped is why no more samples were taken: "precision", "out_of_reach" (after half of the time), "max_time", "most_samples"
     or "iterations" (so many were asked for).
     modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
-    registration, algorithm and protocol are the cell's: what the library was told to use, None for its own choice.
+    registration, algorithm and protocol are the case's: what the library was set to use, None for its own choice.
     groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
     than 1,024), "total_busbw_bytes_per_s" (what all moved until the last was done)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.

@@ -27,11 +27,11 @@ class Channel:
                     "nic_gpu_memory_mpi", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (so many streams),
                     "iperf3", "fi_pingpong", "ucx_perftest" (of another tool)
     source, target  where the bytes lie and where they go: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
-    bytes_per_s     the median, with its 95 % interval; None where nothing was measured, and then `na` says why
+    bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
     of_bytes_per_s  what the limiting link could carry, None where no such figure means anything
     limited_by      that link with the source of its rate; without a rate, what the figure is
     tool            of another tool: what it was asked, its version, its commands and which statistic it gives; else empty
-    flags           words that `report.flags` explains; WRONG: what arrived was not what was sent, `na` says where, and there is no rate
+    flags           words that `report.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
     """
 
     channel: str
@@ -54,7 +54,7 @@ class Channel:
         return 100 * self.bytes_per_s / self.of_bytes_per_s
 
     def to_json(self) -> dict[str, Any]:
-        """As `--format json` has it; what is no finite number is null."""
+        """Return it as in `--format json`; NaN and infinities are null."""
         numbers = {name: _finite(getattr(self, name)) for name in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent")}
         words = {"limited_by": self.limited_by or None, "na": self.na, "flags": list(self.flags)}
         theirs = {"tool": self.tool} if self.tool else {}
@@ -75,15 +75,15 @@ WORKLOAD = folder.WORKLOAD
 
 @dataclass(frozen=True)
 class StepRow:
-    """One training step's traffic on one backend. Where it could not be measured `na` says why, and there are no figures.
+    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, and the figures are None.
 
-    regime, model, options   what was asked: "data-parallel", "bert-large", {"update": "sharded"}; note: what the regime says of itself
+    regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}; note: the regime's own remark
     parameters, dtype, bucket_bytes   of the model and its gradients
     payload_bytes   what the training itself wants moved, per rank
     moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): exchange by exchange the
                     busier direction, since one follows the other. Of asynchronous training what a worker pushes and pulls in a round
     n, time_s, stopped   samples of a whole step, from the ranks' meeting to the end of the slowest; why no more were taken. Of
-                    asynchronous training: rounds of a worker, which meets nobody
+                    asynchronous training: rounds of a worker, which waits for no other
     busbw_bytes_per_s   moved_bytes by the time. Of asynchronous training what the busiest server takes in per second, which is also what
                     it sends out
     ceiling_time_s  how long the step takes at its exchanges' ceilings, one after the other where they share a rank
@@ -140,7 +140,7 @@ def holds_workload(run: Run) -> bool:
 
 
 def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
-    """(run.json's "workload", the rows up to the last that is whole, what could not be read). Raises UsageError where there is no run."""
+    """Return (run.json's "workload", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
     run = read_run(run) if isinstance(run, Path) else run
     about, warnings = run.info.get("workload"), list[str]()
     rows = list(read_lines(run.path / WORKLOAD, step_from_json, warnings))
@@ -162,7 +162,7 @@ def step_from_json(values: dict[str, Any]) -> StepRow:
 
 
 def _part(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A part whose every key is there and fits."""
+    """Return a part with all keys present and valid."""
     for name, fits in _PART.items():
         if name not in values or not fits(values[name]):
             raise ValueError(f"'{name}' of a part is {str(values.get(name, 'missing'))[:40]!r}")
@@ -187,7 +187,7 @@ def _only(values: Any, kind: type[Any], fits: Mapping[str, Callable[[Any], bool]
         if not fit(values.get(name, "" if fit is _is_text else None)):
             raise ValueError(f"'{name}' is {str(values.get(name))[:40]!r}")
     if kind is Times and values.get("p50") is None:
-        raise ValueError("its time is no number")
+        raise ValueError("its time is not a number")
     known: dict[str, Any] = {each.name: values[each.name] for each in fields(kind) if each.name in values}
     return known
 

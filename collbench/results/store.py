@@ -17,7 +17,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.untrusted import read_file, values_in
 
-LARGEST_BYTES = 64 << 20  # of a file with one object: of 100,000 ranks run.json says some 20 MB
+LARGEST_BYTES = 64 << 20  # of a file with one object: run.json of 100,000 ranks has some 20 MB
 _DEEPEST = 64
 _MOST_VALUES = 1 << 22  # in one object: an empty list takes two characters, and 64 bytes of memory
 # Beyond these a number comes from a broken or hostile file; arithmetic on it would overflow far away from here.
@@ -70,9 +70,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any]:
-    """The object in `text`; NaN, infinities and numbers beyond any measurement are None. Raises ValueError for all else.
+    """Return the object in `text`; NaN, infinities and numbers beyond any measurement are None. Raises ValueError for all else.
 
-    Each such number is added to `unknown`, as it stands there.
+    Each such number is added to `unknown`, as written in the text.
     """
     left_out: list[str] = [] if unknown is None else unknown
     if len(text) > _MOST_VALUES and values_in(text) > _MOST_VALUES:
@@ -98,7 +98,7 @@ def _may_hold_strange_numbers(text: bytes) -> bool:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether something lies so deep in it that whoever goes through it by recursion might not come back."""
+    """Return whether it is nested too deeply to be walked by recursion."""
     level = [value]
     for _ in range(_DEEPEST):
         inside = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
@@ -145,7 +145,7 @@ class Appended:
         # Another's folder may have a pipe in a file's place, or a link to what is ours.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags if again else flags | os.O_EXCL, 0o666)
-        self._close = weakref.finalize(self, os.close, self._descriptor)  # also where whoever had it is gone without a word
+        self._close = weakref.finalize(self, os.close, self._descriptor)  # also if its owner was dropped without closing it
         self._size = self._synced = os.fstat(self._descriptor).st_size
 
     def append(self, data: bytes) -> int:
@@ -181,7 +181,7 @@ class Appended:
 
     @property
     def moved_to(self) -> Path | None:
-        """Where the file is now, if that is another place than its path and can be told."""
+        """Return the file's present path if it was moved and that is known, else None."""
         try:
             found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
             there = os.path.samestat(os.fstat(self._descriptor), found.stat())
@@ -190,9 +190,9 @@ class Appended:
             return None
 
     def cut_last_line(self) -> int:
-        """Takes off what stands behind the last end of a line; returns how many bytes that was. For files opened `again`.
+        """Remove the incomplete last line and return the number of bytes removed. For files opened `again`.
 
-        An object that lacks nothing but its line's end gets that.
+        A complete object that lacks only its newline gets one.
         """
         size = self._end_of_lines()
         if size == self._size:
@@ -221,7 +221,7 @@ class Appended:
         os.ftruncate(self._descriptor, size)
 
     def _is_whole(self, start: int) -> bool:
-        """Whether what stands there up to the end is an object: readers take it for a line, and none is one before its last byte."""
+        """Return whether the rest of the file is a complete object: readers accept it as a line."""
         if self._size - start > LARGEST_BYTES:
             return False
         with self._path.open("rb") as file:
@@ -244,17 +244,17 @@ class Appended:
         return 0
 
 
-# One process at a time writes into a run's folder: the file `lock` says which one.
+# One process at a time writes into a run's folder: the file `lock` names it.
 
 LOCK = "lock"
 _LONGEST = 4096
 
 
 class Lock:
-    """The file `lock` of a folder, made by this process and removed by it; `taken_over` says whose was found left behind, or is None.
+    """The file `lock` of a folder, made and removed by this process; `taken_over` is the ended process that left one behind, or None.
 
     It exists only while its process works, and the kernel, too, holds a lock on it: that ends with the process, however it is killed.
-    So on the same host a file without that lock is a dead process's. Of another host's nobody here can tell, and it is left alone.
+    So on the same host a file without that lock belongs to a dead process. For another host's file this is unknown, so it is kept.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -321,11 +321,11 @@ class Lock:
         return descriptor
 
     def _take(self, descriptor: int) -> str:
-        """Locks what was left behind, and says by whom."""
+        """Lock the file that was left behind and return its process."""
         who, here = _holder(self._found)
         unknown = UsageError(
-            f"{self._path} says that {who} works in this folder, and that cannot be told from here: wait for it, or remove the file if "
-            "that process is gone"
+            f"{self._path}: {who} uses this folder, and this host cannot check whether it still runs: wait until it ends, or remove the "
+            "file if it has ended"
         )
         if not here:
             raise unknown
@@ -341,7 +341,7 @@ class Lock:
 
 
 def _in_use(who: str, folder: Path) -> str:
-    return f"{who} works in {folder}: wait until it has ended, or start a new run"
+    return f"{who} uses {folder}: wait until it has ended, or start a new run"
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -352,7 +352,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(text: bytes) -> tuple[str, bool]:
-    """(who wrote it, whether on this host). What cannot be read was written by a process killed in its first moment, or by a stranger."""
+    """Return (the process that wrote it, whether on this host). Unreadable text: a process killed at once, or another program."""
     try:
         said = parse_object(text)
     except ValueError:
@@ -391,7 +391,7 @@ def make_folders(path: Path, new: Iterable[Path]) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Returns when the disk has the folder's list of files, where the file system can tell. Raises OSError."""
+    """Return when the disk has the folder's list of files, if the file system supports that. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:  # we may enter it, but not read it

@@ -66,7 +66,7 @@ def test_arrow_keys_walk_through_the_points(page: Page, drawing: Locator) -> Non
     for key, index in walk:
         page.keyboard.press(key)
         assert _told(page) == texts[index]
-        assert page.locator("#spoken[aria-live=polite]").evaluate("(one) => one.textContent") == texts[index]
+        assert page.locator("#announcement[aria-live=polite]").evaluate("(one) => one.textContent") == texts[index]
     page.keyboard.press("Escape")
     assert _told(page) is None
 

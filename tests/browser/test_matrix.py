@@ -85,7 +85,7 @@ def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many: Page) -> None:
     ):
         many.keyboard.press(key)
         told(many, text)
-        assert many.locator("#spoken").text_content() == text
+        assert many.locator("#announcement").text_content() == text
     many.keyboard.press("Escape")
     assert not many.locator("#tip").is_visible()
 
@@ -96,7 +96,7 @@ def test_of_few_places_each_cell_of_the_drawing_is_a_pair(page: Page) -> None:
     for key, start in (("ArrowRight", "cb1h1 with itself"), ("ArrowRight", "cb1h1 to cb1h2\n0.0120 ("), ("ArrowDown", "cb1h2 with itself")):
         page.keyboard.press(key)
         page.wait_for_function("(start) => !tip.hidden && tip.textContent.startsWith(start)", arg=start, timeout=20_000)
-    assert page.locator("#spoken").text_content() == page.locator("#tip").text_content()
+    assert page.locator("#announcement").text_content() == page.locator("#tip").text_content()
     page.keyboard.press("Escape")
 
 

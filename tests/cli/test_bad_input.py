@@ -38,7 +38,7 @@ TYPED = [
     ("allreduce -b 8 --sizes 8", "--sizes and -b/-e/-f/-i both set sizes: use one of them"),
     ("allreduce -f 2 -i 8", "-i: not allowed with argument -f"),
     ("broadcast --root 2 --ranks 2", "root 2 is out of range (2 ranks): choose 0 to 1, or start more ranks"),
-    ("broadcast --root -1", "root '-1' is not a valid rank: use whole numbers from 0"),
+    ("broadcast --root -1", "root '-1' is not a valid rank"),
     ("broadcast --root 1 --backend simulated --ranks 1", "root 1 is out of range (1 rank)"),
     ("allreduce --ranks 0", "argument --ranks: '0' is not a whole number from 1 on"),
     ("allreduce --max-time 0", "argument --max-time: '0' is not a number above 0"),

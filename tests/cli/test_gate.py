@@ -163,7 +163,7 @@ def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeyp
     done = {style: gate(good, "--exit-style", style, night(good, "same")) for style in ("collbench", "nagios", "prolog")}
     assert {style: each.returncode for style, each in done.items()} == {"collbench": 4, "nagios": 3, "prolog": 0}
     assert done["nagios"].stdout == "COLLBENCH UNKNOWN - surprise\n"
-    assert "please report the lines above" in done["prolog"].stderr
+    assert "this is a bug of collbench" in done["prolog"].stderr
 
 
 @pytest.mark.parametrize("closed", ["2>&-", *(pytest.param(each, marks=pytest.mark.in_turn) for each in (">&-", "2>/dev/full"))])

@@ -166,7 +166,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_measured(
 @pytest.mark.in_turn("hunts")
 def test_groups_need_a_backend_that_reduces(tmp_path: Path) -> None:
     said = one_sentence(run(tmp_path, "hunt", "--backend", "socket", "--ranks", "3", "--method", "groups"))
-    why = "--method groups needs all-reduce, but socket has no allreduce: choose another --backend, or --method pairs"
+    why = "--method groups needs all-reduce, but socket does not support allreduce: choose another --backend, or --method pairs"
     assert re.fullmatch(rf"(rank \d \(.+\): )?{re.escape(why)}", said) and list(tmp_path.iterdir()) == []
 
 

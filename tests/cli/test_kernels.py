@@ -47,7 +47,7 @@ def test_one_gpu_has_no_peer(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "GPU 0: FAKE GPU (test double) (sm_90, memory 16.0 GB/s, level-2 cache 1 MiB)"
-    assert [line.split()[1] for line in lines if "n/a (one GPU is visible" in line] == OF_TWO
+    assert [line.split()[1] for line in lines if "n/a (needs a second GPU" in line] == OF_TWO
     (copy,) = (line for line in lines if line.split()[1] == "copy")
     assert " of 16.0 GB/s " in copy and copy.endswith("0      memory clock × width × 2")
 

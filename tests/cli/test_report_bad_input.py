@@ -17,7 +17,7 @@ from tests.cli.command import ROOT, one_sentence, run, run_here
 from tests.results.rows import make_row, store
 
 HOST_0 = ROOT / "reports" / "pairs-trials" / "host-0"
-NOT_A_RUN = "is not a run folder (no run.json, no cells.jsonl in it): name the folder that collbench said it wrote"
+NOT_A_RUN = "is not a run folder (no run.json, no cells.jsonl in it): specify the folder that collbench printed, or the one of --out"
 
 
 def shown(*folders: Path) -> tuple[int, str, list[str]]:
@@ -46,7 +46,7 @@ def test_of_several_folders_those_that_can_be_read_are_shown(tmp_path: Path) -> 
         [
             f"{empty} {NOT_A_RUN}",
             f"{hollow} is not a run folder that can be read ({hollow}/run.json is not JSON (JSONDecodeError): what was run is unknown): "
-            "name another one",
+            "specify another one",
             f"{tmp_path}/nowhere {NOT_A_RUN}",
         ],
     )
@@ -139,7 +139,7 @@ def test_a_time_that_is_no_number_makes_the_row_na(number: float, tmp_path: Path
     folder = altered(tmp_path / "run", {"time_s": {**times, "p50": number}}, {"busbw_bytes_per_s": number}, {})
     code, printed, said = shown(folder)
     first, second, third = (line for line in printed.splitlines() if line.startswith("allreduce "))
-    assert "n/a (its time is no number)" in first and "GB/s" not in first
+    assert "n/a (its time is not a number)" in first and "GB/s" not in first
     assert second.split()[8:10] == ["28.0", "–"]
     assert "42.0 of 50.0 GB/s (84 %)" in third
     told = json.dumps(number)
@@ -161,7 +161,7 @@ def test_pairs_that_do_not_fit_their_run_json_leave_the_others(tmp_path: Path) -
     code, printed, said = shown(bad, good)
     assert (code, said) == (
         USAGE,
-        [f"{bad} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered"],
+        [f"{bad} has rounds of pairs, but places or sizes in its run.json are missing or not valid: it was altered"],
     )
     assert printed.startswith("good (1 row)\n")
 
@@ -228,5 +228,5 @@ def test_a_page_of_rows_that_nobody_measured(tmp_path: Path) -> None:
 
 def test_a_launch_named_twice_is_still_refused(tmp_path: Path) -> None:
     folder = store(tmp_path / "run", [make_row(8)])
-    with pytest.raises(UsageError, match="is named twice: name each launch once"):
+    with pytest.raises(UsageError, match="is named twice"):
         shown(folder, folder)

@@ -33,7 +33,7 @@ def test_pairs_has_none(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, *SWEEP, "--resume", "nowhere")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "nowhere cannot be resumed: it has no run.json" in done.stderr
+    assert "nowhere cannot be resumed: run.json is missing" in done.stderr
 
 
 QUICK = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,16", "--max-time", "0.01", "--out", "run")

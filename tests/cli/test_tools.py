@@ -66,7 +66,7 @@ def test_their_rows_stand_beside_ours_and_apart_from_them(tmp_path: Path) -> Non
         assert re.fullmatch(r"iperf3 --client 127\.0\.0\.1 --port \d+ --time 1 --json", tool["client"])
         assert row.evidence["statistic"].startswith("mean over 1.00 s") and row.evidence["path"].startswith("loopback")
     assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  4 KiB bandwidth  2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
-    assert "external tool: " in done.stdout
+    assert "external tool: measured by an external tool" in done.stdout
     assert (tmp_path / "run/cells.jsonl").read_text() == "" and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
     again = run_here(tmp_path, "report", "run").stdout
     assert again[again.index("other tools") :] == done.stdout[done.stdout.index("other tools") :]
@@ -74,7 +74,7 @@ def test_their_rows_stand_beside_ours_and_apart_from_them(tmp_path: Path) -> Non
     assert [row["backend"] for row in shown["theirs"]] == ["iperf3", "iperf3"]
     assert "iperf3" not in run_here(tmp_path, "report", "run", "--csv").stdout
     judged = run_here(tmp_path, "baseline", "add", "base", "run")
-    assert judged.returncode == 2 and "has no finished cell" in judged.stderr
+    assert judged.returncode == 2 and "has no finished case" in judged.stderr
 
 
 BROKEN = [
@@ -103,7 +103,7 @@ def test_the_tools_have_the_budget_once_more_and_no_longer(tmp_path: Path) -> No
     typed = ("pairs", "--backend", "socket", "--ranks", "3", "--size", "4K", "--window", "2", "--budget", "0.001", "--out", "run")
     done = run(tmp_path, *typed, "--tools", "iperf3", env=double(tmp_path, GOOD))
     assert done.returncode == 0, done.stderr
-    assert "the tools ran between 1 of 2 pairs: --budget is used up, raise it to run them between more" in done.stderr
+    assert "the external tools ran between 1 of 2 pairs: --budget is used up" in done.stderr
     first, second = (row.group for row in theirs(tmp_path))
     assert sorted(first.split("-")) == sorted(second.split("-")) and first != second
 
@@ -149,7 +149,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("probe", "--measure", "--tools", "x,iperf3"), "--tools 'x' is unknown: choose from iperf3, fi_pingpong, ucx_perftest, ib_write_bw"),
     (
         ("pairs", "--backend", "simulated", "--ranks", "4", "--tools", "iperf3"),
-        "--tools iperf3 needs real hosts, and simulated makes them up: choose another --backend",
+        "--tools iperf3 needs real hosts, but backend simulated has none: use another --backend",
     ),
 ]
 

@@ -367,7 +367,7 @@ def test_a_topology_that_was_not_written_yet_is_written(tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot be resumed: it has no run\.json"):
+    with pytest.raises(UsageError, match=r"cannot be resumed: run\.json is missing"):
         start(resume=tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 1, "coll')
     with pytest.raises(UsageError, match=r"cannot be resumed: its run\.json cannot be read \(not JSON"):
@@ -377,7 +377,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_a_run_that_goes_on_elsewhere_is_refused(tmp_path):
     broken_off(tmp_path / "run", 2)
     held = Lock(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in \S+/run: wait until it has ended"):
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+/run: wait until it has ended"):
         start(resume=tmp_path / "run")
     held.release()
     assert start(resume=tmp_path / "run").code == 0

@@ -273,7 +273,7 @@ def test_a_run_stopped_before_its_first_round(tmp_path: Path) -> None:
 
 
 def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not say of which places"):
+    with pytest.raises(UsageError, match="places or sizes"):
         report_run([stored(tmp_path / "run", rounds(even(5)), names=0)], None, "table", io.StringIO())
 
 

@@ -112,7 +112,7 @@ def _check(path: Path, files: dict[str, bytes], least: int, disk: Disk) -> None:
         (path / name).write_bytes(data)
     (path / LOCK).write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1}))
     if "run.json" not in files:  # killed before there was a run
-        with pytest.raises(UsageError, match=r"has no run\.json"):
+        with pytest.raises(UsageError, match=r"run\.json is missing"):
             RunFolder.reopen(path)
         return
     kept = read_run(path).rows

@@ -263,6 +263,6 @@ def test_a_row_whose_time_is_no_number_has_no_figures() -> None:
     values = make_row().as_json()
     row = row_from_json({**values, "time_s": {**values["time_s"], "p50": None}})
     assert (row.na, row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (
-        "its time is no number",
+        "its time is not a number",
         *(None,) * 4,
     )

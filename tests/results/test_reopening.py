@@ -133,7 +133,7 @@ def test_an_end_is_noted_when_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_folder_in_use_is_refused_and_free_again_after_the_end(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in \S+run: wait until it has ended, or start a new run"):
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+run: wait until it has ended, or start a new run"):
         RunFolder.reopen(tmp_path / "run")
     folder.finish(exit_code=0)
     assert not (tmp_path / "run" / LOCK).exists()
@@ -168,7 +168,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path:
 @pytest.mark.parametrize("text", ['{"host":"another.example","pid":7}\n', "what is this", '["list"]'])
 def test_a_lock_of_another_host_or_a_stranger_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
-    with pytest.raises(UsageError, match=r"lock says that .* works in this folder, and that cannot be told from here: .* remove the file"):
+    with pytest.raises(UsageError, match=r"cannot check whether it still runs: .* remove the file"):
         Lock(tmp_path)
     assert (tmp_path / LOCK).read_text() == text
 
@@ -192,7 +192,7 @@ def test_of_two_that_take_one_lock_at_the_same_moment_one_has_it(tmp_path: Path,
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", after_another)
-    with pytest.raises(UsageError, match="another process works in"):
+    with pytest.raises(UsageError, match="another process uses"):
         Lock(tmp_path)
     assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
@@ -202,7 +202,7 @@ def test_of_two_that_take_one_lock_at_the_same_moment_one_has_it(tmp_path: Path,
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", after_its_end)
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in"):
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses"):
         Lock(tmp_path)
     Lock(tmp_path).release()
 
@@ -220,7 +220,7 @@ def test_where_files_cannot_be_locked_a_lock_is_made_but_none_taken_over(
         assert not (tmp_path / LOCK).exists()
     else:
         (tmp_path / LOCK).write_text(left)
-        with pytest.raises(UsageError, match="cannot be told from here: wait for it, or remove the file"):
+        with pytest.raises(UsageError, match="cannot check whether it still runs"):
             Lock(tmp_path)
 
 

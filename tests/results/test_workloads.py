@@ -68,7 +68,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
     ("changes", "why"),
     [
         ({"regime": None}, "'regime' is 'None'"),
-        ({"time_s": {**asdict(TIMES), "p50": None}}, "its time is no number"),
+        ({"time_s": {**asdict(TIMES), "p50": None}}, "its time is not a number"),
         ({"time_s": {**asdict(TIMES), "max": -1}}, "'max' is '-1'"),
         ({"time_s": 3}, "Times is '3'"),
         ({"ceiling": {**CEILING.as_json(), "limited_by": 4}}, "'limited_by' is '4'"),

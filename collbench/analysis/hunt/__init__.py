@@ -1,1 +1,1 @@
-"""Who is the sick one."""
+"""The search for slow nodes, paths and interfaces."""

@@ -1,7 +1,7 @@
-"""Every candidate again, with partners that are known to be well, beside pairs of places that are well: rounds of it until all is said.
+"""Measure every candidate again with healthy partners, next to pairs of healthy places as controls, until each is decided.
 
-In each round every case gets what it needs next, the deepest first; places that are well and free then meet one another, as controls.
-A third of those who are well is kept for that. Partners are those that were asked least; the first one from the candidate's own leaf,
+In each round every candidate gets the partner it needs next, the slowest first; free healthy places are then paired as controls.
+A third of the healthy places is kept for that. Partners are those that were asked least; the first one from the candidate's own leaf,
 the second from another, where leaves are known; on the same host only for paths inside hosts.
 """
 
@@ -76,7 +76,7 @@ class PathCase:
 
     @property
     def needs_ends(self) -> list[int]:
-        """Ends that have not been as fast as others with a partner that is well, as long as there is somebody to try."""
+        """Return the ends that were not as fast as others with a healthy partner, as long as partners are left to try."""
         if self._pair != SLOW:
             return []
         return [place for place in self.places if not self._well(place) and len(self.ends.get(place, ())) < _MOST]
@@ -89,11 +89,11 @@ class PathCase:
             self.ends.setdefault(trial.place, []).append(trial)
 
     def tried(self, place: int) -> set[int]:
-        """Whom this end was measured with."""
+        """Return the places that this end was measured with."""
         return {trial.partner for trial in self.ends.get(place, ())}
 
     def state(self) -> str:
-        """As things stand."""
+        """Return the present state."""
         if self._pair == FAST:
             return CLEARED
         if self._like_others:
@@ -102,7 +102,7 @@ class PathCase:
         return CONFIRMED if slow and all(self._well(place) for place in self.places) else INCONCLUSIVE
 
     def suspect(self, names: Sequence[str]) -> Suspect:
-        """The path as it stands."""
+        """Return the path as a suspect in its present state."""
         told = [trial for trial in self.again if trial.depths]
         evidence: list[Fact] = [*self.candidate.why, *(trial.evidence(names) for trial in self.again)]
         for place in self.places:
@@ -144,7 +144,7 @@ class PathCase:
 
 STAGE = "cross-check"
 _MOST_CONTROLS = 16
-_KEPT = 3  # one in so many of those who are well is kept for controls
+_KEPT = 3  # one in so many healthy places is kept for controls
 _MOST_PATHS = 16
 _PAUSE_S = 0.25  # between rounds: a burst of other work does not reach several of them
 _PEERS = 3  # other suspects that each is measured with, where there are so many
@@ -164,7 +164,7 @@ class Wish:
 
 @dataclass
 class CrossCheck:
-    """What is known of who: `found` of the sweep, where places are (`hosts`, `leaves`), and everything measured (`book`)."""
+    """The results of the sweep (`found`), the location of places (`hosts`, `leaves`), and everything measured (`book`)."""
 
     book: Book
     found: Seen
@@ -186,7 +186,7 @@ class CrossCheck:
         self.scale = Scale(self.alike, usual)
 
     def run(self, room: int) -> Generator[Ask, Answer, bool]:
-        """Rounds until nobody wants anything any longer, at most `room`; False: it ran out."""
+        """Run rounds until no candidate needs another, at most `room`; return False if that was reached first."""
         while wishes := self._wishes():
             if room <= 0:
                 return False
@@ -237,7 +237,7 @@ class CrossCheck:
     def _tell_parts(self) -> None:
         """Suspects that are fast with one another make a part of the network: others may be in a part of their own.
 
-        Whoever is slow with one of its own leaf, too, is not slow for that.
+        A suspect that is slow with a place of its own leaf, too, has another cause.
         """
         parts = any(case.fast_with_peer and case.fast_again is None for case in self.places)
         for case in self.places:
@@ -245,7 +245,7 @@ class CrossCheck:
             case.in_a_part = parts and not own
 
     def _wishes(self) -> list[Wish]:
-        """What this round can give, every place once. Pairs without anybody who is well take no room from the controls."""
+        """Return this round's pairs, every place once. Pairs without a healthy place do not reduce the number of controls."""
         busy: set[int] = set()
         wishes = [*self._peers(busy), *self._pairs_again(busy)]
         free = [place for place in self.found.well if place not in busy]
@@ -266,7 +266,7 @@ class CrossCheck:
         return wishes
 
     def _wanting(self) -> Iterable[tuple[Case, int, int | None]]:
-        """(case, place, the partner to meet again) of all who want one that is well."""
+        """Return (case, place, the partner to measure again) of all that need a healthy partner."""
         for case in self.places:
             if self._wants(case):
                 yield case, case.place, case.once_more
@@ -275,7 +275,7 @@ class CrossCheck:
                 yield path, place, None
 
     def _open_paths(self) -> list[PathCase]:
-        """Paths whose slowness neither end explains: those of a candidate wait until it is cleared."""
+        """Return the slow paths that neither end explains: those of a candidate wait until it is cleared."""
         waits = {case.place for case in self.places if self._wants(case) or case.state() == CONFIRMED}
         return [path for path in self.paths if not waits & set(path.places)]
 
@@ -297,7 +297,7 @@ class CrossCheck:
         return wishes
 
     def _peers(self, busy: set[int]) -> list[Wish]:
-        """Whoever is slow with those who are well, with somebody it was fast with, or with another such: are they of one part?"""
+        """Return pairs that show whether slow places are in one part of the network: with a fast partner, or with one another."""
         wishes = []
         for case in self.places:
             partner = case.fast_again

@@ -97,7 +97,7 @@ class Retest(Evidence, frozen=True):
 
     endpoint  the end of a path that was measured; "" for a suspect that is one endpoint
     healthy   whether the partner is known to be healthy; controls: how many control pairs there were, 0: figures of the sweep
-    na        why there are no figures; "": there are
+    na        why figures are missing; "" if they are not
     """
 
     partner: str
@@ -304,7 +304,7 @@ class WrongElements(HuntNote, frozen=True):
 
 
 class AloneOnSwitch(Evidence, frozen=True):
-    """No other endpoint is on its switch, whose faults look the same."""
+    """The only endpoint on its switch: faults of the switch look the same."""
 
     switch: str
 

@@ -1,11 +1,11 @@
 """Confirmed, cleared or inconclusive: the outcome of one candidate's trials, and the partners it still needs.
 
 A place is slow with a partner when the mean of what was slow before is behind the controls by more than half of its depth and by more
-than chance explains; as fast as the others when it is behind by less than half. Its depth is what the sweep saw, or what its partners
-say (their median, of two the larger) where that is more. Two partners that are well have to say the same; where they do not, a third
-one is met, and whoever differs, or is not clear, again. Who is slow with partners that are well is also measured with other
-suspects, or with a partner it was fast with: as fast with those as others are with one another means that the network has parts, and
-that the place is in the smaller one.
+than chance explains; as fast as the others when it is behind by less than half. Its depth is that of the sweep, or that of its
+partners (their median, of two the larger) if that is more. Two healthy partners have to agree; otherwise a third one is measured, and
+partners that differ, or are unclear, again. A place that is slow with healthy partners is also measured with other
+suspects, or with a partner it was fast with: if it is as fast with those as others are with one another, the network has parts, and
+the place is in the smaller one.
 
 All of this can only make a place a suspect. It is confirmed by `significance`: enough rounds that chance does not explain.
 """
@@ -39,21 +39,21 @@ from collbench.reason import Fact
 from collbench.results.rounds import PairMatrix
 from collbench.stats.median import t_quantile
 
-# Who is worth measuring again after a sweep, and who is so far beyond doubt that they can be measured against.
+# The candidates to measure again after a sweep, and the healthy places to measure them against.
 #
 # The limits are loose on purpose: a candidate needs only the square root of a finding's share of false alarms (`analysis.pair_view`), may
-# be fast with some of its partners, and is no suspect until it has been measured again. Candidates, too, are those that were fast with
-# nobody (where half of a sick place's partners are sick a fit by medians explains it by them), and the worst of the others, one in four,
-# where they lag noticeably: to these the sweep gives no credit, so that more is asked when they are measured again. What speaks for a
-# network of several parts (it was as fast as others with somebody) is kept, and tried again.
+# be fast with some of its partners, and becomes a suspect only when it is measured again. Places that were fast with no partner are
+# candidates, too (if half of a slow place's partners are slow, a fit by medians blames them), and so are the worst of the others, one in
+# four, if they are noticeably slow: for these the sweep is not counted, so the repetition needs more evidence. Signs of a network with
+# several parts (it was as fast as others with a partner) are kept, and tested again.
 
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
 MEANS_DEGREES = 8.0  # means have lighter tails than single figures
 _WAYS: dict[tuple[str, ...], Ways] = {
     (SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,): "receives", (LATENCY,): "small messages",
 }  # fmt: skip
-_FAST = 0.5  # of the depth: who lags less is as fast as the others
-_DOUBTFUL = 0.5  # of the effect from which a place is named: who lags more is no partner to measure against
+_FAST = 0.5  # of the depth: a place that is slow by less is as fast as the others
+_DOUBTFUL = 0.5  # of the effect from which a place is named: a slower one is not used as a healthy partner
 _ALL_MEET = 8
 _LEAST_WELL = 3  # a partner and a control pair
 _FAR_LESS = 0.25  # of the deepest candidate's depth, half of which is fast
@@ -66,14 +66,14 @@ class Candidate:
     """places     one; or two of a path, the lower first
     ways       what was slow, of "sends", "receives", "latency" as seen from the first place; judged by their mean
     depth      how far below expectation, as a logarithm, above 0
-    least      from which depth on it is worth a word
+    least      the depth from which it is reported
     tail       how many scales of noise chance may explain with each of two partners; pooled: in the mean of all of them
     share      of false alarms that is left for measuring it again
     noise      the scale of one figure in the sweep, 0: unknown
     why        what the sweep saw
     inside     whether it is about paths inside a host, where there are others
-    fast_with  partners with whom it was as fast as the others in the sweep, the fastest first
-    doubtful   whether the sweep alone gives it no credit
+    fast_with  partners with which it was as fast as the others in the sweep, the fastest first
+    doubtful   whether the sweep does not count as evidence
     any_way    whether `ways` are only a guess, because groups were measured: each may be the slow one alone
     """
 
@@ -118,7 +118,7 @@ class Seen:
 
 
 def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> Seen:
-    """Candidates of a matrix of pairs, the deepest first, and who is well: neither slow nor lost, the best known first."""
+    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first."""
     views = PairEffects(matrix).views
     places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
     places, deferred = _bandwidth_first(places, matrix.n - len(lost))
@@ -190,8 +190,8 @@ def _places(view: View) -> Iterator[Candidate]:
 
 
 def _never_fast(view: View) -> Mask:
-    """[2 × n] who was noticeably slow with each of its partners, in what it sends and in what it receives; of few places, who all meet,
-    medians tell it.
+    """Return [2 × n] whether a place was noticeably slow with each of its partners, sending and receiving; of few places, which all
+    meet, medians decide it.
     """
     behind = view.speeds - view.fit.middle
     least, told = PLACES[view.quantity].least, np.array([view.fit.told_rows, view.fit.told_columns])
@@ -201,9 +201,9 @@ def _never_fast(view: View) -> Mask:
 
 
 def _place(view: View, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
-    """Of whom one way is slow the other counts, too, where it is at least half as slow."""
+    """If one way is slow, the other counts, too, if it is at least half as slow."""
     effects = np.array([view.fit.rows[place], view.fit.columns[place]])
-    if (effects > -PLACES[view.quantity].least).all():  # nobody was fast with it, and the fit takes its partners for the reason
+    if (effects > -PLACES[view.quantity].least).all():  # it was fast with no partner, and the fit blames the partners
         effects = np.array([float(np.nanmedian(cells)) - view.fit.middle for cells in (view.speeds[place], view.speeds[:, place])])
     slow = low | (effects < effects.min() * _FAST)
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
@@ -246,7 +246,7 @@ def _path(view: View, pair: tuple[int, int], mask: Mask, limits: tuple[float, fl
 
 
 def _fast_with(view: View, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
-    """Partners with whom it was not slow in any of the ways, the fastest first."""
+    """Return the partners with which it was slow in none of the ways, the fastest first."""
     cells = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
     behind: Figures = np.min([each - view.fit.middle for each in cells], axis=0)  # NaN where any of them is unknown
     fast = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
@@ -254,7 +254,7 @@ def _fast_with(view: View, place: int, ways: Sequence[str], depth: float) -> tup
 
 
 def _well(views: Sequence[View], n: int, out: set[int]) -> tuple[int, ...]:
-    """Who is not out; whoever lags half as far as candidates do comes last, and is left out where three others are there."""
+    """Return the places not excluded; one that is half as slow as candidates comes last, and is left out if three others remain."""
     worst, told = np.zeros(n), np.zeros(n, dtype=bool)
     for view in views:
         least = PLACES[view.quantity].least
@@ -266,7 +266,7 @@ def _well(views: Sequence[View], n: int, out: set[int]) -> tuple[int, ...]:
 
 
 def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return one candidate for the bandwidth and one for the latency of each place or path: the one that stands out most.
+    """Return one candidate for the bandwidth and one for the latency of each place or path: the slowest one.
 
     Each is judged by its own rounds, so that a latency that comes and goes does not hide a bandwidth that is low.
     """
@@ -290,7 +290,7 @@ def again_tails(chance: float, tests: int, counts: bool = True) -> tuple[float, 
 Alike = Callable[[int, int], Hashable]
 Measured = tuple[tuple[int, ...], Figure]
 WAYS = (SENDS, RECEIVES, LATENCY)
-_LEAST_RESTS = 8  # of fewer controls the scatter says nothing
+_LEAST_RESTS = 8  # the scatter of fewer controls has no meaning
 _MEDIAN_SHARE = 1.8  # what a median of m figures with the tails of t₄ adds to the variance of one, times 1/m
 _WIDTH = 2 * 1.96
 
@@ -339,7 +339,7 @@ class Scale:
         return Trial(place, partner, well, len(those), bool(own), depths, scales, values, usual, beside, None, waited, figure.flipped)
 
     def _usual(self, way: str, controls: Sequence[Measured]) -> float | None:
-        """The controls' middle, of an even number the faster one: who is well is not as slow as who may not be."""
+        """Return the controls' median, of an even number the faster one, since a control that is not healthy is slower."""
         values = np.sort(self._values(way, controls))
         return float(np.exp(values[len(values) // 2])) if len(values) else self.usual.get(way)
 
@@ -374,7 +374,7 @@ _ENOUGH = 2  # partners that are well
 _MOST_PARTNERS = 3
 _TIMES, _TIMES_UNCLEAR = 2, 3  # that a partner is met
 _MOST_TRIALS = 8  # that find out whether it is slow; the rounds that confirm it come on top
-_LEAST_SCATTER = 4  # trials, below which their scatter says little
+_LEAST_SCATTER = 4  # trials: the scatter of fewer means little
 _STAYS, _JOINS = 0.25, 0.75  # of the slower way's depth: what makes the other one slow, too
 _MOST_SLOW_CONTROLS = 0.3
 
@@ -406,7 +406,7 @@ class PlaceCase:
             self.candidate = _narrowed(self.candidate, self._of_well())
 
     def partners(self, well: bool = True) -> dict[int, str]:
-        """Whom it has met with a figure, and how it was with them."""
+        """Return the partners that it has a figure with, and the result of each."""
         if well not in self._met:
             met = dict.fromkeys(trial.partner for trial in self.trials if trial.well == well and self._told(trial))
             self._met[well] = {partner: self._with(partner, well) for partner in met}
@@ -414,12 +414,12 @@ class PlaceCase:
 
     @property
     def tried(self) -> set[int]:
-        """Everybody it was to be measured with, figures or not."""
+        """Return all partners planned for it, with or without figures."""
         return {trial.partner for trial in self.trials}
 
     @property
     def slow_with_all(self) -> bool:
-        """Whether it is to be confirmed, but for what those say whom it may be fast with."""
+        """Return whether it is confirmed, apart from the partners it may be fast with."""
         found = list(self.partners().values())
         if len(found) < _ENOUGH or FAST in found:
             return False
@@ -462,7 +462,7 @@ class PlaceCase:
 
     @property
     def fast_again(self) -> int | None:
-        """Somebody who is not known to be well, with whom it was as fast as the others, once: to be met again."""
+        """Return a partner not known to be healthy with which it was as fast as the others once: measure it again."""
         fast = [partner for partner, how in self.partners(well=False).items() if how != SLOW and len(self._trials_with(partner)) < 2]
         return fast[0] if fast and self.slow_with_all and not self._exhausted else None
 
@@ -473,11 +473,11 @@ class PlaceCase:
 
     @property
     def fast_with_peer(self) -> bool:
-        """Whether it is slow with those who are well, and not with another."""
+        """Return whether it is slow with healthy places, and not with another."""
         return self.slow_with_all and FAST in self.partners(well=False).values()
 
     def state(self) -> str:
-        """As things stand."""
+        """Return the present state."""
         found = list(self.partners().values())
         if self.slow_with_all:
             if self.fast_with_peer or self.like_others or self.in_a_part:
@@ -490,7 +490,7 @@ class PlaceCase:
 
     @property
     def like_others(self) -> bool:
-        """Whether many pairs of places that are well are as slow at the same time, or none of its kind were there to tell."""
+        """Return whether many pairs of healthy places are as slow at the same time, or none of its kind was measured."""
         return many_as_slow(self._as_deep, self._of_well())
 
     @property
@@ -507,7 +507,7 @@ class PlaceCase:
         return self._mean(self._of_well())[0]
 
     def suspect(self, names: Sequence[str]) -> Suspect:
-        """The place as it stands."""
+        """Return the place as a suspect in its present state."""
         state, counted = self.state(), self.repeats
         evidence = (*self.candidate.why, *(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
         if not self._of_well():
@@ -575,12 +575,12 @@ class PlaceCase:
         return any(way in trial.depths for way in self.candidate.ways)
 
     def _with(self, partner: int, well: bool) -> str:
-        """Those who may be sick themselves are judged by what the sweep saw alone: as fast as usual is what is asked of them."""
+        """Judge places that may be slow themselves by the sweep alone: they have to be as fast as usual."""
         return judged(self._as_deep if well else self.candidate, [each for each in self._trials_with(partner) if each.well == well])
 
     @property
     def _as_deep(self) -> Candidate:
-        """The candidate with the depth that its partners tell, where that is more: of two that differ one has to be wrong."""
+        """Return the candidate with its partners' depth, if that is more: of two that differ, one has to be wrong."""
         met = dict.fromkeys(trial.partner for trial in self._of_well())
         depths = sorted(self._mean([trial for trial in self._of_well() if trial.partner == partner])[0] for partner in met)
         told = depths[len(depths) // 2] if depths else 0.0
@@ -607,8 +607,8 @@ def judged(candidate: Candidate, trials: Sequence[Trial]) -> str:
 
 
 def many_as_slow(candidate: Candidate, trials: Sequence[Trial]) -> bool:
-    """Whether more of the controls than sick places among them explain are behind by half of the candidate's depth, too; or whether none
-    of them was of its kind of path, so that it cannot be told.
+    """Return whether more controls than slow places among them explain are behind by half of the candidate's depth, too; or whether none
+    of them was of its kind of path, so that it is unknown.
     """
     if any(trial.controls for trial in trials) and not any(trial.alike for trial in trials):
         return True

@@ -15,7 +15,7 @@ from collbench.analysis.pair_statistics import levelled
 from collbench.reason import Fact, as_json
 from collbench.results.rounds import PairMatrix
 
-# What a hunt asks for, and what it is told: the conversation between who thinks (this room) and who measures (the runner, or a model).
+# The requests of a hunt and their answers: the protocol between the strategy (this package) and the measurement (a task, or a model).
 #
 # A hunt is a generator: it yields an `Ask`, is sent the `Answer`, and returns a `Verdict`. Places are numbered from 0, as in `pairs`.
 
@@ -44,7 +44,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Figure:
-    """What one group reached; None where it could not be measured (`na` says why).
+    """The result of one group; None if it could not be measured (`na` has the reason).
 
     speed      bytes per second: of GROUPS and INSIDE the bus bandwidth; of PAIRS and NIC the messages from the first place to the second
     backward   PAIRS, NIC: from the second to the first
@@ -76,9 +76,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Hint:
-    """Who may be sick, before it is confirmed.
+    """A place or path that may be slow, before it is confirmed.
 
-    places  one, or two of a path, or all of a group of which somebody is slow
+    places  one, or two of a path, or all of a group with a slow member
     kind    as in `Suspect.kind`
     ratio   the speed reached of what the others do
     state   CONFIRMED, CLEARED or INCONCLUSIVE where it was measured again already, as growing groups are; "": measure it again with pairs
@@ -102,7 +102,7 @@ class Options:
     rounds      of the sweep at most (None: chosen by the number of places); most_rounds: of everything, the promise printed beforehand
     seed        of every draw
     growing     whether groups that grow are measured where no pair is slow: faults that show at scale alone
-    isolate     whether who is confirmed is looked at alone: inside, and over each interface
+    isolate     whether a confirmed place is measured alone: inside, and over each interface
     can_inside  whether places have several ranks; nics: interface names that all places have (for NIC)
     leaf_of     by place the switch it hangs on, where that is known: partners are chosen from elsewhere, too
     cover       pairs that a schedule has to hold, so that every link of the fabric is crossed (`--cover-links`); None: not asked for
@@ -123,7 +123,7 @@ class Options:
 Hunt = Generator[Ask, Answer, "Verdict"]
 
 
-# What a hunt comes to: of each suspect whether it is the reason, and what speaks for it.
+# The result of a hunt: of each suspect its state, and the evidence.
 
 CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
 
@@ -139,7 +139,7 @@ class Suspect:
               INCONCLUSIVE: neither
     ratio     the speed it reaches of what the others do, below 1 where it is slow (of a latency the inverse of how much longer it takes)
     low, high its 95 % interval
-    partners  with whom it was measured again
+    partners  it was measured again with
     evidence  what was measured, with which partners, against which controls
     part      the slow part that the isolation found; None where it is unknown
     """
@@ -169,7 +169,7 @@ class Suspect:
 class Verdict:
     """names     of the places
     suspects  all of them, confirmed ones first, the worst first
-    rounds    how many were measured, by stage; promised: how many it said beforehand that it would take at most
+    rounds    how many were measured, by stage; promised: the largest number, as estimated beforehand
     notes     what was not decided, and why; what all places have in common
     no_verdict  why no place can be judged; None: some can
     middle    the usual speed of a pair (groups: of a group), bytes per second; None: unknown
@@ -189,7 +189,7 @@ class Verdict:
 
     @property
     def result(self) -> str:
-        """ "confirmed", "nobody" or "no verdict"; inconclusive suspects alone are no verdict."""
+        """Return `confirmed`, `nobody` or `no verdict`, which also is the result with inconclusive suspects only."""
         if self.no_verdict:
             return "no verdict"
         if self.of(CONFIRMED):
@@ -202,12 +202,12 @@ class Verdict:
 
 
 Figures = NDArray[np.float64]
-_HARDLY = 1e-12  # an interval from a rate below it says nothing
+_HARDLY = 1e-12  # an interval from a rate below it has no meaning
 
 
 @dataclass
 class Book:
-    """names: of the places; told: every ask with its answer, in order."""
+    """`names`: of the places; `told`: every request with its answer, in order."""
 
     names: tuple[str, ...]
     told: list[tuple[Ask, Answer]] = field(default_factory=list)
@@ -270,7 +270,7 @@ def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: Figure) -> 
 
 
 def _clean(figure: Figure) -> Figure:
-    """The figure with None for what is no speed and no time; without a speed it is not measured at all."""
+    """Return the figure with None for invalid speeds and times; without a speed it counts as not measured."""
     speed, backward, latency, low, high = (
         each if each is not None and isfinite(each) and each > _HARDLY else None
         for each in (figure.speed, figure.backward, figure.latency_s, figure.low, figure.high)
@@ -311,7 +311,7 @@ def _most_lost(book: Book, known: Mapping[int, Evidence]) -> tuple[int, Evidence
 
 
 def hardly_met(book: Book, least: int) -> dict[int, Evidence]:
-    """Places that have figures with fewer than so many others, with the reason why that says nothing of them."""
+    """Return the places that have figures with fewer than so many others, with the reason."""
     met: list[set[int]] = [set() for _ in book.names]
     for _, (a, b), figure in book.figures():
         if figure.speed is not None:
@@ -321,7 +321,7 @@ def hardly_met(book: Book, least: int) -> dict[int, Evidence]:
 
 
 def wrong_data(book: Book) -> dict[int, tuple[int, int]]:
-    """Places in whose pairs or groups elements arrived wrong: in how many of how many they were in."""
+    """Return the places with wrong elements in their pairs or groups: in how many, and of how many."""
     found: dict[int, tuple[int, int]] = {}
     for ask, answer in book.told:
         for group, figure in zip(ask.groups, answer.figures, strict=True):

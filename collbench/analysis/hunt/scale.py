@@ -1,13 +1,13 @@
 """Groups that grow, for faults that no pair shows: a place that is slow only where many take part.
 
 Sizes double. At each of them all places are split into disjoint groups that run an all-reduce at the same time. A group that is slower
-than its siblings is divided: its halves (where there are many groups: smaller pieces) change places with parts of groups that are well,
-and whichever takes the slowness along is divided again, until one place is left. That one is measured in two more rounds among other
+than its siblings is divided: its halves (where there are many groups: smaller pieces) change places with parts of fast groups,
+and the piece that stays slow is divided again, until one place is left. That one is measured in two more rounds among other
 healthy partners, and at the same time the partners it had with another place in its stead: it is reported only if it is slow each time and
 they are not slow without it. Groups that are slow together are divided at the same time.
 
-That takes log₂ N rounds for the sizes and about as many for all divisions together; whoever was named is left out of larger groups. Sizes
-that are slower than smaller ones with nobody to blame are told as a note: then it is the core of the network, or the library's
+That takes log₂ N rounds for the sizes and about as many for all divisions together; named places are left out of larger groups. Sizes
+that are slower than smaller ones without a slow place are reported as a note: then it is the core of the network, or the library's
 algorithm for so many ranks.
 """
 
@@ -48,9 +48,9 @@ from collbench.analysis.hunt.sweep import log_ratios
 from collbench.reason import Fact
 from collbench.units import plural
 
-# Whoever is confirmed, alone: among its own ranks, and over each of its interfaces; what is slow there is the part to look at.
+# Measure each confirmed place alone: among its own ranks, and over each of its interfaces. A slow one is the part to check.
 #
-# Every figure is compared with the same one of places that are known to be well, taken at the same time. All suspects are measured at
+# Every figure is compared with the same one of healthy places, measured at the same time. All suspects are measured at
 # once: a round inside, and one for each interface. Messages of a sender are judged by what it sends, of a receiver by what it gets.
 
 _INSIDE = "inside"  # as in `Suspect.kind`
@@ -66,11 +66,11 @@ def most_rounds_isolation(options: Options) -> int:
 
 
 def look_isolation(suspects: Sequence[Suspect], good: Sequence[int], options: Options) -> Generator[Ask, Answer, tuple[Suspect, ...]]:
-    """The suspects in their order; of confirmed single places `part` and `evidence` tell what was found, and `kind` may become "inside":
+    """Return the suspects in their order; confirmed single places have the result in `part` and `evidence`, and `kind` may become "inside":
     then `ratio` is that of its own ranks among themselves.
 
-    Paths and whoever is not confirmed come back as they were; whoever is slow at scale alone is looked at inside alone, since messages of
-    pairs do not show it. What could not be measured is evidence, too: "could not be told: why".
+    Paths and unconfirmed suspects are returned unchanged; a place that is slow at scale only is measured inside only, since messages of
+    pairs do not show it. What could not be measured is evidence, too.
     """
     alone = [suspect for suspect in suspects if _is_one(suspect)] if options.isolate else []
     found = {suspect.places[0]: _Found(suspect) for suspect in alone}
@@ -89,7 +89,7 @@ def _is_one(suspect: Suspect) -> bool:
 
 @dataclass
 class _Found:
-    """What was measured of a suspect: ratios to places that are well, inside and by interface; None where it could not be told."""
+    """The result for a suspect: ratios to healthy places, inside and by interface; None if unknown."""
 
     suspect: Suspect
     inside: float | None = None
@@ -200,14 +200,14 @@ def sizes(n: int) -> list[int]:
 
 
 def most_rounds(n: int, options: Options) -> int:
-    """How many rounds `look` takes at most: one for each size and for the whole, and those that divide who is slow."""
+    """Return how many rounds `look` takes at most: one for each size and for the whole, and those that divide slow groups."""
     return len(sizes(n)) + 1 + _dividing(n) if options.growing and sizes(n) else 0
 
 
 def look(
     places: Sequence[int], options: Options, random: draws.Random
 ) -> Generator[Ask, Answer, tuple[tuple[Hint, ...], tuple[HuntNote, ...]]]:
-    """(hints of kind "scale", of one place each and confirmed as told above; notes). Nothing below eight places, but a note."""
+    """Return (hints of kind "scale", each of one place and confirmed as described above; notes). Below eight places only a note."""
     if not options.growing:
         return (), ()
     if not sizes(len(places)):
@@ -223,8 +223,8 @@ def look(
 class _Growing:
     """places: those not named yet; well: by place the largest size at which its group was well.
 
-    room: rounds that are left to divide who is slow; usual: the bus bandwidth of the groups that are well, of the largest size so far
-    (their median), bytes per second; unsettled: whether somebody is slow and it stays open who.
+    room: rounds that are left to divide slow groups; usual: the bus bandwidth of the groups that are well, of the largest size so far
+    (their median), bytes per second; unsettled: whether a place is slow, but unknown which.
     """
 
     random: draws.Random
@@ -237,7 +237,7 @@ class _Growing:
     unsettled: bool = False
 
     def at(self, size: int) -> Generator[Ask, Answer, None]:
-        """Everything of one size (of the half of those who are left, if that is less)."""
+        """Measure one size (at most half of the places that are left)."""
         size = min(size, len(self.places) // 2)
         groups = _cut(self.random.sample(self.places, len(self.places)), size)
         answer = yield _ask(groups, f"{len(groups)} groups of {size} beside one another")
@@ -247,7 +247,7 @@ class _Growing:
             yield from self._confirm(taken, size)
 
     def whole(self) -> Generator[Ask, Answer, None]:
-        """All who are left, against what smaller groups of them reached: measured twice, if there is room, before anything is said."""
+        """Measure all remaining places, against the rates of smaller groups: twice, if rounds are left, before a result is noted."""
         if self.usual is None or self.unsettled or len(self.places) < 2 * LEAST_SIZE:
             return
         everybody, best = f"all {len(self.places)} places together", 0.0
@@ -262,7 +262,7 @@ class _Growing:
         self.notes.append(WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: Answer, size: int) -> list[Part]:
-        """The slow groups, the worst first; what the others reach is kept. With too many slow ones there is nobody to divide them with."""
+        """Return the slow groups, the worst first; keep the others' rate. Too many slow ones leave no fast groups to divide them with."""
         told = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if told[group][0] < SLOW), key=lambda group: told[group][0])
         well = [group for group in groups if told[group][0] >= SLOW]
@@ -311,12 +311,12 @@ class _Growing:
         return True
 
     def _leave(self, note: HuntNote) -> None:
-        """Note a slowness whose cause stays open: then the whole shows nothing either."""
+        """Note a slowness with unknown cause: then the whole shows nothing either."""
         self.notes.append(note)
         self.unsettled = True
 
     def _others(self, suspected: Collection[int], size: int) -> list[int]:
-        """Everybody whose group of this size was well, in drawn order."""
+        """Return the members of fast groups of this size, in drawn order."""
         well = [place for place in self.places if self.well.get(place) == size and place not in suspected]
         return self.random.sample(well, len(well))
 
@@ -380,7 +380,7 @@ def _ask(groups: Sequence[Part], why: str) -> Ask:
 
 
 def _dividing(n: int) -> int:
-    """Rounds that divide a group as large as half of all by halves, and confirm who is left; of few places those for two groups."""
+    """Return the rounds that halve a group of half of all places and confirm the last one; of few places those for two groups."""
     once = (n // 2 - 1).bit_length() + _CONFIRMATIONS
     return max(once, min(2 * once, _MOST_FOR_TWO))
 
@@ -402,7 +402,7 @@ def _cut(places: Sequence[int], size: int) -> list[Part]:
 
 
 def _filled(pieces: Sequence[Part], size: int, others: Sequence[int]) -> list[Part]:
-    """A group for each piece, completed by others who are well, and whole groups of those who are left over to compare with."""
+    """Return a group for each piece, completed by healthy places, and whole groups of the remaining places as controls."""
     groups, left = [], list(others)
     for piece in pieces:
         taken, left = left[: size - len(piece)], left[size - len(piece) :]

@@ -163,11 +163,11 @@ def _half_width(depths: np.ndarray[tuple[int], np.dtype[np.float64]], others: np
 class Trial:
     """Seen from `place`: what it sends, what it receives, and the latency; speeds in bytes per second, the latency as 1/s.
 
-    partner   with whom; well: whether that one is known to be
+    partner   the other place; well: whether it is known to be healthy
     depths    by way how far behind the controls, as a logarithm, above 0: slower
     noise     by way the scale of the depth
     values    by way what was measured; usual: what the controls had
-    controls  how many there were; 0: the usual speed of the sweep stands for them
+    controls  how many there were; 0: the median of the sweep is used instead
     alike     whether they are of the same kind of path (host, leaf)
     beside    by way how far each of the controls was behind their middle
     na        why there is nothing

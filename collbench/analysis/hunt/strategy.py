@@ -1,8 +1,8 @@
-"""The whole conversation: a sweep, every candidate again with partners that are well, groups that grow, suspects alone; then the verdict.
+"""The whole hunt: a sweep, every candidate again with healthy partners, groups that grow, suspects alone; then the verdict.
 
-Nobody is named whose slowness was not there again with two partners that are known to be well, beside pairs that were not slow.
-Assumed is what `analysis.pair_effects` assumes: fewer than half of the places are sick. Where more than a third would have to be
-accused, nobody is: then it may as well be the others that are fast.
+A place is named only if it is slow again with two healthy partners, next to pairs that are not slow.
+The assumption is that of `analysis.pairs`: fewer than half of the places are slow. If more than a third would be named, none is: then
+the others may be fast instead.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from collbench.operations.groups import circle_round
 from collbench.reason import Fact
 from collbench.results.rounds import PairMatrix, PairRound
 
-# One, two or three places: nobody can be named, but something can be told.
+# One, two or three places: none can be named, but their figures are reported.
 
 LEAST_PLACES = 4
 
@@ -84,7 +84,7 @@ def rounds(n: int) -> int:
 
 
 def hunt_few(names: tuple[str, ...]) -> Hunt:
-    """The figures of every pair, as notes, and why nobody is named."""
+    """Return the figures of every pair, as notes, and why no place is named."""
     book = Book(names)
     for number in range(rounds(len(names))):
         yield from book.asking(Ask(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
@@ -107,10 +107,10 @@ def _pair_note(a: str, b: str, figure: Figure) -> HuntNote:
     return PairFigures(a, b, figure.speed, figure.backward, latency_s)
 
 
-# Whether a network is built so that some of its pairs are slow: then nobody is sick for being in one of those.
+# Whether some pairs are slow because of the network's structure: then a place in one of them is not slow.
 
-_MOST_SLOW = 0.3  # of the pairs without any suspect: with a sixth of all places sick and unseen
-_FAST = 0.75  # the quantile of pairs that stands for what is usual
+_MOST_SLOW = 0.3  # of the pairs without any suspect: with a sixth of all places slow and undetected
+_FAST = 0.75  # the quantile of pairs that is used as the usual speed
 _LEAST_PAIRS = 6
 
 
@@ -138,7 +138,7 @@ def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int
 
 
 def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alike) -> Figures:
-    """Logarithms of the sweep's pairs among those who are not accused, of the kind of path that the suspect was measured on."""
+    """Return the logarithms of the sweep's pairs without suspects, of the kind of path that the suspect was measured on."""
     figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
     kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
     cells = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
@@ -149,12 +149,12 @@ def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:
     return alike(*suspect.places) if len(suspect.places) == 2 else alike(suspect.places[0], partner)
 
 
-# From what was measured to suspects and notes: sentences of what is known, and of what could not be told.
+# From measurements to suspects and notes: what is known, and what is unknown.
 
 _ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
 _MOST_PAIRS = 8  # that a note lists
 _FASTEST, _MOST_UNEVEN = 0.9, 0.3
-_MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four, are no exceptions
+_MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four, are not exceptions
 
 
 def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
@@ -186,7 +186,7 @@ def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
 
 
 def as_they_were(found: Seen, why: Fact) -> list[Suspect]:
-    """Candidates that nobody is there to clear or to confirm."""
+    """Return the candidates without partners to clear or confirm them."""
     return [_open(each, why) for each in found.places]
 
 
@@ -201,18 +201,18 @@ def of_hint(hint: Hint) -> Suspect:
 
 
 def ordered(those: Iterable[Suspect]) -> list[Suspect]:
-    """Confirmed ones first, then those that nothing could be said of, the worst first."""
+    """Return confirmed ones first, then inconclusive ones, the worst first."""
     return sorted(those, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
 
 
 def with_wrong(those: Sequence[Suspect], book: Book) -> list[Suspect]:
-    """Suspects whose pairs or groups brought wrong data have a sentence more."""
+    """Return the suspects; one with wrong data in its pairs or groups has one more sentence."""
     wrong = wrong_data(book)
     return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
 
 
 def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
-    """Those that are confirmed and alone on their switch have a sentence more: its cables would look alike. leaf_of: "" is unknown."""
+    """Return the suspects; one confirmed alone on its switch has one more sentence, as its cables look the same. leaf_of: "": unknown."""
     hosts_on: dict[str, set[str]] = {}
     for host, leaf in zip(hosts, leaf_of or (), strict=False):
         hosts_on.setdefault(leaf, set()).add(host)
@@ -253,7 +253,7 @@ def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequ
 
 
 def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
-    """Those with wrong data in half of their measurements or more, or if nobody has so many, all of them."""
+    """Return those with wrong data in at least half of their measurements, or without such, all of them."""
     most = [place for place, (bad, met) in wrong.items() if 2 * bad >= met]
     return most or list(wrong)
 
@@ -303,7 +303,7 @@ _T = TypeVar("_T")
 def promise(n: int, options: Options) -> int:
     """How many rounds a hunt among n places takes at most; it keeps to it, and mostly takes far fewer.
 
-    Raises UsageError where `options.rounds` or `options.most_rounds` does not hold the fewest that tell anything.
+    Raises UsageError if `options.rounds` or `options.most_rounds` is less than the fewest rounds that give a result.
     """
     if n < LEAST_PLACES:
         return rounds(n)
@@ -316,7 +316,7 @@ def cross_check_rounds(n: int) -> int:
 
 
 def hunt(names: Sequence[str], options: Options) -> Hunt:
-    """Ask until it is clear who is sick; the verdict is returned. Raises UsageError as `promise` does."""
+    """Request rounds until the verdict is clear, and return it. Raises UsageError as `promise` does."""
     if len(names) < LEAST_PLACES:
         return (yield from hunt_few(tuple(names)))
     return (yield from _Hunt(tuple(names), options).run())
@@ -364,7 +364,7 @@ def _shares(n: int, options: Options) -> _Shares:
 
 
 def _method(n: int, options: Options) -> str:
-    """Groups where asked for, or where pairs take more rounds than allowed; pairs where groups cannot tell, or links are to be crossed."""
+    """Return groups if requested, or if pairs take more rounds than allowed; pairs if groups cannot decide, or to cross links."""
     if n < groups.LEAST_PLACES or options.cover or options.method == "pairs":
         return "pairs"
     fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
@@ -415,7 +415,7 @@ class _Hunt:
         return judging.seen(self.book.matrix(), gone)
 
     def _untold(self) -> dict[int, Evidence]:
-        """Return the places whose speed is unknown, with the reason."""
+        """Return the places of unknown speed, with the reason."""
         gone = lost(self.book)
         return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
 
@@ -450,7 +450,7 @@ class _Hunt:
         return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in suspects]
 
     def _good(self, suspects: Sequence[Suspect]) -> list[int]:
-        """Everybody of whom nothing is known against."""
+        """Return the places that are not suspects."""
         out = {place for each in suspects if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
         return [place for place in range(len(self.names)) if place not in out]
 
@@ -494,7 +494,7 @@ def _confirmed(suspects: Sequence[Suspect]) -> bool:
 
 
 def _hosts(names: Sequence[str]) -> Sequence[str]:
-    """Of each place; on a single host every place counts as one of its own: there are no other paths to tell theirs from."""
+    """Return the host of each place; on a single host every place counts as a host: all paths are of one kind."""
     hosts = hosts_of(names)
     return names if len(set(hosts)) == 1 else hosts
 

@@ -1,4 +1,4 @@
-"""The first look: rounds of disjoint pairs, as few as tell a sick place from a sick partner."""
+"""The sweep: rounds of disjoint pairs, as few as distinguish a slow place from a slow partner."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from collbench.machine.readers.rdma_tools import read_fabric
 from collbench.machine.readers.text import printable
 from collbench.operations.groups import Pair, Round, schedule
 
-# A schedule of pairs that crosses every cable of the fabric: `--cover-links`, where a file of `ibnetdiscover` tells the fabric.
+# A schedule of pairs that crosses every cable of the fabric: `--cover-links`, from a file of `ibnetdiscover`.
 #
-# To be crossed is every cable on any shortest path between hosts that take part, both ways; pairs send both ways. Which of several equal
-# paths a message takes is the routing's choice, and the file does not tell it. A cable counts as crossed if it is under each of several
+# Every cable on any shortest path between hosts that take part has to be crossed, both ways; pairs send both ways. Which of several equal
+# paths a message takes is the routing's choice, and the file does not contain it. A cable counts as crossed if it is under each of several
 # routings that spread by destination (see `fabric_routes`), so that pairs send to many more destinations than there are equal cables.
 # Cover by greed: of the cables that are left, the one that fewest pairs cross is given the pair that crosses most of what is left, among
 # hosts that are free in this round.
@@ -33,7 +33,8 @@ CoverPair = tuple[int, int]
 Hosts = tuple[str, str]
 Element = tuple[int, Way]  # a way between switches under a routing
 
-# Up to so many hosts under so many routings every cable is to be crossed, and so many more the choice of pairs knows nothing of.
+# (hosts, routings, tests): up to so many hosts every cable has to be crossed under so many routings; the tests are further routings,
+# which the choice of pairs does not use.
 _ROUTINGS = ((128, 16, 4), (1024, 8, 4))
 _FEW_ROUTINGS = (2, 1)  # of more hosts: the analysis is to take seconds
 
@@ -49,12 +50,12 @@ class Cover:
     """Which pairs cross the cables.
 
     pairs      the lower place first, in the order of their rounds; no place is twice in one round
-    leaf_of    by place the switch it hangs on, "" where the file does not tell
+    leaf_of    by place its switch, "" if the file does not contain it
     links      how many cables lie on shortest paths between the places; uncovered: those that no pair crosses ("leaf1 port 17 - …")
     routings   under so many ways to spread destinations each of the others is crossed
     otherwise  share of the cables' directions that the pairs cross under further routings, of which nothing was known when they were chosen
                (the worst of them)
-    notes      sentences: who was not found, what is odd in the fabric
+    notes      sentences: hosts that were not found, problems in the fabric
     """
 
     pairs: tuple[CoverPair, ...]
@@ -81,7 +82,7 @@ class Cover:
 
 
 def cover_links(path: Path, names: Sequence[str]) -> Cover:
-    """The cover of the fabric that a file tells, for the hosts of these names (a place each).
+    """Return the cover of the fabric in a file, for the hosts of these names (a place each).
 
     Raises UsageError, one sentence, for a file that cannot be read, or in which fewer than two of the hosts are.
     """
@@ -186,7 +187,7 @@ class _Greedy:
         return [several] * (self.rails > 1) + [apart] * bool(lonely)
 
     def _who_crosses(self) -> dict[Element, list[tuple[str, Attached]]]:
-        """By way and routing some of the leaves and destinations whose messages go over it."""
+        """By direction and routing some of the leaves and destinations of messages over it."""
         found: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
         once: dict[Element, Element] = {}  # millions of them are few that differ
         for routes in self.routes:
@@ -229,7 +230,7 @@ class _Greedy:
         return frozenset[Element]().union(*(self._sent.get((one.leaf, two), ()) for one, two in self._ends(a, b)))
 
     def _ends(self, a: str, b: str) -> list[tuple[Attached, Attached]]:
-        """Who sends to whom: the same rail's ports of both hosts, both ways."""
+        """Return sources and destinations: the same rail's ports of both hosts, both ways."""
         ports = [(self._ports.get((a, rail)), self._ports.get((b, rail))) for rail in range(self.rails)]
         return [ends for one, two in ports if one and two for ends in ((one, two), (two, one))]
 
@@ -270,12 +271,12 @@ def _listed(names: Sequence[str]) -> str:
 # A sweep by collectives over groups that overlap, for jobs where pairs take too long: about log₂ N rounds instead of N - 1.
 #
 # Each round splits all places into disjoint groups of one size that run an all-reduce at the same time. A collective is as slow as its
-# slowest member, so that whoever is well shows it by one fast group, and whoever is sick is in a slow one every time. This is group
+# slowest member: one fast group shows that all its members are healthy, and a slow place is in a slow group every time. This is group
 # testing without feedback (Du and Hwang, Combinatorial Group Testing, 2000): groups are drawn so that two places meet as seldom as they
-# can, and there are four times as many groups as sick places are expected (a sixteenth of all, 8 at most), so that most groups are well.
+# can, and there are four times as many groups as expected slow places (a sixteenth of all, 8 at most), so that most groups are fast.
 #
-# The limit is loose: whoever is named here is only a candidate, to be measured again with partners that are known to be well. What is seen
-# is a place that is slow with everybody; a path between two places that are well with others, and the latency of small messages, are not.
+# The limit is loose: a place named here is only a candidate, and is measured again with healthy partners. Groups detect a place that is
+# slow with all partners; they do not detect a slow path between two healthy places, nor the latency of small messages.
 
 LEAST_PLACES = 8  # of fewer a round has too few groups to be compared
 LEAST_RATIO = 1e-9  # of what could not be measured at all
@@ -293,13 +294,13 @@ Ratios = NDArray[np.float64]
 
 
 def group_size(n: int) -> int:
-    """Places in a group, so that there are four groups for each sick place that is to be expected: 2 of 8, 4 of 16 to 128, 16 of 512."""
+    """Return the places in a group, for four groups per expected slow place: 2 of 8, 4 of 16 to 128, 16 of 512."""
     sick = min(_MOST_SICK, max(1, n // _EXPECTED_SICK))
     return max(2, min(_LARGEST_GROUP, n // (4 * sick)))
 
 
 def rounds_groups(n: int, options: Options) -> int:
-    """How many rounds `sweep` takes: ⌈log₂ n⌉ + 1, fewer where the options say so."""
+    """Return how many rounds `sweep` takes: ⌈log₂ n⌉ + 1, or fewer by the options."""
     own = (n - 1).bit_length() + 1
     return own if options.rounds is None else max(1, min(own, options.rounds))
 
@@ -321,7 +322,7 @@ def sweep(n: int, options: Options, random: draws.Random) -> Generator[Ask, Answ
 def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator[Groups]:
     """So many splits of n places into groups of one size, drawn so that two places meet in as few of them as they can.
 
-    Where the size does not divide n the rest of them rests, every time those who rested least.
+    If the size does not divide n, the places that rested least so far rest.
     """
     met = np.zeros((n, n), np.int64)
     rested = np.zeros(n, np.int64)
@@ -336,9 +337,9 @@ def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator
 
 
 def log_ratios(answer: Answer) -> Ratios:
-    """Of each group how far it is behind those that are well, as a logarithm; NaN where nothing was measured.
+    """Return how far each group is behind the fast ones, as a logarithm; NaN if not measured.
 
-    The upper quarter's limit stands for those that are well (of three groups or fewer the fastest does): it still does where nearly
+    The upper quarter's limit is the speed of the fast ones (of three groups or fewer the fastest one), even if nearly
     three groups of four are slow.
     """
     speeds = np.array([figure.speed if figure.speed else np.nan for figure in answer.figures])
@@ -348,7 +349,7 @@ def log_ratios(answer: Answer) -> Ratios:
 
 
 def _apart(order: Sequence[int], size: int, met: NDArray[np.int64]) -> list[list[int]]:
-    """Places by turns, each into the group whose members it has met least (meetings squared: nobody twice before everybody once)."""
+    """Assign place after place to the group it has met least (meetings squared, so none is met twice before all are met once)."""
     groups: list[list[int]] = [[] for _ in range(len(order) // size)]
     cost, members = np.zeros((len(groups), met.shape[0])), np.zeros(len(groups))
     for place in order:
@@ -367,7 +368,7 @@ class _Seen:
     lost: list[list[str]]
 
     def add(self, number: int, groups: Groups, answer: Answer) -> None:
-        """What a round came to. One of which nothing was measured says nothing of anybody."""
+        """Record the result of a round; one without measurements has no effect."""
         told = log_ratios(answer)
         if np.isnan(told).all():
             return
@@ -377,7 +378,7 @@ class _Seen:
                 self.lost[place].append(figure.na or "no reason was given")
 
     def hints(self) -> tuple[Hint, ...]:
-        """Who is in slow groups every time, and in whose groups nothing could be measured at all."""
+        """Return the places that are in slow groups every time, and those without any measured group."""
         limit = self._limit()
         found = [hint for place in range(self.ratios.shape[1]) if (hint := self._hint(place, limit))]
         return tuple(sorted(found, key=lambda hint: hint.ratio))
@@ -404,7 +405,7 @@ class _Seen:
 
 LEAST_PARTNERS = 3  # fewer give a place no effect of its own
 _ALL = 8  # up to so many places every pair is measured
-_PARTNERS = 8  # of more places each meets so many others: with a quarter sick still mostly such as are well
+_PARTNERS = 8  # of more places each meets so many others: mostly healthy ones, even if a quarter is slow
 _UP_TO = 64  # and one more with each doubling from here on
 
 
@@ -419,7 +420,7 @@ def rounds(n: int, options: Options) -> int:
 
 
 def least_rounds(n: int, options: Options) -> int:
-    """The fewest that say anything of every place, and cover what has to be covered."""
+    """Return the fewest rounds that give a result for every place, and the required cover."""
     return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(cover_rounds(options)))
 
 
@@ -434,7 +435,7 @@ def cover_rounds(options: Options) -> list[Round]:
 
 
 def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterator[Round]:
-    """So many rounds: first those to cover, in which whoever is free meets somebody new, then drawn ones of a tournament."""
+    """Return so many rounds: first those of the cover, in which free places meet new partners, then drawn round-robin rounds."""
     covering = cover_rounds(options)
     met = {pair for pairs in covering for pair in pairs}
     for pairs in covering:
@@ -453,7 +454,7 @@ def run(book: Book, options: Options, number: int, random: draws.Random) -> Gene
 
 
 def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -> Iterator[Pair]:
-    """Those who are in none of the pairs, by two: with somebody they have not met, if possible."""
+    """Return the places in none of the pairs, by two: with partners they have not met, if possible."""
     busy = {place for pair in pairs for place in pair}
     free = random.sample(order := [place for place in range(n) if place not in busy], len(order))
     while len(free) > 1:

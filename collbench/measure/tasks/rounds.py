@@ -1315,7 +1315,7 @@ def tools_of(match: PairRun) -> Tools:
     """The tools that were asked for. All ranks call. Raises UsageError where one is missing, or the places are made up."""
     asked = match.asked.tools
     if asked and match.backend.virtual:
-        raise UsageError(f"--tools {','.join(asked)} needs real hosts, but {match.backend.name} simulates them: use another --backend")
+        raise UsageError(f"--tools {','.join(asked)} needs real hosts, but backend {match.backend.name} has none: use another --backend")
     return installed_tools(match.launch.world, asked)
 
 

@@ -1,1 +1,1 @@
-"""The report as one HTML file: everything that a run says, offline, with a table beside every chart."""
+"""The report as one HTML file: all results of a run, readable offline, with a table beside every chart."""

@@ -145,7 +145,7 @@ _TEXT = (
     "How many times as long one backend takes as another, for the same cell: above 1 it is slower. Rows of another mode, buffers or "
     "placing are not compared."
 )
-_FURTHEST = 1e6  # a ratio beyond says that a file is broken
+_FURTHEST = 1e6  # a larger ratio means that a file is damaged
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _pairs(sheet: Sheet, base: str | None) -> Iterator[Pair]:
 
 
 def _choices(row: Row) -> int:
-    """How much the library was told to do."""
+    """Return how much the library was set to do."""
     return sum(value is not None for value in (row.algorithm, row.protocol, row.registration, row.streams))
 
 
@@ -382,7 +382,7 @@ def _title(found: Comparison) -> str:
 
 
 def _columns(found: Comparison) -> list[Column]:
-    """What tells the cells apart."""
+    """Return what distinguishes the cases."""
     plan = PlanSummary.of([row for cell in found.cells for row in (cell.a, cell.b)])
     return [column for column in shown_columns(plan) if not column.figure]
 
@@ -408,7 +408,7 @@ def _says(found: Comparison, cells: Sequence[CellRatio], drawn: Sequence[CellRat
 
 
 def _notes(found: Comparison) -> list[str]:
-    """What the comparison says below its table, as sentences."""
+    """Return the sentences below the comparison's table."""
     return [f"{short(text, 400)}." for text in foot(found)]
 
 

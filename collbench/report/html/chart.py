@@ -53,8 +53,8 @@ class Chart:
 
     key      its identifier in the page: letters, digits and hyphens
     title    what is drawn: "allreduce: bus bandwidth"
-    says     what the drawing shows, in a sentence; screen readers read it instead of the drawing
-    made     how the numbers were measured or computed, one paragraph
+    caption  what the drawing shows, in a sentence, which screen readers use instead of the drawing
+    method   how the numbers were measured or computed, one paragraph
     drawing  SVG (see `svg_of`), possibly followed by elements for the script of its kind (matrix.js)
     table    the values
     spots    points with tooltips
@@ -64,8 +64,8 @@ class Chart:
 
     key: str
     title: str
-    says: str
-    made: str
+    caption: str
+    method: str
     drawing: str
     table: Table
     spots: Sequence[Spot] = ()

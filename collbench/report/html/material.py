@@ -83,7 +83,7 @@ class Material:
 
     @cached_property
     def compared(self) -> list[list[Compared]]:
-        """For each of `tables` the cases whose ranks may be compared, of all its launches."""
+        """For each of `tables` the cases with comparable ranks, of all its launches."""
         from collbench.analysis.stragglers import compared
 
         return [[cell for run in table.runs for cell in compared(run)] for table in self.tables]

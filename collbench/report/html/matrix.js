@@ -108,7 +108,7 @@ class Grid {
     if (byKey) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
     const box = mark.getBoundingClientRect();
     showTip(text, box.right, box.bottom);
-    if (byKey) spoken.textContent = text;
+    if (byKey) announcement.textContent = text;
   }
 
   mark(row, column) {

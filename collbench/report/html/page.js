@@ -3,7 +3,7 @@
 // dark, the current section in the contents, tables that print. The scripts that follow use `showTip`, `hideTip` and `within`.
 
 const tip = document.getElementById("tip");
-const spoken = document.getElementById("spoken");
+const announcement = document.getElementById("announcement");
 
 // Show a text beside a point of the window, where it fits.
 function showTip(text, x, y) {
@@ -71,7 +71,7 @@ class Walk {
     if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
     this.show(steps[event.key](), true);
-    spoken.textContent = tip.textContent;
+    announcement.textContent = tip.textContent;
   }
 
   // Return the next point above (-1) or below (1) at the same x; the current point if there is none.

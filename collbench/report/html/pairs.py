@@ -69,7 +69,7 @@ class Groups:
 
 
 def grouped(places: Sequence[str], most: int = MOST_ROWS) -> Groups:
-    """Return at most `most` groups: single places, those of a host, of hosts whose names differ in the last number, or neighbours."""
+    """Return at most `most` groups: single places, those of a host, of hosts with names that differ in the last number, or neighbours."""
     if len(places) <= most:
         return Groups(tuple(range(len(places))), tuple(range(len(places))), tuple(places), "place")
     hosts = hosts_of(places)
@@ -561,7 +561,7 @@ _SLOWEST = 40  # pairs in the table of a larger matrix
 _SHOWN = 2  # pixels of a cell in the picture of all cells, before zooming
 _EACH = {
     "host": "Each row and column of the first picture is one host",
-    "name": "Each row and column of the first picture has the places of hosts whose names differ in their last number only",
+    "name": "Each row and column of the first picture has the places of hosts with names that differ in their last number only",
     "neighbours": "Each row and column of the first picture has several neighbouring places",
 }
 
@@ -596,8 +596,8 @@ def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
     title = f"{matrix.run}{quantity.name.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {matrix.places}"
     shown = picture(f"{matrix.key}-{quantity.name}", title, quantity, groups, named)
     return Chart(
-        key=f"{matrix.key}-{quantity.name}", title=title, says=_caption(quantity, [mark.text for mark in named]),
-        made=_method(quantity, groups, matrix.samples[not quantity.symmetric]),
+        key=f"{matrix.key}-{quantity.name}", title=title, caption=_caption(quantity, [mark.text for mark in named]),
+        method=_method(quantity, groups, matrix.samples[not quantity.symmetric]),
         drawing=shown.svg + ("" if groups.by == "place" else _full(quantity, groups, title)), table=_table(quantity, matrix.found),
         data=_data(quantity, matrix.effects.again, groups, shown.box), wide=quantity.matrix.n > _WHOLE,
     )  # fmt: skip

@@ -76,7 +76,7 @@ _BUSBW = (
 _CEILING = (
     "busbw / the ceiling: between hosts and GPUs the rate of a ring on the slowest link, from probed rates; inside a host a copy or "
     "stream measured by all ranks before the first case; or the given rate. The second percentage is of the hard limit, which no "
-    "algorithm can exceed. There is no percentage if no rate is known, or a flag excludes it"
+    "algorithm can exceed. No percentage is shown if no rate is known, or if a flag excludes it"
 )
 _WRONG = "elements that differ from the expected ones, counted after the timed iterations; “–”: not verified"
 _STATE_PROBE = "the time of a cache line between two ranks, before and after each case; it shows changes of the machine state"

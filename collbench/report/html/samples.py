@@ -127,7 +127,7 @@ _SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _METHOD = (
     "For each time, the share of samples that took no longer; times are divided by the median of the case. A steep rise is a value "
     "around which the samples gather; a level stretch between two rises separates two values; a long slope at the top is a tail. "
-    "The chart shows cases whose flags make their time doubtful: bimodal ones first, then those with the largest spread. The strips "
+    "The chart shows cases with flags that make their time doubtful: bimodal ones first, then those with the largest spread. The strips "
     "show all cases."
 )
 

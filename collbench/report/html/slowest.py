@@ -68,7 +68,7 @@ class _Ranks:
 
 
 def section(material: Material) -> Section | None:
-    """Return the section, or None if there is no case whose ranks may be compared."""
+    """Return the section, or None without a case with comparable ranks."""
     texts: list[str] = []
     charts: list[Chart] = []
     for number, (table, cells) in enumerate(zip(material.drawn, material.compared, strict=False)):

@@ -172,9 +172,7 @@ def describe_times(sheet: Sheet) -> str:
     imported = [row for row in sheet.rows if "imported" in row.flags]
     ours = "the median over iterations of the slowest rank"
     if len(imported) == len(sheet.rows):
-        bars = (
-            "bars are 95 % intervals, if the tool printed single times" if any(map(_has_interval, imported)) else "there are no intervals"
-        )
+        bars = "bars are 95 % intervals, if the tool printed single times" if any(map(_has_interval, imported)) else "without intervals"
         return f"the statistic of the other tool ({_statistics(imported)}); {bars}"
     other = f" (of {plural(len(imported), 'imported row')} the statistic of the other tool: {_statistics(imported)})" if imported else ""
     if sheet.launches > 1:
@@ -204,7 +202,7 @@ def remark(row: Row) -> str:
 
 
 def against(row: Row) -> str:
-    """Return the rate versus its ceiling: "42.0 of 50.0 GB/s (84 %)", or why there is no percentage."""
+    """Return the rate versus its ceiling: "42.0 of 50.0 GB/s (84 %)", or why it has no percentage."""
     figure = of_ceiling(row)
     if figure != NOTHING:
         return figure
@@ -601,7 +599,7 @@ _LIMITS_FASTEST = 1e16  # bytes per second: a larger rate is not valid
 
 @dataclass
 class Limit:
-    """A rate by message size, in bytes per second. `kinds` has the kinds of limit, `backends` the backends whose rows have it."""
+    """A rate by message size, in bytes per second. `kinds` has the kinds of limit, `backends` the backends with rows that have it."""
 
     kinds: list[str]
     by: str
@@ -781,7 +779,7 @@ def _caption_rates(sheet: Sheet, curves: list[Curve], found: list[Limit]) -> str
     """Return the best value of each series, the series without values, and the limits."""
     best = [text for each in curves if (text := _best(each))]
     nothing = missing(sheet.series)
-    limit = f"Lines: {'; '.join(each.label for each in found)}" if found else "There is no expected rate"
+    limit = f"Lines: {'; '.join(each.label for each in found)}" if found else "The expected rate is unknown"
     return ". ".join(text for text in ("; ".join(best), nothing, limit) if text) + "."
 
 

@@ -1,1 +1,1 @@
-"""Readers of what other tools print: each makes runs of our own form from it, and says what the tool did not tell."""
+"""Readers for the output of external tools: each returns runs in collbench's form, and lists what the output does not contain."""

@@ -55,7 +55,7 @@ class _Figure(NamedTuple):
 
 @dataclass
 class _Group:
-    """The lines of one row, and how many ranks a line says there are."""
+    """The lines of one row, and the number of ranks that a line gives."""
 
     figures: list[_Figure] = field(default_factory=list)
     ranks: int | None = None

@@ -53,7 +53,7 @@ _FLOAT_BYTES = 4
 class _Meaning:
     """A benchmark in our words.
 
-    like    the operation of ours whose bus factor holds; None: none does
+    like    collbench's operation with the same bus factor, or None
     held    what n ranks make of the elements printed: how many times them a rank holds by our definition of a size
     width   bytes per element, where they are not those by which it prints sizes
     calls   messages one after the other in an iteration
@@ -109,7 +109,7 @@ def knows(lines: Sequence[str]) -> bool:
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per benchmark. Raises UsageError where neither the output nor --ranks says the number of processes."""
+    """Return one run per benchmark. Raises UsageError if neither the output nor --ranks gives the number of processes."""
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
     return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "Gloo's benchmark")
 

@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What a benchmark is: its operation, whose bus factor holds, whether the bytes printed are one rank's part, whether it is of pairs."""
+    """The operation, the one with the same bus factor, whether the printed bytes are one rank's part, and whether pairs exchange them."""
 
     operation: str
     like: str | None
@@ -169,7 +169,7 @@ def _redop(facts: Mapping[str, Any]) -> str:
 
 
 def _also(block: Block, meaning: _Meaning) -> dict[str, Any]:
-    """The groups that ran at the same time: as our own option says them where it can."""
+    """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
     if block.concurrent < 2:
         return traffic
@@ -339,7 +339,7 @@ def _head(state: _State, line: str) -> None:
 
 
 def _head_of_block(block: Block, line: str) -> bool:
-    """Takes what says how many ranks there are, and in which groups."""
+    """Read the number of ranks and their groups from a line."""
     if found := _PROCESSES.match(line):
         block.ranks = block.group_size = int(found[1])
     elif found := _GROUPS.match(line):

@@ -28,7 +28,7 @@ _PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "u
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # PowerShell's > writes it
 _ENDS = (b"\n", b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")  # of str.splitlines
 _LONGEST_LINE = 16 << 20  # bytes, of which each may take four in memory
-_MOST_LINES = 1 << 22  # an empty one takes a byte, and 8 of memory before anybody has read it
+_MOST_LINES = 1 << 22  # an empty line takes one byte in the file, and 8 in memory
 
 
 def lines_of(data: bytes) -> list[str]:
@@ -43,7 +43,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 def _lines(data: bytes) -> Iterator[str]:
-    """One after another: a text of its own would take as much memory as all of them once more, or four times as much."""
+    """Yield line after line: the text as a whole would need one to four times the memory of the file again."""
     if data.startswith(_WIDE):
         yield from data.decode("utf-16", errors="replace").splitlines()
         return
@@ -64,7 +64,7 @@ _COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
 # node01: of pdsh, 0: of srun -l. What follows must begin a table, a comment or JSON: "Final:" of ucx_perftest and "busbw:" are titles.
 _LABEL = r"(?!(?:Final|algbw|busbw):)[A-Za-z0-9_.-]{1,80}:(?=\s{0,40}[#{|+]|\s{1,40}\d)"
 _PREFIX = re.compile(rf"(?:\s*(?:{_STAMP}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE}|{_LABEL})))")
-_MOST_PREFIXES = 4  # kubectl before its time stamp before mpirun's tag, say
+_MOST_PREFIXES = 4  # such as kubectl's before its time stamp before mpirun's tag
 _REACH = 1024  # letters of a line that are looked at: a line of nothing but blanks would take long
 _STARTS = re.compile(r"[\s\dA-Za-z\[(]")
 _BARE_TAG = re.compile(r"\[\d{1,7}\]:?$")
@@ -80,7 +80,7 @@ class Tagged(NamedTuple):
 def split_prefix(line: str) -> Tagged:
     """The line without prefixes.
 
-    A launcher whose program prints a line in several pieces repeats its tag inside the line: "[1,0]<stdout>: 8 2 float[1,0]<stdout>: 9.1".
+    If a program prints a line in pieces, the launcher repeats its tag inside the line: "[1,0]<stdout>: 8 2 float[1,0]<stdout>: 9.1".
     These are removed, too.
     """
     if line[:1] == "#" or not _STARTS.match(line):

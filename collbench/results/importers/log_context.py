@@ -1,7 +1,7 @@
-"""Reads what stands around the tables of a log: the launcher's command, its ranks and hosts, library versions and settings.
+"""Read what a log has around its tables: the launcher's command, its ranks and hosts, library versions and settings.
 
-A log may hold several starts. Each launcher command begins another one; without commands, all lines are of one start. What a start
-does not say is unknown, and numbers that contradict each other within it are unknown, too.
+A log may hold several starts. Each launcher command begins another one; without commands, all lines are of one start. A value that
+a start does not contain is unknown, and so are numbers that contradict each other within it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LogContext:
     program      the benchmark's name on the command line, None: none, or several
     processes    how many the launcher started
     arguments    what follows the program on its command line
-    ranks        of the communicator, as NCCL's own log says it
+    ranks        of the communicator, from NCCL's log
     hosts        names by rank, as Intel MPI lists them
     library      ("nccl" or "rccl", version), as the library prints it
     environment  the variables that steer libraries, as far as the log contains them
@@ -81,7 +81,7 @@ class Contexts:
         self._lines = [line for line, _ in self._starts]
 
     def at(self, line: int) -> LogContext:
-        """The start that the line (the first is 1) belongs to, with what its lines up to the end of the start say."""
+        """Return the start that contains the line (the first is 1), with the values of all its lines."""
         return self._starts[max(bisect_right(self._lines, line) - 1, 0)][1]
 
 
@@ -149,7 +149,7 @@ def _mentioned(line: str) -> set[str]:
 
 
 def _learn(start: _Start, line: str) -> None:
-    """Takes what one line says. Cheap tests come first: a log has 100,000 lines that say nothing."""
+    """Read one line. Cheap tests come first: a log has 100,000 lines without a value."""
     if "CCL" in line:
         if (version := _VERSION.search(line)) is not None:
             start.libraries[("rccl" if version[1] == "R" else "nccl", version[2])] = None

@@ -25,7 +25,7 @@ _MOST_RANKS = 4096
 
 @dataclass
 class _Run:
-    """One start: what its head says; by direction ("to", "from") each rank's rates in MiB/s; the hosts."""
+    """One start: the values of its head; by direction ("to", "from") each rank's rates in MiB/s; the hosts."""
 
     number: int
     version: str | None

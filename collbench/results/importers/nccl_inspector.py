@@ -1,8 +1,8 @@
 """Reads what NCCL's Inspector plug-in writes: an object per collective and rank, as JSON lines (format v4 of NCCL 2.28 and later).
 
 A time is that of one rank's kernels within an application, from its own start on: a rank that comes first waits, so that the longest
-time is not a slow rank's. All calls of one communicator, operation and size make one row: the slowest rank of each call that the files
-show, or the one rank whose file it is.
+time is not a slow rank's. All calls of one communicator, operation and size make one row: the slowest rank of each call in the files,
+or the only rank that has a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPERATIONS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
     "AlltoAll": "alltoall", "Gather": "gather", "Scatter": "scatter", "Send": "send", "Recv": "recv", "SendRecv": "sendrecv",
 }  # fmt: skip
-_PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # whose printed size is one rank's part
+_PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # their printed size is one rank's part
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _LONGEST_OBJECT = 20_000  # lines
 _AGREES = 0.01
@@ -44,7 +44,7 @@ class _Key(NamedTuple):
 
 @dataclass
 class _Calls:
-    """Times in seconds by number of the call and rank; the first line; calls whose bandwidth does not fit size and time."""
+    """Times in seconds by number of the call and rank; the first line; calls with a bandwidth that does not fit size and time."""
 
     line: int
     times: dict[int, dict[int, float]] = field(default_factory=dict)

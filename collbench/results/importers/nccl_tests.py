@@ -113,7 +113,7 @@ class Line(NamedTuple):
 
     @property
     def cell(self) -> tuple[int, str, str | None, int | None]:
-        """What tells it from the others of its table."""
+        """Return what distinguishes it from the other rows of its table."""
         return self.size, self.dtype, self.redop, self.root
 
 
@@ -130,15 +130,15 @@ class Device(NamedTuple):
 
 @dataclass
 class Head:
-    """What stands around a table.
+    """The values around a table.
 
     starts    how many heads were printed before it: more than one means jobs that print into each other
-    numbers   warmup, iterations, calls (per iteration), validation, graph, as far as they are told
+    numbers   warmup, iterations, calls (per iteration), validation, graph, as far as they are printed
     blocking  -z: 1 to 3
-    old       whether the fourth column is the largest error instead of the number of wrong elements; None: there is no header
+    old       whether the fourth column is the largest error instead of the number of wrong elements; None without a header
     bad       "Out of bounds values"
     cut       whether the list of devices was too long for its buffer
-    averaged  whose time it is (-a); the text does not say, and the default is the ranks' average
+    averaged  how the ranks' times are combined (-a); the text does not contain it, and the default is their average
     """
 
     tool: str = "nccl-tests"
@@ -158,7 +158,7 @@ class Head:
     environment: dict[str, str] = field(default_factory=dict)
 
     def take(self, text: str) -> None:
-        """Takes what a line that begins with # says; an unknown one is ignored."""
+        """Read a line that begins with #; an unknown one is ignored."""
         if device := _DEVICE.match(text):
             rank, group, _, host, number, address, name = device.groups()
             self.devices.append(Device(int(rank), int(group or 0), host, int(number), address, name.strip()))
@@ -207,7 +207,7 @@ def split_line(line: str) -> tuple[str, str] | None:
 
 
 def shows_errors(lines: Iterable[Line]) -> bool:
-    """Whether the fourth column is the largest error, as in old versions, where no header says so: "2e-01", "0e+00"."""
+    """Whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
     return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
 
 
@@ -353,16 +353,16 @@ def ranks_of(head: Head, lines: Sequence[Line], operation: Operation) -> Ranks:
     mine = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
     ranks, hosts = {device.rank for device in mine}, {device.host for device in mine}
     whole = len(mine) < len(head.devices) or ranks == set(range(len(ranks)))
-    once = len(mine) == len(ranks)  # else several jobs print into each other, and which host is whose is not known
+    once = len(mine) == len(ranks)  # else several jobs print into each other, and the host of each rank is unknown
     nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
     extent = (len(ranks), nodes) if ranks and whole else (None, None)
     return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
 
 
 def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
-    """The ranks: what the output proves, else what the user gives, else what the log says of the start, if the bandwidths allow it.
+    """Return the ranks: those that the output proves, else the user's, else the log's for this start, if the bandwidths allow them.
 
-    Raises UsageError where none is known, and where the bandwidths prove that the one given is wrong.
+    Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
     """
     factor = proven.factor
     for known, source in (
@@ -472,7 +472,7 @@ _BUFFERS, _BLOCKED = "rotating", {1: ", waited for and met after each", 2: ", wa
 
 @dataclass(frozen=True)
 class Block:
-    """A head with the lines below it, and what the log says of their start.
+    """A head with the lines below it, and the values of the log for their start.
 
     samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
     """
@@ -818,7 +818,7 @@ def _device(each: Mapping[str, Any]) -> Device | None:
 
 
 def _blocking(arguments: Sequence[str]) -> int:
-    """-z; JSON itself says only that there is one."""
+    """Return the value of -z; JSON has only whether -z was given."""
     value = _option(arguments, "-z", "--blocking")
     return int(value) if value in ("1", "2", "3") else 1
 

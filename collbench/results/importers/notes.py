@@ -275,7 +275,7 @@ class ConcurrentThreads(Fact, frozen=True):
     threads: int
 
     def render(self) -> str:
-        """Return whose times they are."""
+        """Return how the times of the ranks were combined."""
         return f"{self.threads} threads ran at the same time: times are those of one thread"
 
 

@@ -2,8 +2,8 @@
 
 What a figure is (source of 7.4, osu_util_mpi.c): of collectives the mean over the ranks of each rank's mean over the iterations, of
 non-blocking ones without anything computed meanwhile ("Pure Comm."); of latencies the mean of half the round trips; of rates the
-bytes of all messages by the time of all, MB being 10**6 bytes. Percentiles are of the iterations' means over the ranks, which is no
-quantile of ours: they stand in the evidence.
+bytes of all messages by the time of all, MB being 10**6 bytes. Percentiles are of the iterations' means over the ranks, which is not
+a quantile as in collbench's rows: they are in the evidence.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Test:
     """One of OSU's programs.
 
     program     its name: "osu_allreduce"
-    operation   in our words; of what we do not have, a name of its own
-    like        the operation of ours whose bus factor holds; None: none does
+    operation   collbench's name; for others a name of its own
+    like        collbench's operation with the same bus factor, or None
     measure     whether its figure is a time or a rate
     parts       whether the size it prints is one rank's part, of which there is one for each rank
     even        whether the ranks' parts could differ, and are all alike
-    pairs       "one", "many" (their number is told, or half of the ranks), or "" for a collective
+    pairs       "one", "many" (the printed number, or half of the ranks), or "" for a collective
     both_ways   whether the rate counts both directions
     """
 
@@ -118,9 +118,9 @@ _LONGEST = 48
 
 
 def test_of(title: str, neighbours: bool = False) -> Test:
-    """The test whose output says "OSU MPI <title> Test"; a title that nobody knows becomes an operation of its own, without a bus.
+    """Return the test that prints "OSU MPI <title> Test"; an unknown title becomes an operation of its own, without a bus bandwidth.
 
-    neighbours: the output tells of a graph of ranks; one test's title does not say that it is one of neighbours.
+    neighbours: the output describes a graph of ranks; the title of one such test does not mention neighbours.
     """
     words = " ".join(title.lower().split())
     persistent = _PERSISTENT.search(words) is not None
@@ -139,7 +139,7 @@ def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
         return None
     before = f"{'i' if started else ''}{'neighbor_' if neighbours else ''}"
     named = _named(test, before, "_persistent" if persistent else "")
-    if neighbours:  # who is a neighbour, and so how much is moved, is not told
+    if neighbours:  # the output does not name the neighbours, so the bytes moved are unknown
         return Test(named.program, named.operation, None)
     return named
 
@@ -159,7 +159,7 @@ def _unknown(words: str) -> Test:
     return Test(f"osu {name}", name, None, "bandwidth" if rate else "latency", pairs="one", both_ways=rate and words.startswith("bi"))
 
 
-# The tables in what the OSU Micro-Benchmarks print: the lines of figures, under which titles, and what the heads say.
+# The tables that the OSU Micro-Benchmarks print: the lines of figures, their column titles, and the heads.
 
 _TITLE = re.compile(
     r"^#?\s*OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"
@@ -176,14 +176,14 @@ _TABLES_PAIRS = re.compile(r"^#\s*\[ pairs: (\d{1,9}) \]\s*\[ window size: (\w{1
 _DATATYPE = re.compile(r"^#\s*Datatype: (\w{1,40})")
 _MEMORY = re.compile(r"^# (?:Send Buffer|Rank 0 Memory) on (\w{1,40}).{0,200}? on (\w{1,40})")
 _FACTS = re.compile(r"^# (Window creation|Synchronization): (.{1,60})")
-_LONGEST_TITLE = 200  # the expression takes long on lines that nobody prints
+_LONGEST_TITLE = 200  # on longer lines, which no benchmark prints, the expression is slow
 _GRAPH = ("Dimensions size", "Time took to create topology graph")  # before the title
 _MESSAGE_RATES = "# Message Rate Profile"
 
 
 @dataclass
 class Table:
-    """Lines of figures under one line of column titles, and what was said before it.
+    """Lines of figures under one line of column titles, and the lines before it.
 
     columns   titles, each without the blank before its unit; of -V the windows, as numbers
     lines     (number of the line in the file, its words)
@@ -212,7 +212,7 @@ def is_title(line: str) -> bool:
 
 
 def tables_in(lines: Sequence[str]) -> Iterator[Table]:
-    """All tables of the output; those of message rates, which say the same as the rates, are left out."""
+    """Return all tables of the output, without those of message rates, which repeat the rates."""
     table: Table | None = None
     neighbours = False
     for number, line in enumerate(lines, start=1):

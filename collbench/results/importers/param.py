@@ -31,7 +31,7 @@ from collbench.results.importers.rows import (
 from collbench.results.row import Row
 
 _LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")
-# How far apart two words may stand is bounded: else a line that says the first again and again takes the square of its length.
+# The distance between two words is bounded: else a line that repeats the first one takes time in the square of its length.
 _HELLO = re.compile(r"Hello from Rank (\d{1,7}): .{0,200}?host (\S{1,256}), device: ([^,]{1,40}),.{0,200}?world_size: (\d{1,9})")
 _GROUP = re.compile(r"groupSize (\d{1,9})")
 _WORLD = re.compile(r"'world_size': (\d{1,9})")
@@ -113,7 +113,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
             _append(tables, found[2] or head.collective or given.operation or "", found[3] or given.dtype or "", number, found[5].split())
     reading = read_tables(tables, lambda table: _runs(head, table, given, quantised), lambda table: table.lines[0][0])
     if not reading.runs:
-        what = "only lines of quantized collectives, whose sizes are not those moved" if quantised else "no line COMMS-RES with a time"
+        what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
         raise UsageError(f"{what}: use the output of a complete run of comms.py")
     return reading
 

@@ -55,7 +55,7 @@ _US = 1e-6
 
 @dataclass
 class _Test:
-    """One program's output: its title, what its head says, and the lines of figures."""
+    """One program's output: its title, the values of its head, and the lines of figures."""
 
     verb: str
     words: str
@@ -143,14 +143,14 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
 
 
 def _one_key_a_line(lines: Sequence[str]) -> Sequence[str]:
-    """Those that are longer than any key and its value say nothing."""
+    """Lines longer than any key with its value are skipped."""
     with suppress(ValueError):
         lines = json.dumps(parse_object("\n".join(lines).encode()), indent=1).splitlines()
     return [line if len(line) <= _LONGEST_LINE else "" for line in lines]
 
 
 def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
-    """Its keys are those of the text's columns; which unit the rates have is not told, and follows from the message rate."""
+    """Its keys are those of the text's columns; the unit of the rates is not printed, and follows from the message rate."""
     info, results = parts.get("test_info", {}), parts.get("results", {})
     title = _TITLE.match(info.get("test", "")[:200])
     if title is None or not results:

@@ -31,7 +31,7 @@ _MISSING = lacks(Item.SAMPLES, Item.HOSTS, Item.RANK_DATA, Item.LIBRARIES)
 
 @dataclass
 class _Block:
-    """What stands between two marks. ended: the exit code, None where the log ends first; bad: lines that are no rows, by number."""
+    """The lines between two marks. ended: the exit code, None if the log ends first; bad: lines that are not rows, by number."""
 
     rows: list[Row] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def knows(lines: Sequence[str]) -> bool:
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run for each pair of marks. Raises UsageError where there are no rows, or what the user says of them contradicts them."""
+    """Return one run for each pair of marks. Raises UsageError without rows, or if the user's values contradict them."""
     blocks = list(_blocks(lines))
     if not any(block.rows for block in blocks):
         number, why = next(((number, why) for block in blocks for number, why in block.bad.items()), (0, ""))

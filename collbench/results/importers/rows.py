@@ -44,7 +44,7 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
 
 
 def _pairs_at_once(row: Row) -> int:
-    """Return how many pairs send at the same time, whose average the row has; 1 for collectives, and for ping-pongs, which take turns."""
+    """Return how many pairs send at the same time (the row has their average); 1 for collectives, and for ping-pongs, which take turns."""
     ours, count = operations().get(row.operation), row.groups.get("count")
     if ours is None or not ours.pair or ours.self_synchronizing or row.groups.get("ranks") != 2:
         return 1
@@ -96,7 +96,7 @@ _SHARED = (
 
 @dataclass(frozen=True)
 class Quantiles:
-    """What a tool tells of its samples beside the time, in seconds; None where it does not."""
+    """What a tool prints about its samples besides the time, in seconds; None where it is not printed."""
 
     min: float | None = None
     p95: float | None = None
@@ -111,9 +111,9 @@ _NO_SPREAD = Quantiles()
 class Kind:
     """What the rows of one table have in common.
 
-    operation   one of ours, or a name that we do not have: then there is no bus bandwidth, unless it moves `like` one of ours
+    operation   collbench's name, or another one: then without bus bandwidth, unless it moves as much as the operation `like`
     ranks       all that took part; for pairs twice the number of pairs
-    statistic   what a time is; it stands on each row
+    statistic   what a time is; each row has it
     evidence    what else belongs to each row, JSON-ready: {"iterations": 20}
     also        further fields of the rows, by their name: {"protocol": "RDMA_Write"}
     """
@@ -195,7 +195,7 @@ def operation_named(name: str) -> Operation:
 
 
 class Extent(NamedTuple):
-    """How many ranks and nodes took part (nodes None: unknown), and the options that say otherwise."""
+    """How many ranks and nodes took part (nodes None: unknown), and the options that contradict the output."""
 
     ranks: int
     nodes: int | None
@@ -203,9 +203,9 @@ class Extent(NamedTuple):
 
 
 def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, where: str) -> Extent:
-    """Ranks and nodes from the output (None: it does not say), else from the user. What the output says is never replaced.
+    """Return ranks and nodes from the output (None: not contained), else from the user, which never replaces the output's.
 
-    Raises UsageError for unknown ranks, for a number that no machine has, and for more nodes than ranks; `where` names the table.
+    Raises UsageError for unknown ranks, for an impossible number, and for more nodes than ranks; `where` names the table.
     """
     known, parts = ranks if ranks is not None else given.ranks, nodes if nodes is not None else given.nodes
     if known is None:
@@ -236,7 +236,7 @@ def width_of(dtype: str) -> int | None:
 
 
 def short(text: str) -> str:
-    """A name from a file that nobody vouches for: printable, and of sane length."""
+    """Return a name from an untrusted file, printable and of limited length."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_NAME])
 
 
@@ -347,7 +347,7 @@ def with_digits(text: str) -> tuple[float, float] | None:
 
 
 def rank_range(operation: Operation, lines: Iterable[Printed]) -> RankRange | None:
-    """Which numbers of ranks explain all lines at once; None: the operation's factor, or the digits, tell nothing."""
+    """Return the numbers of ranks that explain all lines at once; None if the operation's factor or the digits do not show it."""
     limit = round(operation.bus_factor(_MANY))  # 2 for all-reduce, else 1
     low, high = 0.0, inf
     for line in lines:

@@ -33,7 +33,7 @@ from collbench.results.importers.ucx_perftest import UCX_PERFTEST
 from collbench.results.row import SERIES, Row
 from collbench.units import plural
 
-# Tools whose output is recognized but cannot be imported: errors name them.
+# Tools with output that is recognized but cannot be imported: errors name them.
 
 _FORMS = {
     "p2pBandwidthLatencyTest (CUDA samples)": r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth",
@@ -167,7 +167,7 @@ def _few(texts: list[str], what: str) -> list[str]:
     return texts if len(texts) <= _MOST else [*texts[:_MOST], f"and {len(texts) - _MOST} more {what}"]
 
 
-_ELSEWHERE = ("environment", "devices", "exit_code")  # facts of a table that stand in run.json's own places
+_ELSEWHERE = ("environment", "devices", "exit_code")  # facts of a table that have their own keys in run.json
 _SERIES_OF = attrgetter(*SERIES)
 
 
@@ -229,7 +229,7 @@ class ImportedRun:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What run.json says: where the rows are from, what was missing, what is doubtful; hosts and ranks as far as they are told."""
+        """Return run.json: the source of the rows, what is missing, what is doubtful, and hosts and ranks as far as known."""
         first = self.tables[0].run
         files = {table.source.sha256: vars(table.source) for table in self.tables}
         hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
@@ -283,7 +283,7 @@ def store(
 ) -> list[Path]:
     """Writes the runs: one as `out` itself, several as out/launch-1, launch-2, … Returns the folders.
 
-    Several with an `allocation` are read as launches of it; without, each stands alone. Raises UsageError where a run is there already.
+    Several with an `allocation` are launches of it; without, each is a run of its own. Raises UsageError if a run exists there.
     """
     if any(out.glob("launch-*")):
         raise UsageError(f"--out {out} already has launches: choose a new folder")

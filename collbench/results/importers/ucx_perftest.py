@@ -28,7 +28,7 @@ _DEFAULT_SIZE = 8
 
 @dataclass
 class _Test:
-    """One test: what its head says, and the words of its last line."""
+    """One test: the values of its head, and the words of its last line."""
 
     number: int
     facts: dict[str, str] = field(default_factory=dict)

@@ -80,7 +80,7 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
     assert chart.table.rows[0][-3] == "inconclusive 2.00× (one run each, no interval)"
     assert chart.table.marks == {0: "doubtful"}
     assert "fill:var(--paper)" in chart.drawing
-    assert "one run each, no interval" in chart.made
+    assert "one run each, no interval" in chart.method
 
 
 def test_nothing_in_common_is_said(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_many_cells_are_drawn_up_to_a_limit(tmp_path: Path) -> None:
     before, after = ([row(8 * number, by * 1e-6) for number in range(1, MOST_LINES + 3)] for by in (1, 1.2))
     made = shown(side(tmp_path / "before", before), side(tmp_path / "after", [*after, row(1 << 20, 1e-3)]))
     (chart,) = made.charts
-    assert chart.says.endswith(f"Drawn are {MOST_LINES} of {MOST_LINES + 2} cells, the worst first.")
+    assert chart.caption.endswith(f"Drawn are {MOST_LINES} of {MOST_LINES + 2} cells, the worst first.")
     assert len(chart.spots) == MOST_LINES
     assert len(chart.table.rows) == MOST_LINES + 2
     assert made.texts[1].endswith(", 1 only in the candidate.")

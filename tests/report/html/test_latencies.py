@@ -31,7 +31,7 @@ def test_small_messages_have_a_chart_and_the_fit_another() -> None:
     assert (small.title, fit.title) == ("allreduce: time of small messages", "allreduce: latency and bandwidth (α–β fit)")
     assert len(small.table.rows) == 14
     assert list(small.table.rows[0]) == ["8 B", "2.001 (1.981–2.021)", "8.001 (7.921–8.081)"]
-    assert small.says == "mpi takes 2.001 µs for 8 B; nccl takes 8.001 µs for 8 B."
+    assert small.caption == "mpi takes 2.001 µs for 8 B; nccl takes 8.001 µs for 8 B."
     assert "nccl 8 B: 8.001 µs [7.921, 8.081]" in [spot.text for spot in small.spots]
     assert len(fit.spots) == 56
 
@@ -39,7 +39,7 @@ def test_small_messages_have_a_chart_and_the_fit_another() -> None:
 def test_switches_of_regime_are_marked_and_named() -> None:
     _, fit = charts(*series("nccl", 8e-6, switch=1 << 16))
     assert "nccl: 64 KiB" in re.findall(r"<text[^>]*>([^<]*)<", fit.drawing)
-    assert fit.says == "nccl: α 8.000 µs, asymptotic rate 15.0 GB/s, another regime from 64 KiB on."
+    assert fit.caption == "nccl: α 8.000 µs, asymptotic rate 15.0 GB/s, another regime from 64 KiB on."
     ((label, sizes, *_, switches, off),) = [list(row) for row in fit.table.rows]
     assert (label, sizes, switches, off) == ("nccl", "8 B–1 GiB", "64 KiB", "–")
 
@@ -48,7 +48,7 @@ def test_a_size_that_is_off_is_in_the_fits_table_and_what_is_left_out_is_said() 
     rows = series("nccl", 8e-6)
     rows[10] = make_row(8192, backend="nccl", time_s=make_times(30e-6), flags=("two_modes",))
     _, fit = charts(*rows)
-    assert "not fitted, bimodal: allreduce 8 KiB nccl" in fit.made
+    assert "not fitted, bimodal: allreduce 8 KiB nccl" in fit.method
 
 
 def test_large_messages_alone_have_no_chart_of_small_ones() -> None:
@@ -63,7 +63,7 @@ def test_three_sizes_have_no_fit() -> None:
 
 def test_what_is_na_is_said() -> None:
     (small,) = charts(*series("nccl", 8e-6)[:3], not_measured("no MPI", size_bytes=8, backend="mpi"))
-    assert "mpi: n/a (no MPI)" in small.says
+    assert "mpi: n/a (no MPI)" in small.caption
     assert list(small.table.rows[0])[1] == "n/a (no MPI)"
 
 

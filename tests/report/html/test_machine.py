@@ -54,9 +54,9 @@ def test_equal_machines_are_drawn_once(tmp_path: Path) -> None:
     made = shown(tmp_path, [replace(dgx(), hostname=f"node{number}") for number in range(1, 9)])
     (chart,) = made.charts
     assert chart.title == "node[1-8] (8 equal machines)"
-    assert chart.says == "node[1-8]: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand. Marked as limiting: NVLink 18×25 GB/s."
+    assert chart.caption == "node[1-8]: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand. Marked as limiting: NVLink 18×25 GB/s."
     assert chart.drawing.count(">limits<") == 8
-    assert chart.drawing.startswith("<svg ") and "Read from: hand-made." in chart.made
+    assert chart.drawing.startswith("<svg ") and "Read from: hand-made." in chart.method
 
 
 def test_what_limits_is_in_both_tables(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_link_of_another_host_is_not_marked_here(tmp_path: Path) -> None:
 def test_measured_references_limit_no_link(tmp_path: Path) -> None:
     made = shown(tmp_path, [laptop()], Ceiling("measured", 30e9, "memory copy and sum"))
     assert list(made.tables) == []
-    assert made.charts[0].says.endswith("No link of it is named as limiting.")
+    assert made.charts[0].caption.endswith("No link of it is named as limiting.")
 
 
 def test_drawings_have_no_style_of_their_own_and_the_first_has_the_pattern(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_names_that_would_be_markup(tmp_path: Path) -> None:
     evil = '"><script>alert(1)</script>\u202e'
     made = shown(tmp_path, [replace(dgx(), hostname=evil)], ceiling_of(1e9, EIGHT.of(host=evil)))
     assert "<script" not in made.charts[0].drawing
-    assert all("\u202e" not in text for text in (made.charts[0].title, made.charts[0].says, *made.tables[0][1].rows[0]))
+    assert all("\u202e" not in text for text in (made.charts[0].title, made.charts[0].caption, *made.tables[0][1].rows[0]))
 
 
 def test_many_kinds_are_counted_and_not_drawn(tmp_path: Path) -> None:

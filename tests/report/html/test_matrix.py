@@ -66,11 +66,11 @@ def test_each_place_has_a_line_and_who_is_named_is_marked(sick_host: Section) ->
 def test_bandwidth_and_latency_have_a_chart_each(sick_host: Section) -> None:
     bandwidth, latency = sick_host.charts
     assert (bandwidth.key, bandwidth.title) == ("pairs-0-bandwidth", "Bandwidth of 128 KiB messages between 8 nodes")
-    assert bandwidth.says.startswith("Slow: cb1h2: both ways 50 %. Senders are rows")
+    assert bandwidth.caption.startswith("Slow: cb1h2: both ways 50 %. Senders are rows")
     assert "cb1h2: both ways 50 %" in texts_in(bandwidth.drawing)
     assert (latency.key, latency.title) == ("pairs-0-latency", "Latency of 8 B messages between 8 nodes")
-    assert latency.says.startswith("No slow place or pair. A cell is a pair")
-    assert "by the median of up to 16 samples of 128 KiB" in bandwidth.made
+    assert latency.caption.startswith("No slow place or pair. A cell is a pair")
+    assert "by the median of up to 16 samples of 128 KiB" in bandwidth.method
 
 
 def test_a_cell_says_its_figure_its_interval_and_how_it_stands(sick_host: Section) -> None:
@@ -100,7 +100,7 @@ def test_names_from_a_file_stay_text(tmp_path: Path) -> None:
     assert found
     for chart in found.charts:
         assert "<script" not in chart.drawing
-        assert "\u202e" not in chart.drawing + json.dumps(chart.data, ensure_ascii=False) + chart.title + chart.says
+        assert "\u202e" not in chart.drawing + json.dumps(chart.data, ensure_ascii=False) + chart.title + chart.caption
         assert max(map(len, texts_in(chart.drawing))) < 100
         assert len(chart.drawing) < 5000
 
@@ -134,7 +134,7 @@ def test_the_table_of_many_places_has_the_slowest_pairs() -> None:
     assert len(bandwidth.table.rows) == len(latency.table.rows) == 40
     assert latency.table.rows[0][2:] == ["20.00", "1.00 times the median"]
     assert bandwidth.wide
-    assert "collbench report RUN --csv FILE" in bandwidth.made
+    assert "collbench report RUN --csv FILE" in bandwidth.method
 
 
 def test_pairs_that_a_named_place_explains_are_not_in_that_table() -> None:

@@ -211,8 +211,8 @@ def test_the_drawing_of_all_peaks() -> None:
     rows = [("allreduce · $nccl$", ROWS[1]), ("allreduce · mpi", ROWS[2]), *without]
     drawn = peak_bars.chart([*rows, ("above", make_row(percent_of_ceiling=400.0))])
     assert drawn is not None
-    assert drawn.says == "Between ? 62 % (allreduce · mpi) and 400 % (above) of the expected bandwidth; 1 of 3 is doubtful (open)."
-    assert drawn.made.endswith("see the table above.")
+    assert drawn.caption == "Between ? 62 % (allreduce · mpi) and 400 % (above) of the expected bandwidth; 1 of 3 is doubtful (open)."
+    assert drawn.method.endswith("see the table above.")
     assert drawn.drawing.startswith("<svg") and "allreduce · $nccl$" in drawn.drawing
     assert "42.0 of 50.0 GB/s (84 %)  NIC 4×100 Gb/s (ring)" in drawn.drawing and "? 31.0 of 50.0" in drawn.drawing
     assert [spot.text[:21] for spot in drawn.spots] == ["allreduce · $nccl$: 4", "allreduce · mpi: ? 31", "above: 42.0 of 50.0 G"]

@@ -19,14 +19,14 @@ from tests.results.rows import make_row, store
 
 EVIL = '<script>alert(1)</script>"&\u202e'
 CHART = Chart(
-    "one", f"title {EVIL}", f"says {EVIL}", f"made {EVIL}", "<svg></svg>", Table(["head"], [["cell"], [EVIL]], marks={1: "wrong"})
+    "one", f"title {EVIL}", f"caption {EVIL}", f"method {EVIL}", "<svg></svg>", Table(["head"], [["cell"], [EVIL]], marks={1: "wrong"})
 )
-SECTION = Section("part", f"part {EVIL}", [f"text {EVIL}"], [(f"caption {EVIL}", Table([EVIL], [["a"]]))], [CHART])
+SECTION = Section("part", f"part {EVIL}", [f"text {EVIL}"], [(f"heading {EVIL}", Table([EVIL], [["a"]]))], [CHART])
 
 
 @pytest.fixture
 def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Material:
-    """A run, and a page of one made-up section and one that has nothing to say."""
+    """A run, and a page of one made-up section and one that returns None."""
     monkeypatch.setattr(page, "SECTIONS", (lambda material: SECTION, lambda material: None))
     return Material([read_run(store(tmp_path / "run<b>", [make_row()]))], tmp_path / "page.html")
 
@@ -34,7 +34,7 @@ def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Material:
 def test_everything_is_in_it_and_all_text_is_text(material: Material) -> None:
     text = page.html(material)
     assert text.count("<section ") == 1 and "<svg></svg>" in text
-    for part in ("part", "text", "caption", "title", "says", "made"):
+    for part in ("part", "text", "heading", "title", "caption", "method"):
         assert f"{part} &lt;script&gt;alert(1)&lt;/script&gt;&#34;&amp;" in text
     assert "alert(1)</script>" not in text and "<b>" not in text
     assert "<title>collbench: run&lt;b&gt;</title>" in text

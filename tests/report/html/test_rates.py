@@ -56,7 +56,7 @@ class TestRates:
         assert "var(--limit)" in chart.drawing
         assert "var(--bound)" in chart.drawing
         assert "0" in texts(chart.drawing)
-        assert chart.says.startswith("nccl reaches 40.0 of 50.0 GB/s (80 %, hard limit 40 %) at 1 MiB.")
+        assert chart.caption.startswith("nccl reaches 40.0 of 50.0 GB/s (80 %, hard limit 40 %) at 1 MiB.")
 
     def test_hover_and_table_have_the_exact_values(self) -> None:
         section = sweep.section_rates(page_of(*curve("nccl"), *curve("mpi", 20)))
@@ -66,7 +66,7 @@ class TestRates:
         assert chart.table.head == ["size", "backend", "time µs", "95 % interval", "algbw GB/s", "busbw GB/s", "of ceiling", "flags"]
         assert list(chart.table.rows[6])[:3] == ["1 MiB", "mpi", "78.64"]
         assert len(chart.table.rows) == 14
-        assert "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node" in chart.made
+        assert "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node" in chart.method
 
     def test_bars_are_the_interval(self) -> None:
         section = sweep.section_rates(page_of(*curve("nccl")))
@@ -86,12 +86,12 @@ class TestRates:
         (chart,) = section.charts
         assert {"doubtful (see flags)", "n/a", "wrong data"} <= set(texts(chart.drawing))
         assert set(chart.table.marks.values()) == {"doubtful", "na", "wrong"}
-        assert "gloo: n/a (no <GPU> here)" in chart.says
+        assert "gloo: n/a (no <GPU> here)" in chart.caption
         said = [spot.text for spot in chart.spots]
         assert "gloo 1 MiB: n/a (no <GPU> here)" in said
         assert any(text.endswith("; ? drift") for text in said)
         assert any(text.endswith("; WRONG 7") for text in said)
-        assert "1 MiB" in chart.says
+        assert "1 MiB" in chart.caption
 
     def test_a_percentage_that_is_withheld_has_its_reason(self) -> None:
         above = [replace(row, percent_of_ceiling=None, flags=("above_bound",)) for row in curve("mpi", 60)]
@@ -109,7 +109,7 @@ class TestRates:
         rows[2] = replace(rows[2], busbw_bytes_per_s=90e9, percent_of_ceiling=None, flags=("above_bound",))
         section = sweep.section_rates(page_of(*rows))
         assert section
-        assert section.charts[0].says.startswith("mpi reaches 40.0 of 50.0 GB/s (80 %) at 1 MiB.")
+        assert section.charts[0].caption.startswith("mpi reaches 40.0 of 50.0 GB/s (80 %) at 1 MiB.")
 
     def test_more_than_eight_series_are_several_charts(self) -> None:
         section = sweep.section_rates(page_of(*(row for number in range(10) for row in curve(f"backend{number:02}")[:2])))
@@ -175,7 +175,7 @@ def test_whatever_the_rows_say_comes_out_inert(rows: list[Row]) -> None:
         for chart in section.charts if section else ():
             assert not re.search(r"<script|\x1b|\u202e|nan|inf\b", chart.drawing)
             assert re.fullmatch(r"[\w-]+", chart.key)
-            assert len(chart.drawing) + len(chart.says) + len(chart.made) < 40_000
+            assert len(chart.drawing) + len(chart.caption) + len(chart.method) < 40_000
 
 
 @pytest.mark.parametrize("launches", [1, 3])
@@ -183,6 +183,6 @@ def test_how_numbers_were_made_names_the_factor_and_the_interval(launches: int) 
     runs = [run_of([(row, {}) for row in curve("nccl")], name=f"run-{number}", allocation_id="1") for number in range(launches)]
     section = sweep.section_rates(material(*runs))
     assert section
-    made = section.charts[0].made
+    made = section.charts[0].method
     assert "× 1.5 (the bus factor of allreduce over 4 ranks)" in made
     assert ("within one launch" if launches == 1 else "the median over 3 launches") in made

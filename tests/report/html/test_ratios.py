@@ -31,7 +31,7 @@ def test_others_are_compared_with_the_one_that_is_fastest_in_most_cells() -> Non
     assert chart.title == "allreduce: time against mpi"
     assert chart.table.head == ["size", "gloo", "nccl"]
     assert list(chart.table.rows[0]) == ["1 KiB", "slower 4.00× (3.94–4.06×)", "no change +0.5 % (-0.9 to +1.9 %), inside ±5 %"]
-    assert chart.says == (
+    assert chart.caption == (
         "Against mpi: gloo at 5 sizes: 5 slower, 0 faster, 0 no change, 0 inconclusive (4 times as long); "
         "nccl at 5 sizes: 0 slower, 0 faster, 5 no change, 0 inconclusive (1 times as long). No change: the whole interval is inside ±5 %."
     )
@@ -46,7 +46,7 @@ def test_what_is_faster_at_one_size_is_below_one() -> None:
     assert section
     (chart,) = section.charts
     assert list(chart.table.rows[0])[1] == "faster -50.0 % (-50.7 to -49.3 %)"
-    assert "at 5 sizes: 4 slower, 1 faster, 0 no change, 0 inconclusive (0.5 to 4 times as long)" in chart.says
+    assert "at 5 sizes: 4 slower, 1 faster, 0 no change, 0 inconclusive (0.5 to 4 times as long)" in chart.caption
 
 
 def test_a_ratio_is_as_doubtful_as_the_worse_of_both() -> None:
@@ -75,7 +75,7 @@ def test_launches_are_the_unit_where_there_are_several() -> None:
     assert section
     (chart,) = section.charts
     assert re.fullmatch(r"slower 4\.0× \(2\.\d–[67]\.\d×\)", list(chart.table.rows[0])[1])
-    assert "over launches" in chart.made
+    assert "over launches" in chart.method
 
 
 def test_rows_of_another_placing_are_not_compared_and_it_is_said() -> None:

@@ -27,7 +27,7 @@ def test_a_rank_that_ends_last_has_its_role_above_its_bar() -> None:
         "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
     ]
     (chart,) = found.charts
-    assert chart.says == "rank 2 (node1) ends last noticeably often; compared: 6 cases."
+    assert chart.caption == "rank 2 (node1) ends last noticeably often; compared: 6 cases."
     assert chart.table.rows[2] == ["2", "node1", "85 %", "25 %", "+19.4 %", "ends last"]
     assert chart.table.marks == {2: "doubtful"}
     assert chart.spots[2].text == "rank 2 (node1): last in 85 % of the samples, its median +19.4 %, ends last"
@@ -54,7 +54,7 @@ def test_like_ranks_are_not_named_and_a_rank_that_never_was_it_has_its_place() -
     assert found is not None
     assert found.texts == []
     (chart,) = found.charts
-    assert chart.says == (
+    assert chart.caption == (
         "No rank ends last noticeably often; the most frequent is rank 0 (node0), in 50 % of the samples. "
         "An equal share is 33 %; compared: 1 case."
     )
@@ -67,7 +67,7 @@ def test_of_many_ranks_the_most_frequent_have_bars() -> None:
     found = section(material(run_of([cell(8, shares, [100.0] * 200)])))
     assert found is not None
     (chart,) = found.charts
-    assert chart.says.endswith(" The chart shows the 64 most frequent of 200 ranks.")
+    assert chart.caption.endswith(" The chart shows the 64 most frequent of 200 ranks.")
     assert len(chart.table.rows) == 64
     assert chart.table.rows[-1][:3] == ["190", "–", "17 %"]
 

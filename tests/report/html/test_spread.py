@@ -41,11 +41,11 @@ def test_two_values_are_seen_named_and_shown_in_whole() -> None:
     found = section(material(run_of([cell(EVEN), cell(BOTH, 4096)])))
     assert found is not None
     strips, doubtful = found.charts
-    assert strips.says == "Largest spread at 4 KiB nccl: 98 % of the samples are between 9.034 and 40.95 µs. 1 of 2 cases are bimodal."
+    assert strips.caption == "Largest spread at 4 KiB nccl: 98 % of the samples are between 9.034 and 40.95 µs. 1 of 2 cases are bimodal."
     assert strips.table.rows[1][10:] == ["10.00 µs (60 %) and 40.00 µs (40 %)", "bimodal"]
     assert strips.table.marks == {1: "doubtful"}
     assert strips.spots[1].text.startswith("4 KiB nccl: 10.00 µs (60 %) and 40.00 µs (40 %), half ")
-    assert doubtful.says == "1 doubtful case. allreduce 4 KiB nccl is bimodal: 10.00 µs (60 %) and 40.00 µs (40 %)."
+    assert doubtful.caption == "1 doubtful case. allreduce 4 KiB nccl is bimodal: 10.00 µs (60 %) and 40.00 µs (40 %)."
     assert [row[0] for row in doubtful.table.rows] == ["allreduce 4 KiB nccl"]
     assert doubtful.spots[-1].text.startswith("allreduce 4 KiB nccl: 95 % took at most 40.")
 

@@ -46,7 +46,7 @@ def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
     ]
     assert chart.table.rows[1][4:] == ["3.0 %", "3", "unstable state"]
     assert chart.table.marks == {1: "doubtful"}
-    assert chart.says == ("State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it.")
+    assert chart.caption == ("State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it.")
     assert chart.spots[1].text == "10 s, allreduce 16 B nccl: state probe 80 → 240 ns, stolen 3.0 %, preemptions 3, unstable state"
     assert chart.spots[0].x < chart.spots[1].x
     for words in (
@@ -108,7 +108,7 @@ def test_hosts_clocks_are_put_onto_the_runs_and_who_was_slowed_down_comes_first(
     found = section(material(run([row(3, 5.0), row(4, 10.5)], events, started_utc=STARTED.isoformat())))
     assert found is not None
     chart = found.charts[1]
-    assert chart.says == "1 of 2 GPUs were throttled, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
+    assert chart.caption == "1 of 2 GPUs were throttled, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
     assert chart.table.rows == [
         ["b 0000:18:00.0", "3", "1400", "1980", "1980", "512.5", "512.5", "61", "33 % of its samples (power cap)"],
         ["a 0000:18:00.0", "3", "1980", "1980", "1980", "512.5", "512.5", "61", "no"],

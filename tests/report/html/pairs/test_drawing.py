@@ -55,7 +55,7 @@ def test_a_slow_latency_is_told_in_its_own_chart() -> None:
     matrix.latency_s[2] *= 2
     matrix.latency_s[:, 2] *= 2
     bandwidth, latency = drawn(matrix)
-    assert bandwidth.says.startswith("No slow place or pair.")
+    assert bandwidth.caption.startswith("No slow place or pair.")
     assert "node3: 2.00 times as long" in texts_in(latency.drawing)
 
 
