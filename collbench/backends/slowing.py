@@ -111,7 +111,7 @@ def _slowdown(text: str) -> Slowdown:
     values: dict[str, Any] = {}
     for key, value in _pairs(text):
         if key in values:
-            raise UsageError(f"--slowed '{text}' says {key} twice: separate two specs by ';'")
+            raise UsageError(f"--slowed '{text}': {key} is given twice: separate two specs by ';'")
         values[key] = _READ[key](value, text)
     if "by" not in values:
         raise UsageError(f"--slowed '{text}' has no by=: {_REMEDY}")

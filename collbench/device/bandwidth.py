@@ -130,7 +130,7 @@ def fitting_size(gpus: Sequence[Gpu], asked: int | None) -> int:
     if room < size:
         raise UsageError(
             f"{_ARRAYS} arrays of {format_size(size)} do not fit in GPU {tight.index} ({tight.name}), where {format_bytes(free)} is free: "
-            "say a smaller --size, or end what fills it"
+            "use a smaller --size, or end the processes that use its memory"
         )
     return size
 
@@ -216,7 +216,7 @@ _KERNELS = (
 
 
 def memory_figures(arrays: Arrays) -> Iterator[Figure]:
-    """One per kernel, as they are measured. Raises RunFailed if the checker does not see a flipped bit."""
+    """One per kernel, as they are measured. Raises RunFailed if the checker does not detect a flipped bit."""
     prove(arrays.gpu, arrays.stream)
     yield from _fill_and_verify(arrays)
     yield _read(arrays)
@@ -262,7 +262,7 @@ def _fill_and_verify(arrays: Arrays) -> Iterator[Figure]:
     arrays.checker.corrupt(arrays.a, arrays.size - 1, 0x80)
     if (found := arrays.checker.verify(arrays.a, arrays.size, values, 0)) != (wrong + 1, arrays.size // 8 - 1):
         raise RunFailed(
-            f"the checker of GPU {arrays.gpu.index} ({arrays.gpu.name}) does not see a flipped bit in the last element: {found}"
+            f"the checker of GPU {arrays.gpu.index} ({arrays.gpu.name}) does not detect a flipped bit in the last element: {found}"
         )
     yield _figure(arrays, "verify", 1, seconds, wrong)
 

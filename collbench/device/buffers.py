@@ -131,8 +131,8 @@ def _prove(checker: Checker, memory: Memory, table: Bytes, offset: int) -> None:
         found.append(checker.verify(memory.address, memory.n_bytes, table, tolerance))
     if found != expected:
         raise RunFailed(
-            f"the checker of GPU {checker.gpu.index} ({checker.gpu.name}) does not see a flipped bit at byte {offset} of elements of "
-            f"{table.itemsize} bytes (it says {found}, not {expected}): report this, and use --check 0 only if you must"
+            f"the checker of GPU {checker.gpu.index} ({checker.gpu.name}) does not detect a flipped bit at byte {offset} of elements of "
+            f"{table.itemsize} bytes (result {found}, expected {expected}): report this bug; --check 0 skips the check of the data"
         )
 
 

@@ -84,7 +84,7 @@ def _unique_items(validator: Any, wanted: bool, items: Any, _schema: Any) -> Ite
     if wanted and validator.is_type(items, "array"):
         plain = [item if isinstance(item, str | int | float) and not isinstance(item, bool) else repr(item) for item in items]
         if len(set(plain)) < len(plain):
-            yield ValidationError("says one thing twice")
+            yield ValidationError("has the same entry twice")
 
 
 def _order(error: ValidationError) -> tuple[bool, list[str]]:

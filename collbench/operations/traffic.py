@@ -225,4 +225,6 @@ def _check(rows: Sequence[tuple[int, tuple[float, ...]]], path: Path) -> None:
     if total == 0:
         raise UsageError(f"traffic file '{path}' has only zeros: at least one rank must send data")
     if total > _MOST:
-        raise UsageError(f"traffic file '{path}' says that {total:.3g} bytes are sent, more than any job could: give the bytes of one call")
+        raise UsageError(
+            f"traffic file '{path}': the sum is {total:.3g} bytes, which is too high: the values must be the bytes of one call"
+        )

@@ -6,7 +6,9 @@ from collbench.deploy.files import filled
 from collbench.deploy.job import EVERYWHERE, MINUTES, PORT, Job, Kind, Setting, word
 from collbench.errors import UsageError
 
-GROUP = Setting("group", "GROUP", "the inventory's group, whose first hosts are used; probe without --nodes uses all of them", word, "all")
+GROUP = Setting(
+    "group", "GROUP", "the group of the inventory: its first hosts are used; probe without --nodes uses all of them", word, "all"
+)
 _ALONE = ("probe", "doctor")
 _POLL_S = 5
 _OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
