@@ -235,7 +235,10 @@ class TestTables:
         right, wrong = outcome_of(KILLED, SEEN), outcome_of(replace(KILLED, phase="init"), replace(SEEN, said=[]))
         lines = fault_matrix.table([right, wrong]).splitlines()
         assert lines[0] == "| fault | phase | gloo, by hand |"
-        assert lines[2:4] == ["| SIGKILL | init | rank 2: **1 failed check**, code 4, 1.0 s |", "| SIGKILL | timed | rank 2: code 4, 1.0 s |"]
+        assert lines[2:4] == [
+            "| SIGKILL | init | rank 2: **1 failed check**, code 4, 1.0 s |",
+            "| SIGKILL | timed | rank 2: code 4, 1.0 s |",
+        ]
         assert lines[-1] == "- killed, init, gloo by hand, rank 2: no sentence tells of it"
 
     def test_random_faults(self) -> None:
