@@ -143,10 +143,10 @@ class Figure:
     """One kernel of cuda_kernels/, timed and checked.
 
     kernel              its name: "copy", "peer_read"; "copy_engine" is the driver's own copy between two GPUs
-    gpus                the GPUs by CUDA's index: the one it runs on, then the one whose memory it reaches
+    gpus                the GPUs by CUDA's index: the GPU that runs the kernel, then the GPU with the memory that it accesses
     size_bytes          N of cuda_kernels/README.md; 0 where the figure is a latency
     moved_bytes         what one run moves as the floor counts it: read plus written, or over the link in one direction; 0: a latency
-    seconds             of one run, one round trip or one load, in the order measured; empty: not measured, and `why` says why not
+    seconds             of one run, one round trip or one load, in the order measured; empty: not measured, for the reason in `why`
     floor_bytes_per_s   the rate that the hardware allows, None where none is known or none applies
     floor               what that rate is and where it comes from, or why there is none
     wrong               elements (of `read_memory`: sums; of a chase: ends) that were not what they had to be; None: not checked
@@ -197,7 +197,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Kernel:
-    """How one kernel is run: how often it moves N bytes, what array `a` holds afterwards, told by the tables of b and c, and their type."""
+    """How to run a kernel: how often it moves N bytes, the contents of array `a` afterwards (from the tables of b and c), and the type."""
 
     name: str
     moves: int
@@ -302,7 +302,7 @@ def _delay(arrays: Arrays) -> Figure:
 
 
 def digits(dtype: str, seed: int) -> Values:
-    """One period of small whole numbers, whose sums are exact in every type."""
+    """Return one period of small whole numbers: their sums are exact in every type."""
     return np.random.default_rng(seed).integers(1, 1000, PERIOD).astype(dtype)
 
 
@@ -321,7 +321,7 @@ _CHAIN = 64 << 20  # bytes of a peer's memory that a chase visits
 
 @dataclass(frozen=True)
 class _PeersKernel:
-    """How GPU `x` moves N bytes to or from GPU `y`; `results` are the arrays that then hold what is wanted, told by the tables of b and c.
+    """How GPU `x` moves N bytes to or from GPU `y`; `results` are the arrays that then hold the expected data, from the tables of b and c.
 
     (Both GPUs' arrays b and c hold the same tables; a is the target.)
     """

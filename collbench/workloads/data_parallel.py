@@ -124,7 +124,7 @@ FSDP_REGIME = Regime(
 )
 
 
-# Data-parallel training whose sums go in three steps: inside each host, across hosts (each rank its part), inside each host again.
+# Data-parallel training with sums in three steps: inside each host, across hosts (each rank its part), inside each host.
 
 
 def _step_hierarchical(shape: Shape) -> Step:

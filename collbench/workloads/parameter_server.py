@@ -20,7 +20,7 @@ UPDATES = ("synchronous", "asynchronous", "sharded")
 
 @dataclass(frozen=True)
 class Roles:
-    """Who serves and who works; ranks of the job, every one of them in one of the two."""
+    """The ranks that are servers, and the ranks that are workers; each rank of the job is one of them."""
 
     servers: tuple[int, ...]
     workers: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""From what a user typed to the shape that a regime is told."""
+"""Shape: the model and options of the user, as a regime needs them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ DEFAULT = "bert-large"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is trained: its parameters in numbers, and of a transformer whose layers are alike their number and sizes (else 0)."""
+    """The trained model: its number of parameters; for a transformer with identical layers, also their number and sizes (else 0)."""
 
     name: str
     parameters: int

@@ -33,7 +33,7 @@ class _Flavour:
     longest     the longest suffix that controllers add to the name; K: the last pod's number
     first       the network name of rank 0's pod, NAME: the job's; "" where MPI or the operator sets it
     index       the variable with the pod's number
-    logs        the selector or object whose log has the rows
+    logs        the selector or object; its log has the rows
     """
 
     longest: str
