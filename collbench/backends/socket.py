@@ -230,7 +230,8 @@ class AnyLink(Protocol):
 class LinkedBackend(HostBackend):
     """Point-to-point alone; a pair's connection lives as long as its cell.
 
-    A backend of this kind sets `_links` and `_about` in `open` (`_about`: the result of `versions` before any connection), and implements the connection.
+    A backend of this kind sets `_links` and `_about` in `open` and implements the connection. `_about` is the result of
+    `versions` before any connection.
     """
 
     local_path = "loopback"

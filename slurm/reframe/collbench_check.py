@@ -75,7 +75,7 @@ class CollbenchGate(rfm.RunOnlyRegressionTest):
     def passes_or_waits_for_the_next_strike(self) -> object:
         """Return the verdict; with suspects left, pass, because the next allocation decides."""
         stage = Path(self.stagedir)
-        exists = sn.assert_true((stage / "verdict.json").exists(), "no verdict: see the job's error output")
+        exists = sn.assert_true((stage / "verdict.json").exists(), "no verdict: see `collbench gate` in the job's error output")
         if not exists or (self.strike < 3 and (stage / "suspects.toml").exists()):
             return exists
         verdict = json.loads((stage / "verdict.json").read_text())
