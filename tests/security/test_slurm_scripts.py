@@ -141,7 +141,7 @@ def test_foreign_lines_in_waiting_are_neither_moved_nor_counted(tmp_path: Path) 
     (keep / "20260102T000000Z").symlink_to(precious)
     (keep / "waiting").write_text("".join(f"{line}\n" for line in [*foreign, f"{precious}/shadow"]))
     done = check(tmp_path, SUSPECTED="1")
-    assert done.returncode == 0 and "suspicious, 1 of 3" in done.stderr, done.stderr
+    assert done.returncode == 0 and "suspicious check 1 of 3" in done.stderr, done.stderr
     assert (precious / "shadow").read_text() == "precious" and not (keep / "drained").exists()
 
 
