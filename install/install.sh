@@ -1,31 +1,31 @@
 #!/bin/sh
 # install.sh PREFIX [--python PYTHON] [--extras mpi,report] [--module NAME]...   installs collbench next to a site's own torch and MPI.
 #
-# PREFIX then holds an environment that sees everything PYTHON sees (venv), the command (bin), modulefiles and completions. Neither torch nor
-# mpi4py, nor what MPI and CUDA brought to PYTHON, is replaced: pip is held to the versions that are there, and it is looked up afterwards.
-# All else has the tested versions (constraints.txt). Beside the wheels that wheelhouse.sh collected it needs no network.
-#   --python   the site's Python, of 3.11 or newer, with its modules loaded (default: python3); it may be of a venv, conda or a module
+# Creates in PREFIX an environment that includes the packages of PYTHON (venv), the command (bin), modulefiles and completions. The versions of
+# torch, mpi4py and the packages of MPI and CUDA in PYTHON are kept: pip gets them as constraints, and the result is checked afterwards.
+# Other packages get the tested versions (constraints.txt). In a folder of wheels made by wheelhouse.sh, no network is needed.
+#   --python   the site's Python, 3.11 or newer, with its modules loaded (default: python3): the system's, or of a module, conda or a venv
 #   --extras   mpi, report, cuda12, cuda13 (default: mpi)
-#   --module   a module that collbench's loads first, like openmpi/5.0.8: the MPI and torch that were loaded for this install
+#   --module   a module that collbench's module loads first, such as openmpi/5.0.8: the MPI and torch that are loaded for this install
 set -eu
-export PYTHONNOUSERSITE=1 # what lies in the home of whoever installs is not the site's
+export PYTHONNOUSERSITE=1 # packages in the user's home directory are not the site's
 
 here=$(cd "$(dirname "$0")" && pwd)
 python=python3 extras=mpi modules='' prefix=''
 
-say() { printf 'collbench: %s\n' "$*" >&2; }
+message() { printf 'collbench: %s\n' "$*" >&2; }
 stop() {
-    say "$*"
+    message "$*"
     exit 2
 }
 
-usage() { stop "$1: install.sh PREFIX [--python PYTHON] [--extras mpi,report] [--module NAME]..., like install.sh /apps/collbench/1"; }
+usage() { stop "$1: install.sh PREFIX [--python PYTHON] [--extras mpi,report] [--module NAME]..., e.g. install.sh /apps/collbench/1"; }
 
 read_words() {
     while [ $# -gt 0 ]; do
         case $1 in
         --python | --extras | --module)
-            [ $# -gt 1 ] || usage "$1 wants a word behind it"
+            [ $# -gt 1 ] || usage "$1 needs a value"
             case $1 in
             --python) python=$2 ;;
             --extras) extras=$2 ;;
@@ -33,9 +33,9 @@ read_words() {
             esac
             shift
             ;;
-        -*) usage "there is no option $1" ;;
+        -*) usage "unknown option $1" ;;
         *)
-            [ -z "$prefix" ] || usage "'$1' is one word too many"
+            [ -z "$prefix" ] || usage "unexpected argument '$1'"
             prefix=$1
             ;;
         esac
@@ -46,29 +46,29 @@ read_words() {
 check_words() {
     case $prefix in
     /*) ;;
-    '') usage "where to is not said" ;;
-    *) stop "PREFIX '$prefix' is no whole path: modulefiles name it, so begin it with /" ;;
+    '') usage "PREFIX is missing" ;;
+    *) stop "PREFIX '$prefix' is not an absolute path: modulefiles need one, so begin it with /" ;;
     esac
-    # they are written into modulefiles, where quotes, blanks and $ would be code
-    case "$prefix" in *[!A-Za-z0-9._/+-]*) stop "PREFIX '$prefix' has letters that modulefiles cannot quote alike: use A-Z a-z 0-9 . _ / + -" ;; esac
-    case "$modules" in *[!A-Za-z0-9._/+\ -]*) stop "--module$modules: a module's name has A-Z a-z 0-9 . _ / + - alone" ;; esac
+    # these values are written into modulefiles, where quotes, blanks and $ would be code
+    case "$prefix" in *[!A-Za-z0-9._/+-]*) stop "PREFIX '$prefix' has characters that are unsafe in modulefiles: use only A-Z a-z 0-9 . _ / + -" ;; esac
+    case "$modules" in *[!A-Za-z0-9._/+\ -]*) stop "--module$modules: not a valid module name: use only A-Z a-z 0-9 . _ / + -" ;; esac
     for extra in $(echo "$extras" | tr ',' ' '); do
         case $extra in
         mpi | report | cuda12 | cuda13) ;;
-        *) stop "--extras $extra: a site install takes mpi, report, cuda12 or cuda13; torch, mpich and openmpi would come beside the site's own" ;;
+        *) stop "--extras $extra: choose from mpi, report, cuda12, cuda13; other extras would add a second torch or MPI to the site's" ;;
         esac
     done
 }
 
 check_python() {
-    command -v "$python" >/dev/null || stop "$python is not there: load the site's Python module, or say --python /path/to/python3"
+    command -v "$python" >/dev/null || stop "$python not found: load the site's Python module, or use --python /path/to/python3"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        stop "$python is $("$python" -V 2>&1 || echo broken), and collbench needs 3.11 or newer: load a newer Python, or say --python"
+        stop "$python is $("$python" -V 2>&1 || echo broken), but collbench needs 3.11 or newer: load a newer Python, or use --python"
     "$python" -P -c 'import ensurepip, venv' 2>/dev/null ||
-        stop "$python cannot make environments (no ensurepip): install the system's python3-venv, or say --python with another one"
+        stop "$python cannot make environments (no ensurepip): install the system's python3-venv, or use another Python with --python"
 }
 
-undo() { # whatever stopped half-way
+undo() { # remove an incomplete install
     rm -rf "$work"
     [ -z "$made" ] || rm -rf "${prefix:?}/venv" "${prefix:?}/bin" "${prefix:?}/modulefiles" "${prefix:?}/share"
     [ -z "$made" ] || rmdir "$prefix" 2>/dev/null || :
@@ -77,14 +77,14 @@ undo() { # whatever stopped half-way
 make_place() {
     [ -z "$(ls -A "$prefix" 2>/dev/null)" ] || stop "$prefix is not empty: choose another PREFIX, one per version, or remove what is there first"
     { mkdir -p "$prefix" && [ -w "$prefix" ]; } 2>/dev/null ||
-        stop "$prefix cannot be written: choose a PREFIX where you may, or ask whoever looks after $(dirname "$prefix")"
+        stop "$prefix is not writable: choose another PREFIX, or ask the administrator for write access to $(dirname "$prefix")"
     made=1
     trap undo EXIT
     trap 'exit 130' INT HUP TERM
     work=$(mktemp -d)
 }
 
-# Of a venv an environment sees only the Python below it, so the venv's packages are named: a path file, read after the environment's own.
+# An environment made from a venv does not include the venv's packages, so a path file adds them, after the environment's own packages.
 site_packages='import sys, sysconfig
 if sys.prefix != sys.base_prefix: print(*dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")), sep="\n")'
 
@@ -95,12 +95,12 @@ make_environment() {
     else
         "$python" -P -m venv --system-site-packages "$prefix/venv"
     fi
-    # the setuptools that Python 3.11 puts there would hide the site's, which torch may need; pip builds in an environment of its own
+    # The setuptools that Python 3.11 installs there would hide the site's, which torch may need. pip builds in an isolated environment.
     "$prefix/venv/bin/python" -P -m pip uninstall -q -y --disable-pip-version-check setuptools
     [ ! -s "$work/site" ] || cp "$work/site" "$("$prefix/venv/bin/python" -P -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/site.pth"
 }
 
-check_sums() { # every file of the wheelhouse is as wheelhouse.sh left it, and none was added
+check_sums() { # check that no file of the wheelhouse has been changed or added
     [ -e "$here/SHA256SUMS" ] || stop "$here/SHA256SUMS is missing: copy the whole wheelhouse"
     (cd "$here" && sha256sum --check --strict --quiet SHA256SUMS) >"$work/sums" 2>&1 ||
         stop "$here has changed since wheelhouse.sh wrote it ($(head -n 1 "$work/sums")): copy it again"
@@ -109,11 +109,11 @@ check_sums() { # every file of the wheelhouse is as wheelhouse.sh left it, and n
     [ ! -s "$work/added" ] || stop "$here holds a file that SHA256SUMS does not name ($(head -n 1 "$work/added")): copy the wheelhouse again"
 }
 
-lay_source() { # what pip installs, in $source: the archive of a wheelhouse, else a copy of this checkout, which pip would build in
+lay_source() { # set $source to what pip installs: the archive of a wheelhouse, else a copy of this checkout, since pip builds in its source folder
     set -- "$here"/collbench-*.tar.gz
     if [ -e "$1" ]; then
         source=$1 tested=$here/constraints.txt where="--no-index --find-links $here"
-        case "$here" in *[[:space:]]*) stop "the wheelhouse $here has a blank in its path: move it, pip takes paths apart there" ;; esac
+        case "$here" in *[[:space:]]*) stop "the path of the wheelhouse has a blank ($here), which pip does not accept: move the wheelhouse" ;; esac
         check_sums
     else
         source=$work/source tested=$here/../constraints.txt where=''
@@ -122,20 +122,20 @@ lay_source() { # what pip installs, in $source: the archive of a wheelhouse, els
     fi
 }
 
-kept_names() { [ -s "$work/before" ] && cut -f1 "$work/before" | paste -sd ' ' - || echo 'no torch and no mpi4py are there'; }
+kept_names() { [ -s "$work/before" ] && cut -f1 "$work/before" | paste -sd ' ' - || echo 'no torch or mpi4py found'; }
 
 install_it() {
     "$prefix/venv/bin/python" "$here/kept.py" >"$work/before"
     "$prefix/venv/bin/python" "$here/kept.py" "$tested" >"$work/constraints.txt"
-    # for the environment in which pip builds collbench; newer pips want it by another name
+    # for the environment in which pip builds collbench; newer versions of pip use the second name
     export PIP_CONSTRAINT="$work/constraints.txt" PIP_BUILD_CONSTRAINT="$work/constraints.txt"
     # shellcheck disable=SC2086  # $where is several words
     "$prefix/venv/bin/python" -P -m pip install -q --disable-pip-version-check $where -c "$work/constraints.txt" "${source}[$extras]" ||
-        stop "pip could not install beside what the site keeps ($(kept_names)), see above; nothing is left in $prefix"
+        stop "pip could not install collbench with the site's packages ($(kept_names)), see its error above; $prefix has been removed"
     "$prefix/venv/bin/python" "$here/kept.py" >"$work/after"
-    # what was there before is there, at its place; mpi4py may have come new
+    # every package from before must be unchanged, at the same path; mpi4py may be new
     grep -Fxv -f "$work/after" "$work/before" >"$work/lost" || :
-    [ ! -s "$work/lost" ] || stop "pip replaced $(tr '\t\n' ' ' <"$work/lost"), so the install was undone: tell collbench's authors"
+    [ ! -s "$work/lost" ] || stop "pip replaced $(tr '\t\n' ' ' <"$work/lost"), so the install was removed: report this bug"
 }
 
 write_files() {
@@ -149,8 +149,8 @@ write_files() {
         lines=''
         for module in $modules; do
             case $kind in
-            lua) lines="${lines}depends_on(\"$module\")  -- what it was installed beside is what it measures\\n" ;;
-            tcl) lines="${lines}if { ![is-loaded $module] } { module load $module } ;# what it was installed beside is what it measures\\n" ;;
+            lua) lines="${lines}depends_on(\"$module\")  -- the module that collbench was installed with\\n" ;;
+            tcl) lines="${lines}if { ![is-loaded $module] } { module load $module } ;# the module that collbench was installed with\\n" ;;
             esac
         done
         file=$prefix/modulefiles/collbench/$version
@@ -159,10 +159,11 @@ write_files() {
     done
 }
 
-tell() {
-    say "$prefix/bin/collbench $version is there; kept as the site has it: $(kept_names)"
+summary() {
+    message "installed $prefix/bin/collbench $version; packages of the site, unchanged: $(kept_names)"
     set -- "$prefix"/venv/lib*/python*/site-packages/collbench/native/_loop.so
-    [ -e "$1" ] || say "no C compiler worked, so the timing loop runs in Python (rows say python_loop): load gcc, remove $prefix, install again"
+    [ -e "$1" ] ||
+        message "no working C compiler found, so the timing loop runs in Python (flag python_loop): load gcc, remove $prefix, install again"
     "$prefix/bin/collbench" backends
 }
 
@@ -175,5 +176,5 @@ make_environment
 lay_source
 install_it
 write_files
-tell
+summary
 made=''

@@ -1,1 +1,1 @@
-"""Who moves it: one file per backend."""
+"""Backends, one file per library."""

@@ -157,7 +157,7 @@ class Tuning:
 
 @runtime_checkable
 class Backend(Protocol):
-    """A library that runs operations. All ranks call all methods, in the same order, unless a method says otherwise.
+    """A library that runs operations. All ranks call all methods, in the same order, except where a method's docstring differs.
 
     name             what users type: "gloo"; api: the key in `Operation.steps`: "torch"
     devices          where buffers can be: {"cpu"}, {"cuda"} or both. May change in `open`
@@ -168,7 +168,7 @@ class Backend(Protocol):
     passes_messages  whether its bindings have `send_to`, `post_send` etc., so that `Operation.by_messages` can be used
     takes_streams    whether it supports several connections per pair
     gpus             the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
-    uses_nccl        whether it loads NCCL, whose log shows the paths
+    uses_nccl        whether it loads NCCL; NCCL's log shows the paths
     ask_ras          returns which ranks NCCL's RAS service reports as late, or None; the session sets it after `open`
     nccl             (library handle, version as of ncclGetVersion), once open; None where the backend has no handle of it
     flags            flags of all rows of this backend ("simulated")
@@ -240,7 +240,7 @@ class Backend(Protocol):
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of one iteration on buffers from `allocate`. Raises UsageError or RunFailed.
 
-        On host memory it must not wait for other ranks: a rank whose `allocate` failed does not call it.
+        On host memory it must not wait for other ranks: a rank does not call it if its `allocate` failed.
         """
         ...
 

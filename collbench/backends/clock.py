@@ -23,7 +23,7 @@ class EventClock:
     native, queued = False, True
 
     def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
-        """`ask` says which ranks lag, once work has not ended within the deadline."""
+        """`ask` returns which ranks lag, after work has exceeded the deadline."""
         self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
 
     def stamp(self) -> Any:
@@ -48,7 +48,7 @@ class EventClock:
             time.sleep(_LOOK_S)
 
 
-# The time of ranks that are made up: it passes as their operations say.
+# The time of simulated ranks: their operations advance it.
 
 _SPREAD = 0.02  # made up: relative noise of a rank's time
 
@@ -123,14 +123,14 @@ class MonotonicClock:
 class DeviceClock:
     """Events on the streams that calls are only enqueued on: a sample is the time between two events of a stream.
 
-    The timed loop records them, waits for the streams and reads them in C; this says with what. Functions are addresses.
+    The timed loop records them, waits for the streams and reads them in C, with these functions. Functions are addresses.
 
     streams, starts, ends   one each per rank that this process drives; the events before and after a sample
     record, query, elapsed  cuEventRecord(event, stream); cuStreamQuery(stream): 0 done, 600 not yet; cuEventElapsedTime(float *ms, a, b)
     comms, async_error      ncclCommGetAsyncError(comm, int *error) of each communicator, 0: there is none; errors 0 and 7 are none yet
     deadline_s              how long work may take that was enqueued
     device_error, library_error   words for the codes of these functions
-    stuck                   told what is wrong when work failed or did not end: gives the library up, and returns the sentence to end with
+    stuck                   called with the error when work failed or did not end: aborts the library, and returns the sentence to end with
     """
 
     streams: tuple[int, ...]

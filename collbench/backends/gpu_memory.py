@@ -1,4 +1,4 @@
-"""Which GPUs the ranks of a process drive, and whether NCCL can take them: one GPU is one rank, unless the user says otherwise."""
+"""Which GPUs the ranks of a process drive, and whether NCCL can take them: one GPU is one rank by default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place:
     driven    PCI addresses of the GPUs its ranks drive, in their order
     alone     those of `driven` that take one process only (compute mode exclusive)
     shares    NCCL_MULTI_RANK_GPU_ENABLE is on: NCCL 2.30 and newer let ranks share a GPU
-    host_id   NCCL_HOSTID or "": ranks with different ones stand on different hosts to NCCL, even on one GPU
+    host_id   NCCL_HOSTID or "": NCCL treats ranks with different values as ranks on different hosts, even on one GPU
     """
 
     host: str
@@ -42,7 +42,7 @@ class Place:
 
     @classmethod
     def from_json(cls, said: Mapping[str, object]) -> Place:
-        """What another process said over the control plane, where tuples become lists."""
+        """Decode what another process sent over the control plane, where tuples become lists."""
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def trouble(places: Sequence[Place], k: int) -> str | None:
 
 
 def shared(places: Sequence[Place]) -> bool:
-    """Whether any two ranks drive one GPU: their rates say nothing of the machine."""
+    """Return whether two ranks share a GPU: then their rates are not those of the machine."""
     return any(len(ranks) > 1 for ranks in _drivers(places).values())
 
 
@@ -116,7 +116,7 @@ def _doubles(places: Sequence[Place], k: int) -> Iterator[str]:
 
 
 def _agreed(drivers: Sequence[Place]) -> bool:
-    """Whether the user lets these share one GPU: by NCCL's own switch, or by telling NCCL that they are on different hosts."""
+    """Return whether the user allows these ranks to share a GPU: by NCCL's own switch, or by different host ids for NCCL."""
     names = [place.host_id for place in drivers]
     return all(place.shares for place in drivers) or (all(names) and len(set(names)) == len(names))
 
@@ -187,7 +187,7 @@ class OneGpu:
 
 
 class HostOrGpuBackend(HostBackend):
-    """A backend on host memory, whose library may take the memory of one GPU per process, too: told in `devices` and `gpus`."""
+    """A backend on host memory with a library that may also accept memory of one GPU per process: see `devices` and `gpus`."""
 
     _gpu: OneGpu | None = None
 

@@ -1,9 +1,9 @@
 """Horovod on host memory, over the Gloo inside it: hvd.allreduce_ and its like on torch's tensors, as training calls them.
 
 A timed call blocks until Horovod's own thread, which looks for work once per HOROVOD_CYCLE_TIME (ms, default 1), has found it at every
-rank and moved it: that time decides the latency of small messages, and stands on every row. So does whether groups can be made while it
+rank and moved it: that time determines the latency of small messages, and every row has it. So does whether groups can be made while it
 runs: its ranks then agree on more in every cycle, so it is started again that way for the first group, and not before. All-gather,
-all-to-all and reduce-scatter return a new tensor, whose allocation is part of the call; only when a result is verified it is copied to
+all-to-all and reduce-scatter return a new tensor; its allocation is part of the call; only when a result is verified it is copied to
 where the harness looks.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NEW = frozenset({"allgather", "alltoall", "alltoallv", "reducescatter"})  # what returns a new tensor
 _REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
-_SCATTERED = ("sum", "avg")  # GlooReducescatter adds, whatever it is told (gloo_operations.cc, 0.28.1)
+_SCATTERED = ("sum", "avg")  # GlooReducescatter ignores the op and adds (gloo_operations.cc, 0.28.1)
 _COUNTED = 2**31  # elements of a tensor, in an int (the same)
 
 
@@ -62,11 +62,11 @@ class HorovodBinding(TorchBinding):
 
     @property
     def alike(self) -> dict[str, str]:
-        """By what Horovod tells which calls of the ranks belong together."""
+        """Return the name by which Horovod matches the calls of the ranks."""
         return {"name": self._name}
 
     def copied(self, call: Call) -> PythonCall:
-        """A call whose new tensor is copied to where the harness verifies."""
+        """A call with a new tensor as its result, which is copied to the memory that is checked."""
         assert isinstance(call, PythonCall)
         function: Callable[[], Any] = call.function
 
@@ -132,12 +132,12 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, cell: Cell, n: int) 
     return None if has else DtypeUnsupported("horovod", cell.dtype.name, "send", operation.name)
 
 
-# How Horovod starts: what is installed, what its ranks are told, and the server at which its Gloo finds them.
+# The start of Horovod: the installed version, the environment of its ranks, and the rendezvous server of its Gloo.
 
 _KNOWN = "0.28."
 _GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
 _OTHER_LAUNCH = "start collbench with --ranks, mpirun, srun or torchrun instead"
-_LATER = 2  # Gloo gives up later than the watchdog, which can say who is missing
+_LATER = 2  # Gloo's timeout is longer than the watchdog's, which can name the missing ranks
 
 
 def obstacle(env: Mapping[str, str]) -> Obstacle | None:
@@ -188,7 +188,7 @@ def _import() -> Any:
 
 
 def of_user(env: Mapping[str, str]) -> dict[str, str]:
-    """The settings of Horovod's that the user has made, by their names in small letters. Raises UsageError for a cycle that is no time."""
+    """Return Horovod's settings by the user, by lower-case name. Raises UsageError for a cycle that is not a valid time."""
     cycle = env.get("HOROVOD_CYCLE_TIME", "1")
     try:
         wrong = not 0 <= float(cycle) < float("inf")
@@ -200,7 +200,7 @@ def of_user(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
-    """The variables by which horovodrun tells a rank its place (horovod/runner/gloo_run.py, 0.28.1), and whether process sets follow."""
+    """Return the variables by which horovodrun numbers the ranks (horovod/runner/gloo_run.py, 0.28.1), and whether process sets follow."""
     local = [member.rank for member in world.on_host()].index(world.rank)
     across = [host for host in world.hosts if len(world.on_host(host)) > local]
     place = {"RANK": world.rank, "SIZE": world.size, "LOCAL_RANK": local, "LOCAL_SIZE": len(world.on_host())}
@@ -212,7 +212,7 @@ def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
 
 @contextmanager
 def rendezvous(world: World) -> Iterator[None]:
-    """A rendezvous server of Horovod's at rank 0, told to all ranks, for as long as they join: later it would only wake up and sleep."""
+    """Run a rendezvous server of Horovod at rank 0 while the ranks join, and send its address to all; later it would only use CPU time."""
     server, port = None, 0
     if world.rank == 0:
         server = import_module("horovod.runner.http.http_server").RendezvousServer()
@@ -301,7 +301,7 @@ class HorovodBackend(HostBackend):
         return None
 
     def versions(self) -> Mapping[str, str]:
-        """Horovod, torch, the cycle that decides small messages, whatever else of HOROVOD_* the user has set, and how groups run."""
+        """Return the versions of Horovod and torch, the cycle time, all other HOROVOD_* settings of the user, and how groups run."""
         about = {"horovod": str(installed("horovod")), "torch": self._torch.__version__, "horovod_operations": "gloo"}
         grouped = {"horovod_dynamic_process_sets": str(int(self._grouped))}
         return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._asked | grouped

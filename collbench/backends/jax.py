@@ -121,7 +121,7 @@ def installed(package: str) -> str | None:
 
 
 def load_jax() -> Any:
-    """jax, imported. Raises UsageError, one sentence, where it is installed and broken, whatever its import raises."""
+    """Return jax, imported. Raises UsageError for any error of the import."""
     try:
         return import_module("jax")
     except Exception as error:
@@ -137,7 +137,7 @@ def load_jax() -> Any:
 _CONFIG = {
     "jax_platforms": "cpu",
     "jax_cpu_collectives_implementation": "gloo",
-    "jax_enable_x64": True,  # else there are no types of 64 bits
+    "jax_enable_x64": True,  # for 64-bit types
     "jax_enable_preemption_service": False,  # it would take SIGTERM
 }
 
@@ -151,7 +151,7 @@ def free_port(host: str) -> int:
 def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interface: str, patience_s: int) -> list[Any]:
     """Joins as rank `place[0]` of `place[1]`; the first device of each rank. Waits for all ranks. Raises RunFailed.
 
-    Once joined, a rank whose coordinator is gone is ended by jax itself: SIGABRT, with a stack trace.
+    After joining, jax itself ends a rank that loses its coordinator: SIGABRT, with a stack trace.
     """
     host, port = coordinator
     address = f"{bracketed(host)}:{port}"
@@ -172,7 +172,7 @@ def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interfa
 def _use_interface(jax: Any, name: str) -> None:
     """Lets jax make its client as it does, with Gloo on this interface: left alone it takes the host name's address, often loopback.
 
-    jax has no public way to say so. Raises RunFailed where the one taken here is no more.
+    jax has no public function for this. Raises RunFailed if the private one has disappeared.
     """
     try:
         bridge, state = import_module("jax._src.xla_bridge"), import_module("jax._src.distributed").global_state
@@ -189,7 +189,7 @@ def _use_interface(jax: Any, name: str) -> None:
 
 
 def connect(jax: Any, mesh: Any) -> None:
-    """One sum over a mesh's ranks, which all call: Gloo connects them, and says so on stdout, where nobody is to read it."""
+    """One sum over a mesh's ranks, which all call: Gloo connects them and prints that on stdout, where it must not appear."""
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
     with _quiet_stdout():
         ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
@@ -243,7 +243,7 @@ class JaxBinding:
         return PythonCall(name, one)
 
     def _compiled(self, function: Callable[[Any], Any]) -> Any:
-        """Compiled once for all slots, whose arrays are alike."""
+        """Compiled once for all slots, since their arrays have the same shape."""
         buffers = self._buffers
         if buffers.compiled is None:
             spec = self._jax.sharding.PartitionSpec(AXIS)
@@ -309,7 +309,7 @@ def unsupported(operation: str, redop: str | None) -> Reason | None:
     return RedopUnsupported("jax", redop, operation, known) if redop and redop not in known else None
 
 
-_LATER = 2  # jax gives up later than the watchdog, which can say who is missing
+_LATER = 2  # jax's timeout is longer than the watchdog's, which can name the missing ranks
 
 
 class JaxBackend(HostBackend):

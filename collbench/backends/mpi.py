@@ -1,4 +1,4 @@
-"""MPI on host memory, and on CUDA memory where the library says it takes it: its functions called by pointer. Never imports torch."""
+"""MPI on host memory, and on CUDA memory if the library supports it: its functions are called by pointer. Never imports torch."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class MpiBinding(NativeBinding):
 
 
 def _has_large(library: ctypes.CDLL) -> bool:
-    """Whether this is MPI 4, whose functions have twins for large counts."""
+    """Return whether this is MPI 4, which has variants of functions for large counts."""
     return hasattr(library, "MPI_Allreduce_c")
 
 
@@ -165,7 +165,7 @@ _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA, MPICH's mpi.h
 
 
 def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
-    """Why this library, `name` ("MPICH 5.0.2"), takes no CUDA memory, with the remedy; None where it says it does. Once MPI has begun."""
+    """Return why this library, `name`, does not support CUDA memory, with the remedy; None if it does. Call after MPI_Init."""
     supported = _reported_cuda_support(library)
     if supported:
         return None
@@ -205,7 +205,7 @@ class Window:
         try:
             self.handle = self._mpi.Win.Allocate(n_bytes, 1, comm=self.comm)
             self.handle.Lock_all()
-            self.comm.Barrier()  # Open MPI's osc/rdma still asks rank 0 while rank 1 is in there: nobody leaves MPI before
+            self.comm.Barrier()  # Open MPI's osc/rdma still queries rank 0 while rank 1 is in there: no rank may leave MPI before
         except self._mpi.Exception as error:
             raise MemoryError(f"no window of {format_bytes(n_bytes)}: {error}") from error
         self.memory = np.frombuffer(self.handle.tomemory(), np.uint8) if n_bytes else self.memory

@@ -1,6 +1,6 @@
 """A backend without a network: seeded virtual ranks in one process, for learning, for tests and for reports of any size.
 
-Data is really moved and reduced, so that verification is real; time is made up from a model. Every row says so.
+Data is really moved and reduced, so that verification is real; the time comes from a model. Every row has a flag for this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any real backend made slower on purpose: proves end to end what the gate finds. Its rows keep that backend's name, and say so.
+"""Any real backend made slower on purpose: tests end to end what the gate finds. Its rows keep that backend's name, and have a flag.
 
 A call at an iteration's begin and one at its end hold the rank until the iteration has taken so many percent longer than it did. The
 library, the data and their verification are the backend's own.
@@ -113,7 +113,7 @@ class SlowedBackend(BackendBase):
 
 
 def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
-    """The backend with its iterations made slower as `slowing` says; all else is its own."""
+    """Return the backend with its iterations slowed by `slowing`; everything else is unchanged."""
 
     class Slowed(kind):  # type: ignore[misc, valid-type]
         """`kind`, slowed."""
@@ -129,7 +129,7 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
             return reason or (_unsupported_clock(self.clock(), kind.name) if slowing.of(cell) else None)
 
         def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-            """Its own program between two calls, in a cell and at a rank that are to be slowed."""
+            """Return its own program between two calls, in a cell and at a rank that `slowing` selects."""
             program: Program = super().bind(operation, cell, group, buffers)
             slowdown = slowing.of(cell)
             if slowdown is None:

@@ -1,4 +1,4 @@
-"""What `--slowed` says: which cells are made slower on purpose, by how much and at which ranks, so that a gate can prove its power."""
+"""`--slowed`: the test cases to slow down on purpose, by how much and at which ranks, to test the power of a gate."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class Slowing:
-    """All that `--slowed` says; of several specs that fit a cell the last counts."""
+    """The specs of `--slowed`; of several that match a test case, the last one applies."""
 
     slowdowns: tuple[Slowdown, ...] = ()
 
@@ -111,7 +111,7 @@ def _slowdown(text: str) -> Slowdown:
     values: dict[str, Any] = {}
     for key, value in _pairs(text):
         if key in values:
-            raise UsageError(f"--slowed '{text}' says {key} twice: separate two specs by ';'")
+            raise UsageError(f"--slowed '{text}': {key} is given twice: separate two specs by ';'")
         values[key] = _READ[key](value, text)
     if "by" not in values:
         raise UsageError(f"--slowed '{text}' has no by=: {_REMEDY}")
@@ -143,7 +143,7 @@ def _numbers(texts: Iterable[str]) -> list[float] | None:
 
 
 def _operations(value: str, text: str) -> frozenset[str]:
-    """Names of operations, or of commands: p2p stands for three."""
+    """Names of operations, or of commands: p2p is three operations."""
     known = {name: [one.name for one in found] for name, found in commands().items()} | {name: [name] for name in operations()}
     return frozenset(name for word in _listed(value, known, "operation", text) for name in known[word])
 

@@ -1,4 +1,4 @@
-"""Connections between two ranks of the job: who listens where is told over the control plane, who knocks must know the key."""
+"""Connections between two ranks of the job: addresses travel over the control plane, and a peer must know the key to connect."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 _KEY_BYTES = 16
-_GREETING = struct.Struct("!16s4I")  # the key of who is greeted; who speaks, to whom, which connection of theirs, which stream
-_GREETING_S = 2.0  # for a greeting once connected: who means it says it at once
+_GREETING = struct.Struct("!16s4I")  # key of the receiver; source rank, target rank, number of their connection, stream
+_GREETING_S = 2.0  # for a greeting after the connection; real peers send it at once
 _MOST_PATIENCE_S = 10.0  # for a connection between two ranks that both are at it: one that a firewall drops should not cost the deadline
-_BEFORE_OTHERS = 0.9  # of the deadline: this end knows whom it waits for, and should say so before the watchdog ends the process
+_BEFORE_OTHERS = 0.9  # of the deadline: this end knows the rank it waits for, and should report it before the watchdog ends the process
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Way:
     streams: int
 
     def greetings(self, key: bytes) -> list[bytes]:
-        """What is said on each stream to whoever has this key."""
+        """Return the greeting of each stream for the rank with this key."""
         return [_GREETING.pack(key, self.source, self.target, self.turn, stream) for stream in range(self.streams)]
 
 
@@ -103,7 +103,7 @@ class Links:
     def connect(self, peer: int, streams: int) -> Link:
         """A link of so many streams. Both ranks call; the lower one connects, the other one accepts.
 
-        Raises RunFailed that says why not, at once where this peer could not be reached before.
+        Raises RunFailed with the reason; at once if this peer could not be reached before.
         """
         if peer in self._failed:
             raise RunFailed(self._failed[peer])
@@ -150,7 +150,7 @@ class Links:
         return made
 
     def _accepted(self, way: _Way) -> list[socket.socket]:
-        """The higher rank's ends: one for each greeting; whoever says anything else, or nothing, is turned away."""
+        """The higher rank's ends, one for each greeting; connections without a valid greeting are closed."""
         awaited, answers = way.greetings(self._key), way.greetings(self._keys[way.source])
         found: dict[bytes, socket.socket] = {}
         end = time.monotonic() + self._patience_s
@@ -173,7 +173,7 @@ class Links:
         return [found[greeting] for greeting in awaited]
 
     def _next(self, end: float) -> tuple[socket.socket, bytes]:
-        """The next connection, and what it says. Raises OSError when none comes."""
+        """Return the next connection and its greeting. Raises OSError if none comes."""
         assert self.listener
         self.listener.settimeout(_left(end))
         made, _ = self.listener.accept()
@@ -230,7 +230,8 @@ class AnyLink(Protocol):
 class LinkedBackend(HostBackend):
     """Point-to-point alone; a pair's connection lives as long as its cell.
 
-    A backend of this kind makes `_links` and `_about` in `open`, what `versions` tells before anything is connected, and says how.
+    A backend of this kind sets `_links` and `_about` in `open` and implements the connection. `_about` is the result of
+    `versions` before any connection.
     """
 
     local_path = "loopback"
@@ -241,14 +242,14 @@ class LinkedBackend(HostBackend):
 
     @abstractmethod
     def connect(self, peer: int, cell: Cell) -> AnyLink:
-        """A connection to that rank, which calls, too. Raises RunFailed that says why not."""
+        """Return a connection to that rank, which also calls. Raises RunFailed with the reason."""
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """Nothing before a pair is made."""
         return None
 
     def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
-        """Connects the two. Raises RunFailed that says why not."""
+        """Connect the two ranks. Raises RunFailed with the reason."""
         both = super().pair(whole, ranks, cell)
         if both is None:
             return None
@@ -314,7 +315,7 @@ def native() -> ctypes.CDLL | None:
 
 
 def explain(link: Link, code: int) -> str:
-    """What a code of sockets.c says of the other rank."""
+    """Return what a code of sockets.c means for the other rank."""
     if code == _CLOSED:
         return gone(link.peer)
     if code == _LATE:
@@ -424,7 +425,7 @@ def _parts(messages: Sequence[_Message], way: int, stream: int, streams: int) ->
             yield memoryview((ctypes.c_char * (end - begin)).from_address(at + begin)).cast("B")
 
 
-# Plain TCP between the two ranks of a pair, without any library: the control that tells what the wire and the kernel give.
+# Plain TCP between the two ranks of a pair, without any library: the reference for what the link and the kernel can do.
 #
 # One stream is what a plain program would have: TCP_NODELAY, buffers that grow as the kernel lets them, and calls that block. A ping-pong
 # of 8 B over the loopback of an idle machine took 31 µs with those, 33 µs with calls that do not block and poll, 4 µs with calls that spin,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# x as this backend's steps see it, and the steps: one raw collective operation each, whose result is copied to the receive memory.
+# x as this backend's steps see it, and the steps: one raw collective operation each, with its result copied to the receive memory.
 
 HINT = "ring"
 # (merge_op, final_op)
@@ -102,7 +102,7 @@ class TensorFlowBinding:
 
 
 def _one_line(error: Any) -> str:
-    """What TensorFlow says, without the names of its nodes."""
+    """Return TensorFlow's message without the names of its nodes."""
     lines = str(error.message).splitlines() or [""]
     return lines[0].rpartition("}} ")[2]
 
@@ -148,16 +148,16 @@ def largest_message(operation: Operation, cell: Cell, ranks: int) -> int:
     return cell.size_bytes if operation.name == "broadcast" else -(-cell.size_bytes // group_size(operation, cell, ranks))
 
 
-# Imports TensorFlow without its chatter: what it says before its log can be set goes through a filter, its errors stay.
+# Imports TensorFlow without its log output: messages before the log level can be set go through a filter, which keeps errors.
 
-# Written before TensorFlow has a log that could be told to be still: remarks (I), warnings (W), and an error for there being no GPU.
+# Printed before TensorFlow's log level can be set: infos (I), warnings (W), and an error for a missing GPU.
 _CHATTER = r"^([IW][0-9]{4} [0-9:.]+ |WARNING: All log messages before absl::|.* failed call to cuInit: )"
 _REMEDY = "install it anew, pip install --force-reinstall -c constraints.txt 'collbench[tensorflow]', best in an environment of its own"
 
 
 def load_tensorflow() -> Any:
-    """The module. Raises UsageError with the reason of an installation that is there and broken, whatever it raises."""
-    # Failed operations raise, and what is fatal is written in any case: only what repeats the one or is no fault is left out by 3.
+    """Return the module. Raises UsageError with the reason for a broken installation, for any error of the import."""
+    # Failed operations raise, and what is fatal is written in any case: level 3 omits only repetitions of these and harmless messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _filtered():
         return loaded("tensorflow", _import, _REMEDY)
@@ -165,13 +165,13 @@ def load_tensorflow() -> Any:
 
 def _import() -> Any:
     tensorflow = import_module("tensorflow")
-    tensorflow.config.list_physical_devices()  # looks for CUDA, and says so
+    tensorflow.config.list_physical_devices()  # searches for CUDA, and prints that
     return tensorflow
 
 
 @contextmanager
 def _filtered() -> Iterator[None]:
-    """Inside, stderr goes through a process that outlives this one: the last words of one that ends in here are told, too."""
+    """Inside, stderr goes through a process that outlives this one: the messages of a process that ends inside the block are shown, too."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -338,7 +338,7 @@ class ParameterServers:
 
 
 def _first(error: Any) -> str:
-    """The line that says what is wrong: of an error in a graph the one that follows where the node was made."""
+    """Return the line with the error: in a graph, the line after the place where the node was created."""
     lines = [line for line in str(error.message).splitlines() if line.strip()] or [""]
     told = [line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))]
     return (told or lines)[0] if lines[0].startswith("Graph execution error") else lines[0]
@@ -389,7 +389,7 @@ class TensorFlowBackend(HostBackend):
     def open(self, world: World, settings: Settings) -> None:
         """Imports TensorFlow and forms a cluster of all ranks, on ports that they choose now.
 
-        Raises UsageError for an installation that cannot be imported, and where TF_CONFIG speaks of another cluster; RunFailed where
+        Raises UsageError for an installation that cannot be imported, and if TF_CONFIG describes another cluster; RunFailed where
         none is formed.
         """
         if _CONFIG in os.environ:
@@ -451,11 +451,11 @@ class TensorFlowBackend(HostBackend):
         return {"tensorflow": self._tf.__version__, "tensorflow_communication": f"{HINT} over gRPC", "tensorflow_threads": threads}
 
     def close(self) -> None:
-        """The process's end stops TensorFlow's server; there is no other way."""
+        """Do nothing: only the end of the process stops TensorFlow's server."""
 
 
 def _installed() -> str | None:
-    """The version, by whatever name it was installed (tensorflow-cpu …); None where pip did not."""
+    """Return the version, under any package name (tensorflow-cpu …); None if pip did not install it."""
     try:
         return version("tensorflow")
     except PackageNotFoundError:

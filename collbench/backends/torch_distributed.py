@@ -56,7 +56,7 @@ def load_torch() -> Any:
 
 
 def patience(settings: Settings) -> timedelta:
-    """How long a library waits: longer than the watchdog, which can say who is missing; the library cannot."""
+    """Return the library's timeout: longer than the watchdog's, which can name the missing ranks; the library cannot."""
     return timedelta(seconds=_LATER * settings.timeout_s)
 
 
@@ -165,7 +165,7 @@ _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "fl
 
 
 class TorchBinding:
-    """For libraries whose calls block, or follow torch's current stream; `posted` calls return a Work each."""
+    """For libraries with calls that block, or follow torch's current stream; `posted` calls return a Work each."""
 
     def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, self.cell = buffers.places[0], buffers.cell
@@ -303,7 +303,7 @@ class GlooBackend(TorchBackend):
         return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Everything the steps can say, but for the types that Gloo does not reduce."""
+        """Reject reductions of types that Gloo cannot reduce."""
         return DtypeUnsupported("gloo", cell.dtype.name) if operation.reduces and cell.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
@@ -311,13 +311,13 @@ class GlooBackend(TorchBackend):
         return None
 
     def versions(self) -> Mapping[str, str]:
-        """torch, and the interface that Gloo was told to use."""
+        """Return the version of torch, and Gloo's interface."""
         return {"torch": self._torch.__version__, "gloo_interface": self._chosen}
 
 
 _REMEDY = "install the CUDA build of torch (see pytorch.org), and collbench[cuda13] or [cuda12] to match torch.version.cuda"
 _UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
-_SHARE = 0.75  # of the deadline: there must be time to ask who lags before the watchdog ends the process
+_SHARE = 0.75  # of the deadline: leaves time to query which ranks lag before the watchdog ends the process
 
 
 class BatchedBinding(TorchBinding):
@@ -351,7 +351,7 @@ class TorchNcclBackend(TorchBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether there are a GPU and a torch that is built for CUDA. Does not import torch: its version tells the build."""
+        """Whether there are a GPU and a torch that is built for CUDA. Does not import torch: its version shows the build."""
         missing = no_gpu()
         if missing:
             return missing
@@ -418,7 +418,7 @@ class TorchNcclBackend(TorchBackend):
 
 
 def _refuse_shared(world: World, gpus: Sequence[str]) -> None:
-    """One GPU is one rank to NCCL, which would say "Duplicate GPU". `gpus`: each rank's. Raises UsageError."""
+    """Check that no two ranks share a GPU, which NCCL rejects ("Duplicate GPU"). `gpus`: those of each rank. Raises UsageError."""
     ranks = [(member.host, gpu) for member, gpu in zip(world.members, gpus, strict=True)]
     visible = {host: tuple(dict.fromkeys(gpu for where, gpu in ranks if where == host)) for host, _ in ranks}
     misfit = trouble([Place(host, visible[host], (gpu,)) for host, gpu in ranks], 1)

@@ -3,7 +3,7 @@
 Its wheels are for GPUs (pytorch.org), the package of that name on PyPI is a placeholder: for CPUs it is built from its source, in an
 environment of its own, since torch imports a torchcomms that is installed. Over Gloo its reduce-scatter is an all-reduce of the whole
 input, which it overwrites, and a copy of the rank's part (TorchCommGloo.cpp, 0.3.0). Up to v0.3.1-rc1 each of its messages has a number
-of its own: two ranks that both send first, or both receive, never meet. A commit of July 2026 (#2992) mends it; the version stays 0.3.0.
+of its own: two ranks that both send first, or both receive, never meet. A commit of July 2026 (#2992) fixes it; the version stays 0.3.0.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class TorchCommsBackend(HostBackend):
 
     def open(self, world: World, settings: Settings) -> None:
         """Imports torch and torchcomms, and joins all ranks over a store that rank 0 opens. Raises UsageError for a broken torchcomms."""
-        os.environ.setdefault("GLOG_minloglevel", "1")  # it tells each group's birth and death
+        os.environ.setdefault("GLOG_minloglevel", "1")  # it logs the start and end of each group
         self._torch, self._comms = loaded("torchcomms", lambda: (load_torch(), import_module("torchcomms")), _GET)
         self.rank, self.ranks, self._groups = world.rank, world.size, 0
         self._made: list[Any] = []
@@ -199,7 +199,7 @@ class TorchCommsBackend(HostBackend):
         return TorchCommsBinding(self._torch, self._comms, buffers, group, slot)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Everything the steps can say, but for the types that its Gloo does not reduce."""
+        """Reject reductions of types that its Gloo cannot reduce."""
         unreduced = operation.reduces and cell.dtype.name in _UNREDUCED
         return DtypeUnsupported("torchcomms over Gloo", cell.dtype.name) if unreduced else None
 
@@ -208,7 +208,7 @@ class TorchCommsBackend(HostBackend):
         return None
 
     def versions(self) -> Mapping[str, str]:
-        """torchcomms, torch, and the interface that its Gloo was told to use."""
+        """Return the versions of torchcomms and torch, and Gloo's interface."""
         about = {"torchcomms": str(installed("torchcomms")), "torch": self._torch.__version__}
         return about | {"torchcomms_backend": "gloo", "gloo_interface": self._interface}
 

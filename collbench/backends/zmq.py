@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # How two ranks join PAIR sockets: over an authenticated connection they agree where, and on a word that only they know.
 
-LEAST, MAJOR = (4, 1), 4  # ZMQ_HANDSHAKE_IVL, by which who says nothing is dropped, is of 4.1 (its zmq_setsockopt(3))
+LEAST, MAJOR = (4, 1), 4  # ZMQ_HANDSHAKE_IVL, which drops silent peers, is new in 4.1 (its zmq_setsockopt(3))
 _PLACE = struct.Struct("!H16s")  # port, word
 LINGER_MS = 1000  # for the last answer, once this end is done
 _NEVER_MS = 2**31 - 1
@@ -51,7 +51,7 @@ class Window:
 
 
 def window_of(cell: Cell) -> Window:
-    """Twice what an iteration posts, since ZeroMQ tells a sender of room by halves of it: no send waits for a rank that sends itself."""
+    """Twice what an iteration posts, since ZeroMQ signals free space to a sender by halves of it: no send waits for a sending rank."""
     posted = 2 * ((cell.window or 1) + 2)
     return Window(posted, max(2, min(posted, _WAITING_BYTES // max(1, cell.size_bytes))))
 
@@ -71,7 +71,7 @@ class ZmqLink:
     tcp: Mapping[str, str]
 
     def explain(self, error: Exception) -> str:
-        """What an error of ZeroMQ's says of the other rank: a deadline, or the library's own words."""
+        """Return what an error of ZeroMQ means for the other rank: a timeout, or the library's message."""
         import zmq
 
         if not isinstance(error, zmq.Again):
@@ -92,7 +92,7 @@ class ZmqLink:
 
 
 def joined(context: Any, world: World, beside: Link, window: Window) -> ZmqLink:
-    """A PAIR socket joined with the other rank's. Both call; the higher rank binds. Raises RunFailed that says why not."""
+    """A PAIR socket joined with the other rank's. Both call; the higher rank binds. Raises RunFailed with the reason."""
     import zmq
 
     made = context.socket(zmq.PAIR)
@@ -112,11 +112,13 @@ def joined(context: Any, world: World, beside: Link, window: Window) -> ZmqLink:
 def _set(made: Any, window: Window, patience_s: float) -> None:
     made.sndhwm, made.rcvhwm = window.send, window.receive
     made.sndtimeo = made.rcvtimeo = made.handshake_ivl = int(patience_s * 1000)
-    made.reconnect_ivl = _NEVER_MS  # a connection that broke is told, and not mended; -1 would drop what came before the other end closed
+    made.reconnect_ivl = (
+        _NEVER_MS  # a broken connection is reported, not restored; -1 would drop data that came before the other end closed
+    )
 
 
 def _answered(made: Any, world: World, beside: Link) -> Any:
-    """The higher rank's end: binds, says where, hears the word and says it back."""
+    """The higher rank's end: binds, sends the address, receives the key and returns it."""
     made.ipv6 = ":" in world.me.address
     made.bind(f"tcp://{bracketed(world.me.address)}:*")
     port, word = int(made.last_endpoint.rpartition(b":")[2]), secrets.token_bytes(16)
@@ -144,7 +146,7 @@ def _called(made: Any, world: World, beside: Link) -> Any:
 
 
 def _tcp(descriptor: int) -> Mapping[str, str]:
-    """What the kernel says of the connection with this descriptor, which stays ZeroMQ's."""
+    """Return the kernel's data on the connection with this descriptor, which ZeroMQ keeps."""
     with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
         return {"tcp_nodelay": str(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)), **buffers_of(connection)}
 
@@ -219,7 +221,7 @@ class ZmqBackend(LinkedBackend):
             return Unavailable.because(NotInstalled("pyzmq", "pip install pyzmq"))
         try:
             import zmq
-        except Exception as error:  # of whatever kind: it is installed, and broken
+        except Exception as error:  # any error: it is installed but broken
             return Unavailable.because(DoesNotLoad("pyzmq", f"{type(error).__name__}: {error}", "pip install --force-reinstall pyzmq"))
         found, supported = zmq.zmq_version_info(), f"{'.'.join(map(str, LEAST))} and newer, below {MAJOR + 1}"
         if found[0] > MAJOR:
@@ -241,7 +243,7 @@ class ZmqBackend(LinkedBackend):
                        **path_facts(world.me.address)}  # fmt: skip
 
     def connect(self, peer: int, cell: Cell) -> ZmqLink:
-        """A PAIR socket at each end; where it is, is told over a connection of `Links`, which knows who is who."""
+        """A PAIR socket at each end; its address travels over a connection of `Links`, which authenticates the peer."""
         return joined(self._context, self._world, self._links.connect(peer, 1), window_of(cell))
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:

@@ -219,7 +219,7 @@ class About:
     manager     "slurm", "kubernetes", or "" where it is not known; then the commands for both are written
     nodes       by host the manager's name of its node (`node_names`); "" where the ranks of a host disagree
     pods        whether ranks run in pods, where a host name is not the name of a node
-    no_drain    why no node may be drained, whatever the verdict; "": nodes may be drained
+    no_drain    why no node may be drained, for any verdict; "": nodes may be drained
     when        UTC, ISO 8601; "": now
     """
 

@@ -103,7 +103,7 @@ _ANGLES: dict[str, Any] = {
 def filled(name: str, **values: Any) -> str:
     """Return the template `name` filled with these values; only whole numbers and `Quoted` text are accepted, others need a filter.
 
-    A template of Ansible, whose own language is Jinja, uses << … >> and <% … %>; its name begins with "ansible".
+    A template of Ansible uses << … >> and <% … %>, because Ansible itself uses Jinja's braces; its name begins with "ansible".
     """
     return _environment(_FOLDER, name.startswith("ansible")).get_template(name).render(**values)
 

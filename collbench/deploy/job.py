@@ -42,8 +42,8 @@ class Setting:
 class Job:
     """A job to start.
 
-    command     the words after `collbench`
-    settings    all settings of its kind by name; None: not set, and no default
+        command     the words after `collbench`
+        settings    all settings of its kind by name; None: not set, and no default
     said        the names of the settings that the user set
     """
 

@@ -130,7 +130,7 @@ def fitting_size(gpus: Sequence[Gpu], asked: int | None) -> int:
     if room < size:
         raise UsageError(
             f"{_ARRAYS} arrays of {format_size(size)} do not fit in GPU {tight.index} ({tight.name}), where {format_bytes(free)} is free: "
-            "say a smaller --size, or end what fills it"
+            "use a smaller --size, or end the processes that use its memory"
         )
     return size
 
@@ -143,10 +143,10 @@ class Figure:
     """One kernel of cuda_kernels/, timed and checked.
 
     kernel              its name: "copy", "peer_read"; "copy_engine" is the driver's own copy between two GPUs
-    gpus                the GPUs by CUDA's index: the one it runs on, then the one whose memory it reaches
+    gpus                the GPUs by CUDA's index: the GPU that runs the kernel, then the GPU with the memory that it accesses
     size_bytes          N of cuda_kernels/README.md; 0 where the figure is a latency
     moved_bytes         what one run moves as the floor counts it: read plus written, or over the link in one direction; 0: a latency
-    seconds             of one run, one round trip or one load, in the order measured; empty: not measured, and `why` says why not
+    seconds             of one run, one round trip or one load, in the order measured; empty: not measured, for the reason in `why`
     floor_bytes_per_s   the rate that the hardware allows, None where none is known or none applies
     floor               what that rate is and where it comes from, or why there is none
     wrong               elements (of `read_memory`: sums; of a chase: ends) that were not what they had to be; None: not checked
@@ -197,7 +197,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Kernel:
-    """How one kernel is run: how often it moves N bytes, what array `a` holds afterwards, told by the tables of b and c, and their type."""
+    """How to run a kernel: how often it moves N bytes, the contents of array `a` afterwards (from the tables of b and c), and the type."""
 
     name: str
     moves: int
@@ -216,7 +216,7 @@ _KERNELS = (
 
 
 def memory_figures(arrays: Arrays) -> Iterator[Figure]:
-    """One per kernel, as they are measured. Raises RunFailed if the checker does not see a flipped bit."""
+    """One per kernel, as they are measured. Raises RunFailed if the checker does not detect a flipped bit."""
     prove(arrays.gpu, arrays.stream)
     yield from _fill_and_verify(arrays)
     yield _read(arrays)
@@ -262,7 +262,7 @@ def _fill_and_verify(arrays: Arrays) -> Iterator[Figure]:
     arrays.checker.corrupt(arrays.a, arrays.size - 1, 0x80)
     if (found := arrays.checker.verify(arrays.a, arrays.size, values, 0)) != (wrong + 1, arrays.size // 8 - 1):
         raise RunFailed(
-            f"the checker of GPU {arrays.gpu.index} ({arrays.gpu.name}) does not see a flipped bit in the last element: {found}"
+            f"the checker of GPU {arrays.gpu.index} ({arrays.gpu.name}) does not detect a flipped bit in the last element: {found}"
         )
     yield _figure(arrays, "verify", 1, seconds, wrong)
 
@@ -302,7 +302,7 @@ def _delay(arrays: Arrays) -> Figure:
 
 
 def digits(dtype: str, seed: int) -> Values:
-    """One period of small whole numbers, whose sums are exact in every type."""
+    """Return one period of small whole numbers: their sums are exact in every type."""
     return np.random.default_rng(seed).integers(1, 1000, PERIOD).astype(dtype)
 
 
@@ -321,7 +321,7 @@ _CHAIN = 64 << 20  # bytes of a peer's memory that a chase visits
 
 @dataclass(frozen=True)
 class _PeersKernel:
-    """How GPU `x` moves N bytes to or from GPU `y`; `results` are the arrays that then hold what is wanted, told by the tables of b and c.
+    """How GPU `x` moves N bytes to or from GPU `y`; `results` are the arrays that then hold the expected data, from the tables of b and c.
 
     (Both GPUs' arrays b and c hold the same tables; a is the target.)
     """

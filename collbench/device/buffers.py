@@ -1,4 +1,4 @@
-"""Buffers in GPU memory: laid out as those of the host, filled and compared by kernels, told in the same words when wrong."""
+"""Buffers in GPU memory, with the layout of host buffers: kernels fill and compare them, and errors are reported in the same way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from collbench.operations.data import (
 )
 from collbench.operations.operation import Operation, Place
 
-# Fills and compares memory of one GPU by kernels, from one period of what must stand there; and proves that it sees errors.
+# Fills and compares memory of one GPU by kernels, from one period of the expected data, and tests that errors are detected.
 
 _WIDEST = 8  # bytes of an element
 _PROOF = (2 * PERIOD + 77) * _WIDEST  # bytes: more than two periods, of every width
@@ -82,7 +82,7 @@ class Checker:
         self._kernels.corrupt(self.stream, address, offset, mask)
 
     def read(self, address: int, n_bytes: int) -> NDArray[np.uint8]:
-        """What stands in memory once the stream has come to rest."""
+        """Return the contents of the memory after all work of the stream is done."""
         self.settle()
         return self.gpu.download(address, n_bytes)
 
@@ -110,7 +110,7 @@ def checker_of(gpu: Gpu, stream: Stream) -> Checker:
 def prove(gpu: Gpu, stream: Stream) -> None:
     """Shows on this GPU that a right buffer is found right and one flipped bit is found at its element, for every width.
 
-    Raises RunFailed where not: nothing that this process then said of right or wrong could be believed.
+    Raises RunFailed if it does not: the results of its checks would be meaningless.
     """
     checker, memory = checker_of(gpu, stream), gpu.allocate(_PROOF)
     for width in (1, 2, 4, 8):
@@ -131,8 +131,8 @@ def _prove(checker: Checker, memory: Memory, table: Bytes, offset: int) -> None:
         found.append(checker.verify(memory.address, memory.n_bytes, table, tolerance))
     if found != expected:
         raise RunFailed(
-            f"the checker of GPU {checker.gpu.index} ({checker.gpu.name}) does not see a flipped bit at byte {offset} of elements of "
-            f"{table.itemsize} bytes (it says {found}, not {expected}): report this, and use --check 0 only if you must"
+            f"the checker of GPU {checker.gpu.index} ({checker.gpu.name}) does not detect a flipped bit at byte {offset} of elements of "
+            f"{table.itemsize} bytes (result {found}, expected {expected}): report this bug; --check 0 skips the check of the data"
         )
 
 

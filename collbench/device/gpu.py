@@ -82,7 +82,7 @@ def _free(gpu: Gpu, address: int) -> None:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a GPU says of itself; None for what it does not say.
+    """Properties that a GPU's driver reports; None for those that it does not report.
 
     memory_clock_hz, memory_bus_bits   what the data sheet's memory rate is made of: two transfers per clock
     """
@@ -113,12 +113,12 @@ class Gpu:
 
     @property
     def memory_rate(self) -> float | None:
-        """Bytes per second of the GPU's memory by its clock and width; None where the driver does not tell them."""
+        """Return the memory bandwidth from the clock and the bus width, in bytes per second; None if the driver does not report them."""
         clock, bits = self.facts.memory_clock_hz, self.facts.memory_bus_bits
         return 2.0 * clock * bits / 8 if clock and bits else None
 
     def _claim(self) -> None:
-        """Makes this process's context on the GPU, and says why there is none."""
+        """Create this process's context on the GPU. Raises UsageError with the reason if that fails."""
         if self.compute_mode == "prohibited":
             raise UsageError(f"GPU {self.index} ({self.name}) is in prohibited mode: {PROHIBITED_REMEDY}")
         runtime = cupy_runtime()

@@ -92,7 +92,7 @@ def _folders(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _kept(folder: Path, key: str) -> Path | None:
-    """A file of ours for `key` whose content is what its name says; others are passed over."""
+    """Return a file of this user for `key` with the content that its name promises; other files are skipped."""
     try:
         return next((path for path in sorted(folder.glob(f"{key}-*.cubin")) if _sound(path, key)), None)
     except OSError:

@@ -76,7 +76,7 @@ SHARED_BYTES = 128  # at least sizeof(shared_t) in loop.c
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The shared object, or None where none was built (no C compiler at install): then Python times, and rows say so."""
+    """Return the shared object, or None if there was no C compiler at install: then Python measures the time, and rows have a flag."""
     for file in sorted(Path(__file__).parent.glob("_loop*.so")):
         try:
             return ctypes.CDLL(str(file))

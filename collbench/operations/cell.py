@@ -44,7 +44,7 @@ class Split:
         return _groups(self, n)
 
     def _wrong(self, n: int, sizes: list[int]) -> str | None:
-        """Why these are no groups to measure, and the remedy."""
+        """Return why these groups cannot be measured, and the remedy."""
         colours = self._colours()
         if colours is not None and colours > len(sizes):
             return f"leaves {colours - len(sizes)} of {colours} groups empty: {self._remedy(n)}"
@@ -105,12 +105,12 @@ class Cell:
 
     size_bytes   what the user asked for, rounded down to whole elements (nccl-tests' size)
     redop, root  None where the operation has none
-    in_place     None: out of place where the library has it, else in place (told on the row)
+    in_place     None: out of place if the library supports it, else in place (shown in the row)
     buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
     registration how the library knows the buffers: "none", "registered", "symmetric"; None where it has no such thing
-    algorithm, protocol   what the library is told to use; None: its own choice
+    algorithm, protocol   for the library; None: its own choice
     split        how the ranks fall into groups that run at the same time; None: one group of all
-    traffic      who sends how much to whom (alltoallv), else None; streams: TCP connections per pair (socket), else None
+    traffic      elements from each rank to each rank (alltoallv), else None; streams: TCP connections per pair (socket), else None
     flags        words already known before measuring, such as "size_rounded"
     """
 

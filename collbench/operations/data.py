@@ -24,7 +24,7 @@ from collbench.operations.traffic import elements
 
 PERIOD = 65521
 _LARGEST = 163  # the largest prime below the byte that poisons buffers (0xA5): no digit that is moved can be taken for it
-_FAR = 2**16  # enough for min and max of any number of ranks that are worth telling apart
+_FAR = 2**16  # enough distinct values for min and max over any number of ranks
 _ABOVE_SUBNORMAL = 16  # every float holds its exact range this many times larger; float8_e4m3fn loses digits below 1/64
 Values = NDArray[Any]
 
@@ -37,7 +37,7 @@ def _mix(count: int, seed: int) -> NDArray[np.int64]:
 
 
 def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits whose sum over n ranks never exceeds `limit` and differs from element to element.
+    """Return digits that differ from element to element; their sum over n ranks never exceeds `limit`.
 
     Where there is no room for digits from 1 to 2 and more, every rank holds its share of a total, and past `limit` ranks a 1 or a 0.
     """
@@ -94,7 +94,7 @@ def _period(rank: int, count: int, place: Place) -> Values:
         return _reducible(rank, place, mixed).astype(dtype.numpy)
     if dtype.exact >= _LARGEST or dtype.kind == "int":
         return _distinct(rank, dtype.exact, mixed).astype(dtype.numpy)
-    # 8-bit floats have few whole numbers; what is only moved may be any number, told by its bits.
+    # 8-bit floats have few whole numbers. Without a reduction any number will do: its bits are compared.
     return _distinct(rank, dtype.patterns, mixed).astype(f"u{dtype.size}").view(dtype.numpy)
 
 
@@ -134,7 +134,7 @@ _REDUCE = {
 def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
     """One period of what a block of `sources` brings (they sent `sent` elements each), reduced by the cell's redop; see `spread`.
 
-    Exact in every type, but for "avg" over a number of ranks that is no power of two (see the room's check).
+    Exact in every type, except "avg" over a number of ranks that is not a power of two.
     """
     periods = (_period(rank, sent, place) for rank in sources)
     return reduced(periods, len(sources), place.cell).astype(place.cell.dtype.numpy)
@@ -162,7 +162,7 @@ def spread(period: Values, at: int, count: int) -> Values:
 # only a window around the first difference back. Both get their `Mismatch` from `explained`.
 
 POISON = 0xA5
-WINDOW = 256  # wrong elements looked at when telling whose share is missing
+WINDOW = 256  # wrong elements examined to find the rank with the missing contribution
 _CHUNK = PERIOD * 64  # elements compared at a time: bounds the extra memory at 32 MiB for float64
 
 
@@ -212,7 +212,7 @@ def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
 
 
 def tolerance_of(place: Place) -> int:
-    """How many units in the last place an element may be off; 0 but for an average over a number of ranks that is no power of two.
+    """How many units in the last place an element may be off; 0 except for an average over a number of ranks that is not a power of two.
 
     Libraries divide the sum, or multiply every share by 1/n first, as NCCL does. With k shares that are not 0: 1/n in the type is up
     to 1 unit off, the products together 1, the k - 1 sums half a unit each, and what is wanted is itself rounded: k/2 + 2. Where

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 
-# Who meets whom: rounds of disjoint pairs that run at the same time, made one by one.
+# Pair schedule: rounds of disjoint pairs that run at the same time, generated one by one.
 #
 # The circle method: one place stays, the others turn around it. Of n places it takes n - 1 rounds until every pair has met once, and n
-# where n is odd: there a phantom plays along, and whoever meets it has a bye.
+# where n is odd: a phantom is added, and the place paired with it pauses.
 
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
@@ -29,12 +29,12 @@ def circle_round(n: int, number: int) -> Round:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is to be measured, in this order.
+    """The pairs to measure, in this order.
 
     n        places
     chosen   numbers of whole rounds; each gives every place a partner, but for the bye
     at_once  pairs of a round that run at the same time at most; None: all
-    center   the place whose pairs alone are measured, one by one; None: everybody meets everybody
+    center   measure only the pairs of this place, one by one; None: all pairs
     """
 
     n: int

@@ -1,4 +1,4 @@
-"""What an operation is: who sends what, what must arrive where, and its calls for each library interface ("api").
+"""Operations: the data that each rank sends and must receive, and the calls for each library interface ("api").
 
 An operation is one file, in `builtin/` or in a plug-in (entry point `collbench.operations`). It defines generator functions that yield
 the calls of one iteration, and one `Operation`. That is enough: the registry finds it, `--help` lists it, results are verified from

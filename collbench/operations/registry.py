@@ -137,12 +137,12 @@ def _found() -> tuple[dict[str, Operation], dict[str, Broken]]:
 
 
 def operations() -> dict[str, Operation]:
-    """Return all operations by name, the built-in ones first. A plug-in's operation whose name already exists is left out."""
+    """Return all operations by name, the built-in ones first. A plug-in's operation with a name that already exists is omitted."""
     return _found()[0]
 
 
 def broken() -> dict[str, Broken]:
-    """Return the errors of plug-ins whose operations are not in `operations`, by the plug-in's name."""
+    """Return the errors of plug-ins with operations that are not in `operations`, by the plug-in's name."""
     return _found()[1]
 
 

@@ -39,7 +39,7 @@ def schema() -> dict[str, Any]:
 
 
 def check_form(document: Mapping[str, Any], file: str) -> None:
-    """Raises UsageError, one sentence, for the first thing in the document that is not as the schema says; `file` names it."""
+    """Raise UsageError for the first part of the document that violates the schema; `file` is its name in the message."""
     from jsonschema import Draft202012Validator, validators
 
     _check_version(document, file)
@@ -84,7 +84,7 @@ def _unique_items(validator: Any, wanted: bool, items: Any, _schema: Any) -> Ite
     if wanted and validator.is_type(items, "array"):
         plain = [item if isinstance(item, str | int | float) and not isinstance(item, bool) else repr(item) for item in items]
         if len(set(plain)) < len(plain):
-            yield ValidationError("says one thing twice")
+            yield ValidationError("has the same entry twice")
 
 
 def _order(error: ValidationError) -> tuple[bool, list[str]]:
@@ -148,7 +148,7 @@ def _misfit(key: str, value: Any, error: ValidationError, path: list[Any]) -> st
 
 
 def _unknown_word(error: ValidationError) -> tuple[str, list[str]] | None:
-    """A word that is none of the words that can stand there, and these; None where something else is wrong."""
+    """Return a word that is not allowed in its place, and the words that are; None for another kind of error."""
     if error.validator == "enum" and isinstance(error.instance, str):
         return error.instance, [json.dumps(word).strip('"') for word in error.schema["enum"]]  # type: ignore[index]
     return next(filter(None, (_unknown_word(inner) for inner in error.context or ())), None)
@@ -180,9 +180,9 @@ _FILES = ("traffic",)  # keys that name files, which are looked for beside the s
 class Table:
     """One sweep, its defaults filled in.
 
-    file    the suite that it stands in; where: its place there, "sweeps[2] 'large'"
+    file    the suite that contains it; where: its place there, "sweeps[2] 'large'"
     name    its own name, or None
-    own     the keys that it says itself
+    own     the keys that it sets itself
     values  by key, defaults among them: a list, also where one value was written
     """
 
@@ -224,7 +224,7 @@ class Suite:
 
 @dataclass
 class _Draft:
-    """What the suites read so far say together."""
+    """The combined contents of the suites read so far."""
 
     title: str = ""
     run: dict[str, Any] = field(default_factory=dict)
@@ -260,7 +260,7 @@ def read_suite(name: str) -> Suite:
 
 
 def _read_into(draft: _Draft, name: str, folder: Path, chain: tuple[str, ...], texts: dict[str, bytes]) -> None:
-    """Adds a suite to what those that it extends say; `chain` is how it was come upon."""
+    """Add a suite to the contents of those that it extends; `chain` is the path of `extends` that leads to it."""
     path = _path(name, folder)
     file = name if _is_built_in(name) else str(path)
     draft.read += 1
@@ -327,7 +327,7 @@ def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[_Sw
 
 
 def _add_sweeps(draft: _Draft, sweeps: Sequence[_Sweep]) -> None:
-    """Those of the same name are replaced where they stand, others come at the end."""
+    """Replace sweeps of the same name in place; append the others."""
     places = {sweep.name: place for place, sweep in enumerate(draft.sweeps) if sweep.name}
     for sweep in sweeps:
         if sweep.name in places:
@@ -350,7 +350,7 @@ def _table(sweep: _Sweep, defaults: Mapping[str, Any]) -> Table:
     return Table(sweep.file, place, sweep.name, tuple(own), values)
 
 
-# A sweep that says one of these means it instead of the default for the other.
+# A sweep that sets one of these replaces the default of the other.
 _INSTEAD = {"traffic": "skew", "skew": "traffic"}
 
 
@@ -383,7 +383,7 @@ _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
 
 
 def operations_of(names: Sequence[str]) -> tuple[Operation, ...]:
-    """The operations by their own names or by a command's ("p2p" stands for three), each once. KeyError for an unknown name."""
+    """Return the operations by their own name or a command's ("p2p" is three operations), each once. KeyError for an unknown name."""
     by_name = operations()
     return tuple({one.name: one for name in names for one in commands().get(name) or [by_name[name]]}.values())
 

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: the traffic of alltoallv, even, skewed towards one rank, or from a file of bytes."""
+"""Elements that each rank sends to each rank: the traffic of alltoallv, even, skewed towards one rank, or from a file of bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Traffic:
 
     name: str = "even"
     skew: float = 1.0
-    matrix: tuple[tuple[float, ...], ...] | None = field(default=None, hash=False)  # a million numbers; the name tells them apart
+    matrix: tuple[tuple[float, ...], ...] | None = field(default=None, hash=False)  # up to a million numbers; the name identifies them
 
     def weights(self, n: int) -> NDArray[np.float64]:
         """[n × n] whole numbers from 0 on, by sending and receiving rank. Raises UsageError for n ranks that it does not fit."""
@@ -55,7 +55,7 @@ class Traffic:
         return np.tile(row, (n, 1))
 
     def check_ranks(self, n: int) -> None:
-        """Raises UsageError when this is no traffic of groups of n ranks."""
+        """Raise UsageError if this traffic does not fit groups of n ranks."""
         if self.matrix is not None and len(self.matrix) != n:
             rows = len(self.matrix)
             raise UsageError(
@@ -76,7 +76,7 @@ EVEN = Traffic()
 
 
 def skewed(skew: float) -> Traffic:
-    """Traffic whose busiest receiver gets so many times the average; even for 1."""
+    """Return traffic with one receiver that gets `skew` times the average; even for 1."""
     return EVEN if skew == 1 else Traffic(f"skew {skew:g}", skew)
 
 
@@ -115,7 +115,7 @@ def _elements(traffic: Traffic, n: int, count: int) -> NDArray[np.int64]:
 
 
 def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Whole parts of weights whose busiest line is a column; its parts add up to `count`.
+    """Return whole parts of weights, scaled so that the parts of the busiest column add up to `count`.
 
     Sums down each column are rounded, not parts, so that no column gains or loses an element. Each column begins at its own rank, so
     that those which were rounded up do not meet in one row; where they do nevertheless, they give way.
@@ -139,7 +139,7 @@ def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return parts
 
 
-# Reads who sends how many bytes to whom from a file: a square of numbers, one row per sending rank.
+# Reads a traffic matrix in bytes from a file: a square of numbers, one row per sending rank.
 
 _LARGEST_BYTES = 256 * 2**20  # 4,096 ranks with 16 characters a number
 _MOST_NUMBERS = 1 << 24  # 4,096 ranks
@@ -225,4 +225,6 @@ def _check(rows: Sequence[tuple[int, tuple[float, ...]]], path: Path) -> None:
     if total == 0:
         raise UsageError(f"traffic file '{path}' has only zeros: at least one rank must send data")
     if total > _MOST:
-        raise UsageError(f"traffic file '{path}' says that {total:.3g} bytes are sent, more than any job could: give the bytes of one call")
+        raise UsageError(
+            f"traffic file '{path}': the sum is {total:.3g} bytes, which is too high: the values must be the bytes of one call"
+        )

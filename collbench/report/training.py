@@ -88,7 +88,7 @@ K = TypeVar("K", Times, Ceiling)
 
 @dataclass(frozen=True)
 class Columns:
-    """titles; right: those of right-aligned columns; spare: those that a narrow terminal drops, the first one first."""
+    """titles; right: columns that are right-aligned; spare: columns that a narrow terminal omits, in this order."""
 
     titles: tuple[str, ...]
     right: frozenset[str]
@@ -104,7 +104,7 @@ STEP = Columns(
     ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by", "flags"),
     _FIGURES, ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
 )  # fmt: skip
-# A worker that does not wait for others has no step in common with them.
+# Workers that do not wait have no common step.
 ROUND = Columns(
     tuple(_round(title) for title in STEP.titles), frozenset(map(_round, STEP.right)), tuple(_round(title) for title in STEP.spare)
 )
@@ -117,9 +117,9 @@ WORKERS = Columns(("backend", *_OF_WORKERS), frozenset(_OF_WORKERS), ("rounds",)
 
 
 def table(columns: Columns, rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
-    """Return titles and rows of (cells, style); empty without rows. Columns that are empty in all rows are left out.
+    """Return titles and rows of (cells, style), or nothing without rows. Empty columns are omitted.
 
-    On a terminal of `width` some others are dropped, and the last line names them.
+    A terminal of `width` may omit other columns, too; the last line lists them.
     """
     if not rows:
         return
@@ -152,7 +152,7 @@ def style(row: StepRow) -> str:
 
 
 def step_cells(row: StepRow) -> list[str]:
-    """Return the row below the titles of STEP; if it could not be measured, the reason is last."""
+    """Return the cells below the titles of STEP; without a measurement the last one is the reason."""
     if row.na is not None:
         return [row.backend, *[NOTHING] * (len(STEP.titles) - 2), f"n/a ({row.na})"]
     moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
@@ -182,7 +182,7 @@ def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float 
 
 
 def part_cells(row: StepRow) -> Iterator[list[str]]:
-    """Return a line per part, below the titles of PARTS; the backend's name is beside its first one."""
+    """Return the cells below the titles of PARTS, a line per part; the first line has the backend's name."""
     for turn, part in enumerate(row.parts):
         times, ceiling = _known(Times, part["time_s"]), _known(Ceiling, part["ceiling"])
         busbw = part["busbw_bytes_per_s"]

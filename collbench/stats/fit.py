@@ -8,7 +8,7 @@ misfit of each size to the line through its two neighbours.
 Simulated with 2 % of noise, 8 B-1 GiB: one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is seen in 7, 8 and 4 %, the
 95 % intervals hold α in 90, 92 and 92 %, β in 92, 94 and 95 %. Three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes) are told
 apart in 99.8 %; the intervals hold α and β in 93 and 94 %. A size 1.5 times too slow is the only one off in 98 %; one 0.6 times, in 92 %
-(where it stands at a switch of regime, it is taken for a part of it).
+(at a switch of regime, it counts as a part of it).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def through(data: Points, least: int) -> Lines:
 
 
 def _without_bad(weights: Values, bad: NDArray[np.bool_]) -> Values:
-    """Weights of 0 for the bad points, at most one in six: more are no bad points but a line that does not fit."""
+    """Return weights of 0 for the bad points, at most one in six: with more bad points the line does not fit."""
     kept = weights * ~bad
     left, there = np.count_nonzero(kept, axis=1), np.count_nonzero(weights, axis=1)
     enough = there - left <= np.maximum(1, there // _MOST_BAD)
@@ -122,7 +122,7 @@ def _solve(data: Points, weights: Values) -> tuple[Values, Values]:
 
 
 def determined(aa: Values, ab: Values, bb: Values) -> Values:
-    """aa · bb - ab², the determinant of the normal equations, kept off zero where sizes are too alike for a double to tell."""
+    """aa · bb - ab², the determinant of the normal equations, kept above zero where a double cannot distinguish the sizes."""
     return np.maximum(aa * bb - ab**2, _SINGULAR * aa * bb)
 
 
@@ -178,7 +178,7 @@ class Fit:
 def fit(sizes: Sequence[float], times_s: Sequence[float]) -> Fit | None:
     """The segmented fit of times (seconds) over sizes (bytes); None with fewer than four distinct sizes.
 
-    Pairs that are no numbers, sizes below zero and times that are not positive are dropped; several times at one size are their
+    Pairs with NaN, sizes below zero and times that are not positive are dropped; several times at one size are their
     median. The intervals (Student's t, the misfit of all regimes together) hold for independent errors, given the breakpoints.
     Raises ValueError when there are not as many sizes as times.
     """
@@ -195,7 +195,7 @@ def fit(sizes: Sequence[float], times_s: Sequence[float]) -> Fit | None:
 
 
 def _choose(data: Points, lines: Lines) -> list[int]:
-    """The lines, one per regime, whose BIC is least: α, β and a breakpoint are three parameters each."""
+    """Return the lines, one per regime, with the lowest BIC: α, β and a breakpoint are three parameters each."""
     count = len(data.sizes)
     clipped = np.minimum(lines.residuals**2, (_CLIPPED * data.noise) ** 2)
     place = np.arange(count)

@@ -28,7 +28,8 @@ def over_launches(medians: Sequence[float]) -> Spread:
     """The median of launch medians, one figure per launch, with its 95 % interval over launches.
 
     From 6 on the interval is the narrowest pair of order statistics that covers with 95 % (exact, whatever the noise). For 2 to 5
-    there is no such pair: Student's t on ln of the medians, since effects on time multiply; wide, as so few launches say little.
+    there is no such pair: Student's t on ln of the medians, since effects on time multiply. It is wide, because so few launches
+    give little information.
     Simulated coverage with launch effects of 3 % × t₄/√2 (MEASUREMENT.md's noise model), 8000 cells each: 96 % for
     2, 3, 4 and 5 launches; 97, 98 and 96 % for 6, 10 and 20.
 

@@ -72,11 +72,11 @@ _TOO_SHORT_TO_TELL = 10  # up to here, a series cannot show what it remembers
 class Median:
     """A median with its rank-based 95 % interval, all in the samples' unit.
 
-    value      0 where there is no sound sample (n = 0)
+    value      0 without valid samples (n = 0)
     ci_low/high  None with fewer than 6 samples. Both equal the median when all samples are equal: the clock's step, which the
         series does not tell, hides the rest
     n          sound samples: finite and not negative
-    n_eff      how many independent samples the series is worth; None when it is too short to tell (up to 10) or constant
+    n_eff      effective number of independent samples; None for a short (up to 10) or constant series
     """
 
     value: float
@@ -142,7 +142,7 @@ def quantile(ordered: NDArray[np.float64], share: float) -> float:
 
 def _memory(samples: NDArray[np.float64], centre: float) -> tuple[float | None, int]:
     """(variance of the sum of signs about the median relative to that of independent ones, cosines it was estimated from);
-    (None, 0) where it cannot be told."""
+    (None, 0) if it cannot be estimated."""
     n = len(samples)
     if n <= _TOO_SHORT_TO_TELL:
         return None, 0
@@ -197,7 +197,7 @@ def _within_a_tick(ordered: NDArray[np.float64], value: float) -> tuple[float, f
 #
 # Simulated, log-normal AR(1). Alarms in stationary series (σ 2 and 20 %, ρ up to 0.7): at most 3 % from n = 45 on, at n = 30 under 1 %
 # for ρ up to 0.5 and 5 % at 0.7. Found of a rise by 10 % over the series, or a step of 10 % in its middle (ρ = 0 … 0.5): σ = 1 %: all
-# from n = 30 on; σ = 5 %: 70-98 % and 98-100 % at n = 200; σ = 10 %: 97 % and all at n = 1000. What noise hides, the interval tells.
+# from n = 30 on; σ = 5 %: 70-98 % and 98-100 % at n = 200; σ = 10 %: 97 % and all at n = 1000.
 
 _DRIFT_FEWEST = 30  # samples: ten per third
 _HALF_WIDTHS, _LEAST = 3, 0.02
@@ -237,7 +237,7 @@ _TAILS = (0.02, 0.98)
 _VALLEY, _SIGMAS = 0.5, 2.6
 _WINDOWS = 33  # tried across the valley
 _ROUNDING = 1e-6  # relative; steps below are a double's
-_TICKS = 1e9  # finer ticks change nothing, and their multiples are no whole numbers in a double
+_TICKS = 1e9  # finer ticks change nothing, and a double cannot hold their multiples as whole numbers
 Values = NDArray[np.float64]
 
 
@@ -285,7 +285,7 @@ def _spread_ticks(ordered: Values) -> Values:
 
 
 def _best_split(logs: Values) -> int:
-    """How many of the ordered values are in the lower of the two classes whose means differ most (Otsu); tails count as their ends."""
+    """Return the size of the lower of the two classes of ordered values with the largest difference of means (Otsu); tails are clipped."""
     n = len(logs)
     clipped = np.clip(logs, quantile(logs, _TAILS[0]), quantile(logs, _TAILS[1]))
     at = np.arange(ceil(_SHARE * n), n - ceil(_SHARE * n) + 1)

@@ -1,6 +1,6 @@
 """What an exchange sends over the wire: bytes out of and into each rank, or each host, to be held against counters.
 
-Where a library's algorithm is known, or messages go straight from who has them to who gets them, that is exact; of a broadcast and a
+Where a library's algorithm is known, or messages go directly from their source to their target, that is exact; of a broadcast and a
 reduction it is the least that any algorithm needs.
 """
 
@@ -42,10 +42,10 @@ def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: st
 
     places     by rank the number of its host; None: every rank is a place of its own
     algorithm  "ring" (all-reduce, reduce-scatter, all-gather: neighbours are those of the group, the last one's is the first), "direct"
-               (each part straight to who gets it), "allreduce" (a reduce-scatter that is one, of which each rank keeps its part);
+               (each part directly to its target), "allreduce" (a reduce-scatter that is one, of which each rank keeps its part);
                None: "ring" where there is one
 
-    Raises UsageError for an operation or an algorithm whose bytes are not known.
+    Raises UsageError for an operation or an algorithm with an unknown number of bytes.
     """
     at = {rank: rank if places is None else places[rank] for group in exchange.groups for rank in group}
     everywhere = sorted(set(at.values()) if places is None else set(places))

@@ -47,7 +47,7 @@ def _buckets(total: int, size: int) -> Iterator[Bucket]:
 def filled_up(shape: Shape, unit: int) -> str:
     """A sentence where the last bucket is filled up to a whole number of units, else ""."""
     missing = -shape.parameters % unit
-    return f"the last bucket is filled up by {missing} of {unit} elements, so that every rank has an equal part" if missing else ""
+    return f"the last bucket is padded by {missing} of {unit} elements, so that all ranks have parts of the same size" if missing else ""
 
 
 # Fully sharded training (ZeRO stage 3, FSDP): every rank keeps its part of each unit, and gathers the unit where it is needed.
@@ -95,9 +95,9 @@ def _step_fsdp(shape: Shape) -> Step:
     groups, parts = everybody(shape), units(shape)
     exchanges = (*_forward(shape, groups, parts), *_backward(shape, groups, parts))
     filled = [f"{-unit.parameters % shape.ranks} elements" for unit in parts if unit.parameters % shape.ranks]
-    notes = ["one unit: --layers says how many there are"] if not shape.layers else []
+    notes = ["one unit: use --layers to set the number of units"] if not shape.layers else []
     if filled:
-        notes.append(f"units are filled up by {' and '.join(filled)}, so that every rank has an equal part")
+        notes.append(f"units are padded by {' and '.join(filled)}, so that all ranks have parts of the same size")
     return Step(exchanges, 3 * shape.gradient_bytes, "; ".join(notes))
 
 
@@ -124,7 +124,7 @@ FSDP_REGIME = Regime(
 )
 
 
-# Data-parallel training whose sums go in three steps: inside each host, across hosts (each rank its part), inside each host again.
+# Data-parallel training with sums in three steps: inside each host, across hosts (each rank its part), inside each host.
 
 
 def _step_hierarchical(shape: Shape) -> Step:

@@ -47,7 +47,7 @@ def _step_pipeline(shape: Shape) -> Step:
         for groups, between in _boundaries(stages)
     )
     replicas = len(stages[0])
-    beside = f"; {replicas} pipelines side by side, whose gradients are not summed here (see data-parallel)" if replicas > 1 else ""
+    beside = f"; {replicas} pipelines run in parallel; their gradients are not summed here (see data-parallel)" if replicas > 1 else ""
     neighbours = min(2, len(stages) - 1)
     return Step(exchanges, neighbours * shape.microbatches * size, _NOTE + beside)
 
@@ -123,11 +123,13 @@ def _groups(shape: Shape) -> Groups:
     size = whole(shape, "tensor") or inside
     fit = " or ".join(str(n) for n in range(2, shape.ranks + 1) if shape.ranks % n == 0)
     if size is None:
-        raise UsageError(f"tensor-parallel groups are those of a host, and hosts have unequally many ranks: say --tensor {fit}")
+        raise UsageError(
+            f"a tensor-parallel group is the ranks of a host, but the hosts have different numbers of ranks: use --tensor {fit}"
+        )
     if whole(shape, "tensor") is None and size == 1:
         raise UsageError(
-            f"tensor-parallel groups are those of a host, and every host has one rank: start more per host, or say --tensor {fit}, "
-            "which crosses hosts"
+            f"a tensor-parallel group is the ranks of a host, but every host has only one: start more per host, or use --tensor {fit}, "
+            "for groups across hosts"
         )
     if size < 2 or shape.ranks % size:
         raise UsageError(f"--tensor {size} does not divide {counted(shape.ranks, 'rank')} into groups of 2 and more: choose {fit}")

@@ -20,7 +20,7 @@ UPDATES = ("synchronous", "asynchronous", "sharded")
 
 @dataclass(frozen=True)
 class Roles:
-    """Who serves and who works; ranks of the job, every one of them in one of the two."""
+    """The ranks that are servers, and the ranks that are workers; each rank of the job is one of them."""
 
     servers: tuple[int, ...]
     workers: tuple[int, ...]
@@ -39,7 +39,7 @@ def roles(shape: Shape) -> Roles:
         )
     if number >= shape.ranks:
         raise UsageError(
-            f"parameter-server with {counted(number, 'server')} among {counted(shape.ranks, 'rank')} leaves nobody to work: "
+            f"parameter-server with {counted(number, 'server')} among {counted(shape.ranks, 'rank')} leaves no workers: "
             f"choose --servers 1 to {shape.ranks - 1}, or start more ranks"
         )
     turns = sorted((place, at, rank) for at, ranks in enumerate(by_host(shape)) for place, rank in enumerate(ranks))

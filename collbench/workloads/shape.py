@@ -1,4 +1,4 @@
-"""From what a user typed to the shape that a regime is told."""
+"""Shape: the model and options of the user, as a regime needs them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ DEFAULT = "bert-large"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is trained: its parameters in numbers, and of a transformer whose layers are alike their number and sizes (else 0)."""
+    """The trained model: its number of parameters; for a transformer with identical layers, also their number and sizes (else 0)."""
 
     name: str
     parameters: int
@@ -211,12 +211,12 @@ def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
     if missing:
         named = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
         raise UsageError(
-            f"{regime} needs {named}, which model '{shape.name}' does not say: "
-            f"choose bert-large or gpt2-xl, or give {', '.join(f'--{name}' for name in missing)}"
+            f"{regime} needs {named}, which model '{shape.name}' does not define: "
+            f"choose bert-large or gpt2-xl, or add {', '.join(f'--{name}' for name in missing)}"
         )
     if shape.hidden * shape.sequence * shape.microbatch * shape.element_bytes * copies > _MOST_BYTES:
         smaller = ", ".join(_option(name) for name in ("microbatch", "sequence", "hidden", *(["top_k"] if copies > 1 else [])))
-        raise UsageError(f"{regime} of a microbatch whose activations are more than 1 TiB: give smaller ones of {smaller}")
+        raise UsageError(f"{regime}: the activations of a microbatch exceed 1 TiB: use smaller values of {smaller}")
 
 
 def whole(shape: Shape, name: str) -> int | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collbench.operations.operation import Operation
 
 
-# How many bytes a step moves, by the conventions of busbw: what each rank has to send or receive at least, whatever carries it.
+# How many bytes a step moves, by the conventions of busbw: the minimum that each rank must send or receive, with any library.
 #
 # Of an even collective that is nccl-tests' factor times the size, the same at every rank of a group. Of a message, and of uneven parts,
 # it is what the rank really sends to others or receives from them, whichever is more.
@@ -69,8 +69,8 @@ class Exchange:
     what        for the table: "gradients, bucket 3 of 14", "activations to the next stage"
     times       so many times one after the other
     dtype, redop, root   None: the operation has none; root is a rank within the group
-    traffic     of alltoallv: who sends how much to whom
-    adds        whoever receives adds up what the ranks sent to it (a parameter server): within the step, and checked
+    traffic     of alltoallv: elements from each rank to each rank
+    adds        receivers add up what the ranks send to them (a parameter server), within the step; the sum is checked
     """
 
     operation: str
@@ -87,9 +87,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a regime is told.
+    """The input of a regime.
 
-    parameters     of the model, in numbers; element_bytes: of one of them on the wire (dtype says which)
+    parameters     of the model, in numbers; element_bytes: of one of them on the wire (of type dtype)
     layers, hidden, sequence, microbatch, microbatches, experts, top_k, vocabulary   of a transformer, see models.toml
     bucket_bytes   of gradients
     hosts          by rank the number of its host: hierarchical exchanges, pipelines and tensor-parallel groups are laid out by it
@@ -142,7 +142,7 @@ class Regime:
     asynchronous  whether ranks go on without one another (then `step` gives what one worker exchanges in one round)
     takes     the common words that it looks at, with their default; "": the model's own, or worked out. See shaping.HELP
     help      of each of its options a line for `--help`
-    check     raises UsageError for options that cannot be read, whatever the ranks and hosts: `shaping.shape_of` calls it
+    check     raises UsageError for invalid options, for any ranks and hosts: `shape_of` calls it
     """
 
     name: str

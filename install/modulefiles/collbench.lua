@@ -1,8 +1,8 @@
--- collbench for Lmod; install.sh fills in the words between @ and puts it beside the Tcl one, which Lmod then leaves alone.
-help([[collbench @VERSION@: measures collectives and point-to-point over NCCL, Gloo and MPI. `collbench --help` tells more.]])
+-- collbench for Lmod; install.sh replaces the words between @. Lmod ignores the Tcl file next to it.
+help([[collbench @VERSION@: measures collectives and point-to-point over NCCL, Gloo and MPI. See `collbench --help`.]])
 whatis("Name: collbench")
 whatis("Version: @VERSION@")
-whatis("Description: measures collectives and point-to-point over NCCL, Gloo and MPI, and says how fast they could be")
+whatis("Description: measures collectives and point-to-point over NCCL, Gloo and MPI, and shows how fast they could be")
 @MODULES@
--- a folder with this one command: the environment's own bin would put its python and pip in front of the user's
+-- a folder with this command only: the bin folder of the environment would put its python and pip before the user's
 prepend_path("PATH", "@PREFIX@/bin")

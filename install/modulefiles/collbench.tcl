@@ -1,10 +1,10 @@
 #%Module1.0
-# collbench for Environment Modules; install.sh fills in the words between @. Lmod takes the .lua beside it.
+# collbench for Environment Modules; install.sh replaces the words between @. Lmod uses the .lua file next to it.
 proc ModulesHelp { } {
-    puts stderr "collbench @VERSION@: measures collectives and point-to-point over NCCL, Gloo and MPI. `collbench --help` tells more."
+    puts stderr "collbench @VERSION@: measures collectives and point-to-point over NCCL, Gloo and MPI. See `collbench --help`."
 }
-module-whatis "collbench @VERSION@: measures collectives and point-to-point over NCCL, Gloo and MPI, and says how fast they could be"
+module-whatis "collbench @VERSION@: measures collectives and point-to-point over NCCL, Gloo and MPI, and shows how fast they could be"
 conflict collbench
 @MODULES@
-# a folder with this one command: the environment's own bin would put its python and pip in front of the user's
+# a folder with this command only: the bin folder of the environment would put its python and pip before the user's
 prepend-path PATH "@PREFIX@/bin"

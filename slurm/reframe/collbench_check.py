@@ -73,11 +73,11 @@ class CollbenchGate(rfm.RunOnlyRegressionTest):
 
     @sanity_function
     def passes_or_waits_for_the_next_strike(self) -> object:
-        """What is suspected is the next strike's to decide; else the verdict decides."""
+        """Return the verdict; with suspects left, pass, because the next allocation decides."""
         stage = Path(self.stagedir)
-        told = sn.assert_true((stage / "verdict.json").exists(), "no verdict: see what `collbench gate` says in the job's error output")
-        if not told or (self.strike < 3 and (stage / "suspects.toml").exists()):
-            return told
+        exists = sn.assert_true((stage / "verdict.json").exists(), "no verdict: see `collbench gate` in the job's error output")
+        if not exists or (self.strike < 3 and (stage / "suspects.toml").exists()):
+            return exists
         verdict = json.loads((stage / "verdict.json").read_text())
         confirmed = [each["name"] for each in verdict["suspicions"] if each["state"] == "confirmed"]
         why = "; ".join([verdict["result"], *confirmed, *verdict["reasons"]])

@@ -82,7 +82,7 @@ def test_drawn_parts_are_those_of_the_seed_and_never_negative():
         ("sizes=1M", "--slowed 'sizes=1M' has no by=: write it like"),
         ("10%", "--slowed '10%': '10%' is none of by=…, operations=…, backends=…, sizes=…, ranks=…: write it like"),
         ("by=10% size=8", "'size=8' is none of by=…"),
-        ("by=10% by=5%", "--slowed 'by=10% by=5%' says by twice: separate two specs by ';'"),
+        ("by=10% by=5%", "--slowed 'by=10% by=5%': by is given twice: separate two specs by ';'"),
         ("by=10", "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"),
         ("by=0%", "by=0% is not a valid slowdown"),
         ("by=1001%", "by=1001% is not a valid slowdown"),

@@ -117,8 +117,8 @@ REFUSED = [
     (("fsdp", "--format", "nccl-tests"), "argument --format: invalid choice: 'nccl-tests' (choose from 'table', 'csv', 'json') "
                                          "(see `collbench workload --help`)"),
     (("fsdp", "--steps", "0"), "argument -n/--steps: '0' is not a whole number from 1 on (see `collbench workload --help`)"),
-    (("pipeline", "--model", "resnet50"), "pipeline needs layers, hidden and sequence, which model 'resnet50' does not say: choose "
-                                          "bert-large or gpt2-xl, or give --layers, --hidden, --sequence"),
+    (("pipeline", "--model", "resnet50"), "pipeline needs layers, hidden and sequence, which model 'resnet50' does not define: choose "
+                                          "bert-large or gpt2-xl, or add --layers, --hidden, --sequence"),
     (("hierarchical", "--ranks", "4"), "hierarchical over one host has nothing to sum across hosts: start ranks on several hosts, or take "
                                        "data-parallel, which is flat"),
 ]  # fmt: skip

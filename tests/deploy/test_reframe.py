@@ -165,7 +165,7 @@ class TestReFrameItself:
         ("rows", "says", "why"),
         [
             ([{**RIGHT, "wrong": 3}], "", "wrong data"),
-            ([], "", "no row was measured"),
+            ([], "", "no rows measured"),
             ([RIGHT], "collbench: rank 1 {died}: see\n", "exit code 4 collbench: rank 1 (died): see"),
         ],
     )

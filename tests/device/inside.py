@@ -161,7 +161,7 @@ def test_a_blind_checker_is_caught(gpus, streams, monkeypatch, blind):
         return {"sees nothing": (0, 2**64 - 1), "sees errors everywhere": (1, 0), "misplaces them": (wrong, first + (wrong > 0))}[blind]
 
     monkeypatch.setattr(checker_room.Checker, "verify", verify)
-    with pytest.raises(RunFailed, match=r"^the checker of GPU 0 .* does not see a flipped bit at byte 0 of elements of 1 bytes"):
+    with pytest.raises(RunFailed, match=r"^the checker of GPU 0 .* does not detect a flipped bit at byte 0 of elements of 1 bytes"):
         prove(gpus[0], streams[0])
 
 

@@ -29,7 +29,7 @@ def test_what_is_asked_for_is_taken_as_it_is() -> None:
 
 
 def test_what_does_not_fit_is_said_before_it_is_tried() -> None:
-    with pytest.raises(UsageError, match=r"3 arrays of 1 GiB do not fit in GPU 1 \(FAKE GPU \(test double\)\), where 3 GiB is free: say a"):
+    with pytest.raises(UsageError, match=r"3 arrays of 1 GiB do not fit in GPU 1 \(FAKE GPU \(test double\)\), where 3 GiB is free: use a"):
         fitting_size(gpus(80_000, 3072), 1024 * MIB)
     with pytest.raises(UsageError, match=r"3 arrays of 1 MiB do not fit in GPU 0"):
         fitting_size(gpus(60), None)

@@ -213,6 +213,14 @@ class TestJudging:
         assert judged(case, replace(fine, wrong=[detail])) == ["1 rows are wrong, and had to be 2"]
         assert "a row says" in judged(case, replace(fine, wrong=[detail, detail.replace("rank 2", "rank 1")]))[0]
 
+    @pytest.mark.parametrize(
+        ("fault", "phase", "right"), [("memory", "timed", True), ("memory", "gather", True), ("killed", "timed", False)]
+    )
+    def test_memory_may_run_out_between_two_phases(self, *, fault: str, phase: str, right: bool) -> None:
+        said = ["rank 2 (h2, pid 7): no memory is left during work between two phases"]
+        found = judged(replace(KILLED, fault=fault, phase=phase), replace(SEEN, said=said, codes=[4] * 4))
+        assert any("names the phase" in words for words in found) != right
+
     def test_a_full_disk_is_the_users_to_mend_before_the_first_cell(self) -> None:
         case = replace(KILLED, fault="disk", phase="init")
         full = replace(
@@ -227,7 +235,10 @@ class TestTables:
         right, wrong = outcome_of(KILLED, SEEN), outcome_of(replace(KILLED, phase="init"), replace(SEEN, said=[]))
         lines = fault_matrix.table([right, wrong]).splitlines()
         assert lines[0] == "| fault | phase | gloo, by hand |"
-        assert lines[2:4] == ["| SIGKILL | init | rank 2: **1 failed check**, code 4, 1.0 s |", "| SIGKILL | timed | rank 2: code 4, 1.0 s |"]
+        assert lines[2:4] == [
+            "| SIGKILL | init | rank 2: **1 failed check**, code 4, 1.0 s |",
+            "| SIGKILL | timed | rank 2: code 4, 1.0 s |",
+        ]
         assert lines[-1] == "- killed, init, gloo by hand, rank 2: no sentence tells of it"
 
     def test_random_faults(self) -> None:

@@ -42,17 +42,17 @@ def stand_in(folder: Path, version: str = "(3, 11)", ensurepip: int = 0) -> str:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "where to is not said: install.sh PREFIX"),
-        (["apps"], "PREFIX 'apps' is no whole path"),
-        (["/apps/a b"], "PREFIX '/apps/a b' has letters that modulefiles cannot quote alike"),
-        (['/apps/"$HOME"'], "PREFIX '/apps/\"$HOME\"' has letters"),
-        (["/apps/a", "/apps/b"], "'/apps/b' is one word too many"),
-        (["/apps/a", "--pyton", "x"], "there is no option --pyton"),
-        (["/apps/a", "--python"], "--python wants a word behind it"),
-        (["/apps/a", "--extras", "mpi,mpich"], "--extras mpich: a site install takes mpi, report, cuda12 or cuda13"),
-        (["/apps/a", "--extras", "torch"], "--extras torch: a site install takes"),
-        (["/apps/a", "--module", 'a"); os.exit('], "--module a\"); os.exit(: a module's name has"),
-        (["/apps/a", "--python", "/nowhere/python3"], "/nowhere/python3 is not there: load the site's Python module"),
+        ([], "PREFIX is missing: install.sh PREFIX"),
+        (["apps"], "PREFIX 'apps' is not an absolute path"),
+        (["/apps/a b"], "PREFIX '/apps/a b' has characters that are unsafe in modulefiles"),
+        (['/apps/"$HOME"'], "PREFIX '/apps/\"$HOME\"' has characters"),
+        (["/apps/a", "/apps/b"], "unexpected argument '/apps/b'"),
+        (["/apps/a", "--pyton", "x"], "unknown option --pyton"),
+        (["/apps/a", "--python"], "--python needs a value"),
+        (["/apps/a", "--extras", "mpi,mpich"], "--extras mpich: choose from mpi, report, cuda12, cuda13"),
+        (["/apps/a", "--extras", "torch"], "--extras torch: choose from"),
+        (["/apps/a", "--module", 'a"); os.exit('], '--module a"); os.exit(: not a valid module name'),
+        (["/apps/a", "--python", "/nowhere/python3"], "/nowhere/python3 not found: load the site's Python module"),
     ],
 )
 def test_words_that_make_no_install(words: list[str], sentence: str) -> None:
@@ -62,26 +62,26 @@ def test_words_that_make_no_install(words: list[str], sentence: str) -> None:
 
 def test_a_python_that_is_too_old(tmp_path: Path) -> None:
     said = refused(str(tmp_path / "prefix"), "--python", stand_in(tmp_path, "(3, 9)"))
-    assert "is Python (3, 9), and collbench needs 3.11 or newer: load a newer Python, or say --python" in said
+    assert "is Python (3, 9), but collbench needs 3.11 or newer" in said
     assert not (tmp_path / "prefix").exists()
 
 
 def test_a_python_that_cannot_make_environments(tmp_path: Path) -> None:
     said = refused(str(tmp_path / "prefix"), "--python", stand_in(tmp_path, ensurepip=1))
-    assert said.endswith("cannot make environments (no ensurepip): install the system's python3-venv, or say --python with another one")
+    assert "cannot make environments (no ensurepip): install the system's python3-venv" in said
 
 
 @pytest.mark.parametrize("script", ["install.sh", "wheelhouse.sh"])
 def test_a_place_that_cannot_be_written(script: str) -> None:
     said = refused("/proc/collbench", program=ROOT / "install" / script, env={"PYTHON": sys.executable})
-    assert said.startswith("/proc/collbench cannot be written: choose a")
+    assert said.startswith("/proc/collbench is not writable: choose a")
 
 
 def test_a_wheelhouse_is_made_in_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "older.whl").touch()
     program = ROOT / "install/wheelhouse.sh"
-    assert "is not empty, and what lies there could be installed instead" in refused(str(tmp_path), program=program)
-    assert refused(program=program).startswith("where to is not said: wheelhouse.sh DIR [EXTRAS]")
+    assert "is not empty, and its files could be installed by mistake" in refused(str(tmp_path), program=program)
+    assert refused(program=program).startswith("DIR is missing: wheelhouse.sh DIR [EXTRAS]")
     assert [file.name for file in tmp_path.iterdir()] == ["older.whl"]
 
 

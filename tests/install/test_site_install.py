@@ -80,7 +80,7 @@ def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed
 @pytest.mark.in_turn("a site install")
 def test_what_was_kept_is_said_and_no_compiler_is_missed(installed: Installed) -> None:
     (said,) = installed.done.stderr.splitlines()
-    assert said.endswith("; kept as the site has it: mpi4py==4.1.2+site numpy==2.4.6 torch==2.13.0+site")
+    assert said.endswith("; packages of the site, unchanged: mpi4py==4.1.2+site numpy==2.4.6 torch==2.13.0+site")
 
 
 @pytest.mark.in_turn("a site install")
@@ -150,7 +150,7 @@ def test_an_mpi4py_that_is_too_old_is_refused_and_not_replaced(tmp_path: Path, w
     site.is_of_version("mpi4py", "3.1.6")
     done = site.install(prefix, env=offline(wheels))
     assert done.returncode == 2 and not prefix.exists()
-    assert "collbench: pip could not install beside what the site keeps (mpi4py==3.1.6)" in done.stderr.splitlines()[-1]
+    assert "collbench: pip could not install collbench with the site's packages (mpi4py==3.1.6)" in done.stderr.splitlines()[-1]
     assert site.frozen() == {"mpi4py==3.1.6"}
 
 

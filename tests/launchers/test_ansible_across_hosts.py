@@ -82,7 +82,7 @@ class TestOverHosts:
         said = messages(done)
         assert done.returncode == 2 and list(said) == bed.names[:2], done.stdout
         assert said[bed.names[0]].startswith("collbench ended with exit code 2: collbench: ") and "/proc/nowhere" in said[bed.names[0]]
-        assert said[bed.names[1]] == "collbench ended with exit code 2: other hosts say why"
+        assert said[bed.names[1]] == "collbench ended with exit code 2: see the messages of the other hosts"
 
     @pytest.mark.parametrize(
         ("words", "more", "said"),

@@ -137,7 +137,7 @@ def test_links_carry_what_the_training_must_move(case: Case, hosts: Callable[...
     row, moved = per_step(hosts(3, "1gbit"), case, tmp_path)
     assert [out for out, _ in moved] == pytest.approx(case.sends, rel=NEAR)
     assert [into for _, into in moved] == pytest.approx(case.gets, rel=NEAR)
-    assert row.moved_bytes == pytest.approx(case.moves, rel=0.001), "parts are filled up by a few elements"
+    assert row.moved_bytes == pytest.approx(case.moves, rel=0.001), "parts are padded by a few elements"
 
 
 GRADIENTS = 4 * 340_000_000

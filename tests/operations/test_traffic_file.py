@@ -42,14 +42,14 @@ def test_commas_or_spaces_and_comments(text, tmp_path):
     ("1e999", ", line 1: '1e999' is not a number of bytes: use whole numbers from 0 to 2^53"),
     ("0.5", ", line 1: '0.5' is not a number of bytes: use whole numbers from 0 to 2^53"),
     ("1e17", ", line 1: '1e17' is not a number of bytes: use whole numbers from 0 to 2^53"),
-    ("9e15 9e15\n9e15 9e15", "says that 3.6e+16 bytes are sent, more than any job could: give the bytes of one call"),
+    ("9e15 9e15\n9e15 9e15", ": the sum is 3.6e+16 bytes, which is too high: the values must be the bytes of one call"),
     (f"{'1' * 200_000},1", f", line 1: '{'1' * 40}' is not a number of bytes: use whole numbers from 0 on"),
     (b"\xff\xfe1\x002", f"is not text: {LIKE}"),
 ])  # fmt: skip
 def test_what_is_no_matrix_of_bytes(text, sentence, tmp_path):
     with pytest.raises(UsageError) as refused:
         read(tmp_path, text)
-    assert str(refused.value) == f"traffic file '{tmp_path / 'm.csv'}'{'' if sentence.startswith(',') else ' '}{sentence}"
+    assert str(refused.value) == f"traffic file '{tmp_path / 'm.csv'}'{'' if sentence.startswith((',', ':')) else ' '}{sentence}"
 
 
 def test_what_cannot_be_read(tmp_path, monkeypatch):

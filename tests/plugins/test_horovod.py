@@ -65,9 +65,9 @@ def test_a_build_for_another_torch_or_for_none(monkeypatch, tmp_path):
     assert obstacle({}) is None
 
 
-def test_probing_it_here_says_what_to_type(monkeypatch):
+def test_probe_names_the_missing_package(monkeypatch):
     made_up_installation(monkeypatch, {})
-    assert HorovodBackend.probe() == Unavailable("horovod is not installed", GET)
+    assert HorovodBackend.probe() == Unavailable.because(NotInstalled("horovod", GET))
 
 
 @pytest.mark.parametrize("cycle", ["fast", "-1", "nan", "inf", ""])

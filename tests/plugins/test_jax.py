@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends import jax
-from collbench.backends.backend import Available, Group
+from collbench.backends.backend import Available, Group, Unavailable
 from collbench.backends.jax import STEPS, JaxBackend, JaxBuffers, _carried_as
 from collbench.backends.registry import backend_class
+from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
@@ -17,7 +18,7 @@ from tests.helpers import make_cell
 from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
 
 INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
-UNKNOWN = "is a version that collbench does not know (it knows 0.7 and newer, below 1)"
+SUPPORTED = "0.7 and newer, below 1"
 SMALL = ("allreduce", "--backend", "jax", "--ranks", "2", "--sizes", "8")
 
 
@@ -28,24 +29,28 @@ def test_it_is_found_under_its_name():
 @pytest.mark.parametrize(
     ("versions", "environment", "answer"),
     [
-        ({}, {}, f"jax is not installed: {INSTALL}"),
-        ({"jax": "0.10.2"}, {}, f"jaxlib is not installed: {INSTALL}"),
-        ({"jax": "0.4.38", "jaxlib": "0.4.38"}, {}, f"jax 0.4.38 {UNKNOWN}: {INSTALL}"),
-        ({"jax": "1.0.0", "jaxlib": "1.0.0"}, {}, f"jax 1.0.0 {UNKNOWN}: {INSTALL}"),
+        ({}, {}, NotInstalled("jax", INSTALL)),
+        ({"jax": "0.10.2"}, {}, NotInstalled("jaxlib", INSTALL)),
+        ({"jax": "0.4.38", "jaxlib": "0.4.38"}, {}, UnknownVersion("jax", "0.4.38", SUPPORTED, INSTALL)),
+        ({"jax": "1.0.0", "jaxlib": "1.0.0"}, {}, UnknownVersion("jax", "1.0.0", SUPPORTED, INSTALL)),
         (
             {"jax": "0.10.2", "jaxlib": "0.10.2"}, {"JAX_PLATFORMS": "cuda"},
-            "JAX_PLATFORMS is cuda, and collbench measures jax on CPUs over Gloo: unset JAX_PLATFORMS, or set it to cpu",
+            Misconfigured(
+                "JAX_PLATFORMS", "is 'cuda', but collbench measures jax on CPUs with Gloo", "unset JAX_PLATFORMS, or set it to 'cpu'"
+            ),
         ),
         (
             {"jax": "0.10.2", "jaxlib": "0.10.2"}, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"},
-            "JAX_CPU_COLLECTIVES_IMPLEMENTATION is mpi, and collbench measures jax on CPUs over Gloo: "
-            "unset JAX_CPU_COLLECTIVES_IMPLEMENTATION, or set it to gloo",
+            Misconfigured(
+                "JAX_CPU_COLLECTIVES_IMPLEMENTATION", "is 'mpi', but collbench measures jax on CPUs with Gloo",
+                "unset JAX_CPU_COLLECTIVES_IMPLEMENTATION, or set it to 'gloo'",
+            ),
         ),
     ],
 )  # fmt: skip
-def test_why_it_is_not_at_hand(monkeypatch, versions, environment, answer):
+def test_why_it_is_not_available(monkeypatch, versions, environment, answer):
     there(monkeypatch, versions, environment)
-    assert str(JaxBackend.probe()) == answer
+    assert JaxBackend.probe() == Unavailable.because(answer)
 
 
 def test_versions_from_0_7_on_are_known(monkeypatch):
@@ -176,7 +181,9 @@ def test_a_row_tells_versions_and_settings_and_nothing_else_is_on_stdout(tmp_pat
 @pytest.mark.in_turn
 def test_a_variable_that_asks_for_another_jax_is_one_sentence(tmp_path):
     done = collbench_of("jax", tmp_path, *SMALL, env={"JAX_PLATFORMS": "tpu"})
-    assert "JAX_PLATFORMS is tpu, and collbench measures jax on CPUs over Gloo: unset JAX_PLATFORMS" in one_sentence(done)
+    sentence = one_sentence(done)
+    assert "JAX_PLATFORMS is 'tpu'" in sentence
+    assert "unset JAX_PLATFORMS" in sentence
 
 
 @pytest.mark.in_turn
@@ -184,7 +191,7 @@ def test_the_other_backends_are_listed_beside_one_that_cannot_be_used(tmp_path):
     done = collbench_of("jax", tmp_path, "backends", env={"JAX_PLATFORMS": "tpu"})
     assert done.returncode == 0, done.stderr
     lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
-    assert "JAX_PLATFORMS is tpu" in lines["jax"]
+    assert "JAX_PLATFORMS is 'tpu'" in lines["jax"]
     assert "Gloo of torch" in lines["gloo"]
 
 

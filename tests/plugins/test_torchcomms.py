@@ -11,7 +11,8 @@ import pytest
 from collbench.backends import torchcomms
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
-from collbench.backends.torchcomms import TorchCommsBackend
+from collbench.backends.torchcomms import _GET, TorchCommsBackend
+from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import ROOT, sample
@@ -38,16 +39,16 @@ def test_it_is_found_under_its_name():
 @pytest.mark.parametrize(
     ("versions", "backends", "why"),
     [
-        ({}, (), "torchcomms is not installed"),
-        ({"torchcomms": "0.0.1", "torch": "2.13.0"}, (), "torchcomms 0.0.1 is PyPI's placeholder, in which there is nothing"),
-        ({"torchcomms": "1.2.0", "torch": "2.13.0"}, ("gloo",), "torchcomms 1.2.0 is installed, and this backend knows 0.x alone"),
-        ({"torchcomms": "0.3.0"}, ("gloo",), "torchcomms 0.3.0 is installed, but torch is not"),
-        (BUILT, ("nccl",), "torchcomms 0.3.0 was built without Gloo, over which collbench measures it"),
+        ({}, (), NotInstalled("torchcomms", _GET)),
+        ({"torchcomms": "0.0.1", "torch": "2.13.0"}, (), WrongBuild("torchcomms", "0.0.1", "is an empty placeholder on PyPI", _GET)),
+        ({"torchcomms": "1.2.0", "torch": "2.13.0"}, ("gloo",), UnknownVersion("torchcomms", "1.2.0", "0.x", _GET)),
+        ({"torchcomms": "0.3.0"}, ("gloo",), NotInstalled("torch", _GET, "torchcomms 0.3.0")),
+        (BUILT, ("nccl",), WrongBuild("torchcomms", "0.3.0", "was built without Gloo", _GET)),
     ],
 )
-def test_why_it_is_not_at_hand(monkeypatch, versions, backends, why):
+def test_why_it_is_not_available(monkeypatch, versions, backends, why):
     made_up_installation(monkeypatch, versions, backends)
-    assert TorchCommsBackend.probe() == Unavailable(why, torchcomms._GET)
+    assert TorchCommsBackend.probe() == Unavailable.because(why)
 
 
 def test_one_that_is_built_with_gloo_is_at_hand(monkeypatch):

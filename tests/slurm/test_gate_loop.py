@@ -113,5 +113,5 @@ def test_who_interrupts_it_cancels_its_job(cluster: Cluster, tmp_path: Path) -> 
         begun.send_signal(signal.SIGTERM)
         assert begun.wait(30) == 143
         talk.seek(0)
-        assert "cancelled; the results so far are in " in talk.read()
+        assert "results so far are in " in talk.read()
     until(lambda: not cluster.bed.call(["squeue", "--noheader"]).stdout.strip(), "the job's end")

@@ -80,7 +80,7 @@ class TestOnSlurm:
         assert (told, done.returncode) == ({}, 0)
         left = bed.call(["squeue", "--noheader", "--format=%i"]).stdout.split()
         assert sorted(left) == sorted([waiting, running])
-        assert [f"node_check.sh: {slow}: suspicious, 1 of 3" in file.read_text() for file in kept.iterdir()].count(True) == 1
+        assert [f"node_check.sh: {slow}: suspicious check 1 of 3" in file.read_text() for file in kept.iterdir()].count(True) == 1
         assert [node(bed, each)[1] for each in (well, slow)] == ["", ""]
 
 

@@ -95,13 +95,13 @@ def test_buckets_add_up_to_the_gradients_and_only_the_last_is_smaller(made):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=LAID_OUT)
 @given(asked("hierarchical"))
-def test_hierarchical_buckets_are_filled_up_by_less_than_one_element_per_rank_of_a_host(made):
+def test_hierarchical_buckets_are_padded_by_less_than_one_element_per_rank_of_a_host(made):
     shape, step = made
     local = len(step.exchanges[0].groups[0])
     for operation, share in (("reducescatter", 1), ("allreduce", local), ("allgather", 1)):
         total = share * sum(one.times * one.size_bytes for one in step.exchanges if one.operation == operation)
         assert 0 <= total - shape.gradient_bytes < local * shape.element_bytes
-        assert ("filled up" in step.note) == (total > shape.gradient_bytes)
+        assert ("padded by" in step.note) == (total > shape.gradient_bytes)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=LAID_OUT)
@@ -132,7 +132,7 @@ def test_no_copy_of_a_token_is_lost(made):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=LAID_OUT)
 @given(asked("fsdp"))
-def test_units_are_filled_up_by_less_than_one_element_per_rank(made):
+def test_units_are_padded_by_less_than_one_element_per_rank(made):
     shape, step = made
     assert step.payload_bytes == 3 * shape.gradient_bytes
     number = sum(one.times for one in step.exchanges if one.operation == "reducescatter")

@@ -31,7 +31,7 @@ def test_bert_large_on_four_ranks_layer_after_layer():
 def test_what_does_not_divide_is_filled_up_and_that_is_said():
     step = laid_out("fsdp", {"model": "10", "layers": "2"}, (0, 1, 2))
     assert {told(one)[2] for one in step.exchanges} == {(5 + 1) * 4}
-    assert step.note == "units are filled up by 1 elements, so that every rank has an equal part"
+    assert step.note == "units are padded by 1 elements, so that all ranks have parts of the same size"
 
 
 def test_a_model_without_layers_is_one_unit_and_that_is_said():
@@ -39,7 +39,7 @@ def test_a_model_without_layers_is_one_unit_and_that_is_said():
     assert [told(one) for one in step.exchanges] == [
         (operation, ((0, 1),), 25_557_032 * 4, 1) for operation in ("allgather", "allgather", "reducescatter")
     ]
-    assert step.note == "one unit: --layers says how many there are"
+    assert step.note == "one unit: use --layers to set the number of units"
 
 
 def test_layers_of_unknown_width_are_equal_parts_and_what_is_left():

@@ -30,7 +30,7 @@ def test_ranks_that_take_turns_on_the_hosts():
 def test_an_odd_number_of_gradients_is_filled_up_and_that_is_said():
     step = laid_out("hierarchical", {"model": "7"}, (0, 0, 0, 1, 1, 1))
     assert [one.size_bytes for one in step.exchanges] == [(7 + 2) * 4, 3 * 4, (7 + 2) * 4]
-    assert step.note.endswith("the last bucket is filled up by 2 of 3 elements, so that every rank has an equal part")
+    assert step.note.endswith("the last bucket is padded by 2 of 3 elements, so that all ranks have parts of the same size")
     assert step.payload_bytes == 7 * 4
 
 

@@ -82,7 +82,7 @@ def test_servers_are_spread_over_the_hosts_and_everybody_else_works(hosts, typed
 @pytest.mark.parametrize(
     ("typed", "why"),
     [
-        ({"servers": "3"}, "parameter-server with 3 servers among 3 ranks leaves nobody to work: choose --servers 1 to 2"),
+        ({"servers": "3"}, "parameter-server with 3 servers among 3 ranks leaves no workers: choose --servers 1 to 2"),
         ({"servers": "1", "update": "sharded"}, "--update sharded with one server has no shards: choose --servers 2 or more"),
         ({"update": "lazy"}, "--update 'lazy' is unknown: choose from synchronous, asynchronous, sharded"),
         ({"servers": "2", "model": "1"}, "2 servers cannot share 1 parameter: choose fewer --servers or a larger --model"),

@@ -30,7 +30,7 @@ def test_two_stages_have_one_boundary():
 def test_more_ranks_than_stages_are_pipelines_side_by_side_host_after_host():
     step = laid_out("pipeline", {"stages": "2"}, (0, 1, 0, 1))
     assert step.exchanges[0].groups == ((0, 1), (2, 3))  # ranks 0 and 2 are the first stage, on host 0
-    assert step.note.endswith("2 pipelines side by side, whose gradients are not summed here (see data-parallel)")
+    assert step.note.endswith("2 pipelines run in parallel; their gradients are not summed here (see data-parallel)")
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_more_ranks_than_stages_are_pipelines_side_by_side_host_after_host():
         ({}, 29, "29 stages have too few layers, 24 in all: give --layers 29 or more, or a deeper model"),
         ({"layers": "1"}, 2, "2 stages have too few layers, 1 in all: give --layers 2 or more, or a deeper model"),
         ({}, 1, "pipeline over 1 rank: it needs 2 or more"),
-        ({"model": "resnet50"}, 2, "pipeline needs layers, hidden and sequence, which model 'resnet50' does not say: choose bert-large"),
-        ({"model": "7B", "layers": "32"}, 2, "pipeline needs hidden and sequence, which model '7B' does not say"),
+        ({"model": "resnet50"}, 2, "pipeline needs layers, hidden and sequence, which model 'resnet50' does not define: choose bert-large"),
+        ({"model": "7B", "layers": "32"}, 2, "pipeline needs hidden and sequence, which model '7B' does not define"),
     ],
 )
 def test_what_makes_no_pipeline_is_refused_with_a_remedy(typed, ranks, why):

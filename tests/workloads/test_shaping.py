@@ -85,7 +85,7 @@ def test_a_layer_too_many_words_has_a_dash():
 @pytest.mark.parametrize(("name", "more"), [("pipeline", ""), ("tensor-parallel", ""), ("expert-parallel", ", --top-k")])
 def test_activations_that_fit_no_memory_are_refused(name, more):
     most = str(10**9)
-    with pytest.raises(UsageError, match=f"more than 1 TiB: give smaller ones of --microbatch, --sequence, --hidden{more}$"):
+    with pytest.raises(UsageError, match=f"exceed 1 TiB: use smaller values of --microbatch, --sequence, --hidden{more}$"):
         regime_named(name).step(shape_of(regime_named(name), {"hidden": most, "sequence": most}, (0, 0)))
 
 

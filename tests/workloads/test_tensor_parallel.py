@@ -33,8 +33,8 @@ def test_smaller_groups_stay_inside():
 @pytest.mark.parametrize(
     ("typed", "hosts", "why"),
     [
-        ({}, (0, 1, 2), "tensor-parallel groups are those of a host, and every host has one rank: start more per host, or say --tensor 3"),
-        ({}, (0, 0, 1), "tensor-parallel groups are those of a host, and hosts have unequally many ranks: say --tensor 3"),
+        ({}, (0, 1, 2), "but every host has only one: start more per host, or use --tensor 3"),
+        ({}, (0, 0, 1), "but the hosts have different numbers of ranks: use --tensor 3"),
         ({"tensor": "3"}, (0, 0, 1, 1), "--tensor 3 does not divide 4 ranks into groups of 2 and more: choose 2 or 4"),
         ({"tensor": "1"}, (0, 0), "--tensor 1 does not divide 2 ranks into groups of 2 and more: choose 2"),
         ({"model": "resnet50"}, (0, 0), "tensor-parallel needs layers, hidden and sequence"),
@@ -44,4 +44,4 @@ def test_smaller_groups_stay_inside():
 def test_what_makes_no_groups_is_refused_with_a_remedy(typed, hosts, why):
     with pytest.raises(UsageError) as caught:
         laid_out("tensor-parallel", typed, hosts)
-    assert str(caught.value).startswith(why)
+    assert why in str(caught.value)

@@ -112,7 +112,7 @@ def open_nccl(world: World, k: int) -> Opened:
 
 
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
-    """The library, the numbers of our GPUs, and what to tell the others; never raises: they would wait for our answer."""
+    """Return the library, the indices of this process's GPUs, and the answer for the other ranks; never raises: they wait for it."""
     try:
         library = load_nccl(os.environ)
         indices, place = _our_place(world, k)
@@ -135,7 +135,7 @@ def _our_place(world: World, k: int) -> tuple[list[int], Place]:
 
 
 def _versions_differ(everyone: Sequence[Mapping[str, Any]]) -> str | None:
-    """NCCL of one version does not talk to another's: said here, since some versions only hang."""
+    """Reject different versions of NCCL, which are incompatible: some versions only hang."""
     first = everyone[0]
     other = next((said for said in everyone if said["version"] != first["version"]), None)
     if other is None:
@@ -170,8 +170,8 @@ _LOOK_S = 0.001
 class NcclBackend(BackendBase):
     """NCCL, on GPU memory.
 
-    flags     "shared_gpu" where some ranks drive one GPU, as the user allowed: results are right, rates say nothing of the machine
-    ask_ras   which ranks lag, as NCCL's own service says when work does not end; whoever opens this backend sets it
+    flags     "shared_gpu" where some ranks drive one GPU, as the user allowed: results are correct, but rates are not those of the machine
+    ask_ras   returns which ranks lag, by NCCL's own service, when work does not end; set by the code that opens this backend
     """
 
     name, api = "nccl", "nccl"
@@ -382,10 +382,10 @@ class NcclBackend(BackendBase):
         )  # fmt: skip
 
     def _stuck(self, sentence: str) -> str:
-        """Asks who lags while there is somebody to ask, then gives the communicators up."""
+        """Query which ranks lag while NCCL still answers, then abort the communicators."""
         gpus = ", ".join(f"rank {rank} on GPU {driven.gpu.bus_id}" for rank, driven in zip(self._ours, self._driven, strict=True))
         said = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
-        with suppress(Exception):  # the sentence must come out whatever happens here
+        with suppress(Exception):  # the error must be reported even if this fails
             said += self._world.watchdog.suspects() if self._world.watchdog.suspects else []
             said += [answer] if (answer := self.ask_ras()) else []
         self.abort(sentence)

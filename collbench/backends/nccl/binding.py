@@ -29,7 +29,7 @@ _OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code of its 
 
 @contextmanager
 def tuned(tuning: Tuning | None) -> Iterator[None]:
-    """Inside, NCCL_ALGO and NCCL_PROTO say what the tuning asks for; NCCL reads them whenever it makes a communicator."""
+    """Set NCCL_ALGO and NCCL_PROTO to the tuning inside the block; NCCL reads them when it creates a communicator."""
     asked = {"NCCL_ALGO": tuning.algorithm, "NCCL_PROTO": tuning.protocol} if tuning else {}
     before = {name: os.environ.get(name) for name in asked}
     os.environ.update({name: value for name, value in asked.items() if value})
@@ -50,7 +50,7 @@ def grouped(library: NcclLibrary) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        library.handle.ncclGroupEnd()  # the first error is the one to tell
+        library.handle.ncclGroupEnd()  # report the first error only
         raise
     library.call("ncclGroupEnd")
 
@@ -78,7 +78,7 @@ class Communicators:
         return comms
 
     def abort(self, comms: Sequence[int]) -> None:
-        """Ends whatever is pending on these; they are of no use afterwards.
+        """Abort these communicators and their pending work.
 
         All are told to give up before any is freed, as a group does: freeing memory may wait for the whole GPU, on which another of
         them hangs (https://github.com/pytorch/pytorch/issues/119797).
@@ -171,7 +171,7 @@ _START, _END = "ncclGroupStart", "ncclGroupEnd"
 class NcclBinding(NativeBinding):
     """x as the operations' "nccl" steps see it, for one driven rank and slot. `stream` is the rank's own.
 
-    Calls that must overlap stand between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags, and no requests.
+    Calls that must overlap are placed between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags, and no requests.
     """
 
     def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
@@ -226,7 +226,7 @@ class NcclBinding(NativeBinding):
 
 
 def together(steps: Sequence[Sequence[Call]], library: NcclLibrary) -> tuple[Call, ...]:
-    """The steps of several ranks that one thread drives: what stands at the same place of each goes out as one group.
+    """The steps of several ranks that one thread drives: steps at the same position are issued as one group.
 
     A ping-pong so stays a ping-pong: its first message is in another group than the answer.
     """

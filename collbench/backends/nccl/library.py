@@ -23,7 +23,7 @@ from collbench.operations.unsupported import (
     VersionNeeded,
 )
 
-# NCCL's numbers and words, each with the version that brought it: the one place where they stand.
+# NCCL's constants and names, each with the version that introduced it.
 #
 # Sources: nccl.h of the wheel nvidia-nccl-cu13 2.32.3 (a test holds the numbers against it), and NVIDIA/nccl's history of src/nccl.h.in,
 # src/graph/tuning.cc and src/enqueue.cc for the versions.
@@ -182,7 +182,7 @@ class NcclLibrary:
         return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; last error: {said}" if said else "")
 
     def given_up(self, code: int) -> str:
-        """What `explain` says of a call that ended a program early. Ends the groups left open: later calls would only wait in them."""
+        """Return `explain`'s text for a call that ended a program early. Ends the groups left open: later calls would only wait in them."""
         words = self.explain(code)
         for _ in range(_DEEPEST):
             self.handle.ncclGroupEnd()

@@ -7,7 +7,7 @@ from collbench.deploy.job import EVERYWHERE, MINUTES, PORT, Job, Kind, Setting, 
 from collbench.errors import UsageError
 
 GROUP = Setting(
-    "group", "GROUP", "the group of the inventory: its first hosts are used, or all of them by probe without --nodes", word, "all"
+    "group", "GROUP", "the group of the inventory: its first hosts are used; probe without --nodes uses all of them", word, "all"
 )
 _ALONE = ("probe", "doctor")
 _POLL_S = 5
@@ -33,7 +33,7 @@ def _launch(job: Job) -> str:
         folder=job.out or job.option("--resume"),
         secret=not {"COLLBENCH_SECRET", "COLLBENCH_SECRET_FILE"} & set(job.environment),
         seconds=seconds,
-        polls=seconds // _POLL_S + 12,  # a minute more, in which what is ended tells so
+        polls=seconds // _POLL_S + 12,  # one minute more, for the messages of a launch that was ended
         poll_s=_POLL_S,
     )
 
@@ -44,7 +44,7 @@ def _hosts(job: Job) -> str:
 
 
 def _check_collected(job: Job) -> None:
-    """Raise UsageError for options whose output the playbook does not collect."""
+    """Raise UsageError for options with output that the playbook does not collect."""
     if job.option("--format") not in (None, "json"):
         raise UsageError("emit ansible collects JSON for `collbench probe --from`: omit --format")
     if left := [name for name in ("--gather", "--svg") if job.option(name) is not None]:

@@ -33,7 +33,7 @@ class _Flavour:
     longest     the longest suffix that controllers add to the name; K: the last pod's number
     first       the network name of rank 0's pod, NAME: the job's; "" where MPI or the operator sets it
     index       the variable with the pod's number
-    logs        the selector or object whose log has the rows
+    logs        the selector or object; its log has the rows
     """
 
     longest: str
@@ -142,7 +142,7 @@ def _check(job: Job, kind: str) -> None:
     if job["hugepages"] and not (job["memory"] or job["cpus-per-rank"]):
         raise UsageError("Kubernetes does not support --hugepages alone: add --memory or --cpus-per-rank")
     if kind == "trainjob" and job["pull-policy"]:
-        raise UsageError("--pull-policy does not apply to a TrainJob, whose runtime sets it: omit it, or use another --kind")
+        raise UsageError("--pull-policy does not apply to a TrainJob, because its runtime sets it: omit it, or use another --kind")
     if kind != "trainjob" and job["runtime"]:
         raise UsageError(f"--runtime applies to a TrainJob only: omit it, or use --kind trainjob instead of {kind}")
     _check_environment(job, kind)

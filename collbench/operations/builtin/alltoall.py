@@ -12,7 +12,7 @@ from collbench.operations.operation import Binding, Block, Operation, Place, nee
 from collbench.operations.program import Call
 from collbench.operations.traffic import elements
 
-# All-to-all with uneven parts: every rank sends every rank as many elements as the cell's traffic says, which may be none.
+# All-to-all with uneven parts: every rank sends every other rank the number of elements in the cell's traffic, which may be 0.
 
 
 def _parts(x: Binding | Place) -> tuple[list[int], list[int]]:
@@ -26,7 +26,7 @@ def _starts(parts: Sequence[int]) -> list[int]:
 
 
 def _expected(x: Place) -> list[Block]:
-    """Blocks of the senders; rank r's block stands behind what it sends to the ranks before this one."""
+    """Blocks of the senders; rank r's block follows the blocks that it sends to lower ranks."""
     of_all = elements(x.cell.traffic, x.n, x.count)
     starts = of_all[:, : x.rank].sum(axis=1).tolist()
     return [Block([rank], at, count) for rank, (at, count) in enumerate(zip(starts, _parts(x)[1], strict=True)) if count]

@@ -18,10 +18,10 @@ def window(cell: Cell) -> int:
 
 
 def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> Steps:
-    """Steps in which a rank of the pair sends and receives a window as these say."""
+    """Steps in which a rank of the pair sends and receives a window, with these calls."""
 
     def windowed(x: Binding) -> Iterator[Call]:
-        """The window, then the byte that says it has arrived."""
+        """The window, then a byte that confirms its arrival."""
         other = 1 - x.rank
         yield from x.together()
         for _ in range(window(x.cell)):

@@ -18,9 +18,16 @@ _PHASES = {
     "warm-up": re.compile(r"warm-up"),
     "timed": re.compile(r"measuring|timed"),
     "gather": re.compile(r"gathering samples|the next samples"),  # as rank 0 waits for the others, and as they wait for it
+    "between": re.compile(r"work between two phases"),
 }
-# Without control the measured path goes on to where the ranks have to speak; who has no memory left to gather was measuring.
-_ALSO = {("control", "warm-up"): ("gather",), ("control", "timed"): ("gather",), ("memory", "gather"): ("timed",)}
+# Other phases that may be reported. Without the control plane a rank measures until the next message; memory may run out in the work
+# around a measurement and before gathering.
+_ALSO = {
+    ("control", "warm-up"): ("gather",),
+    ("control", "timed"): ("gather",),
+    ("memory", "timed"): ("between",),
+    ("memory", "gather"): ("timed", "between"),
+}
 _ONE_WAY_S = 9.0  # p2p's cells of one direction are measured to their end where packets of the other one are lost
 _NIC = ("nic 3 s", "nic 60 s")
 _PATH_NAMED = re.compile(
