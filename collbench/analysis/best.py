@@ -158,7 +158,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedChoice:
     """The automatic choice of one series, size by size.
 
     row       its first row: its fields name the series
@@ -175,7 +175,7 @@ class Judged:
     unknown: tuple[int, ...]
 
 
-def judged(rows: Iterable[Row]) -> list[Judged]:
+def judged(rows: Iterable[Row]) -> list[JudgedChoice]:
     """One judgement for each series in which something was forced, in the order in which they first occur."""
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -184,7 +184,7 @@ def judged(rows: Iterable[Row]) -> list[Judged]:
     return [_judged(members) for members in series.values() if any(forced(row) for row in members)]
 
 
-def _judged(members: Sequence[Row]) -> Judged:
+def _judged(members: Sequence[Row]) -> JudgedChoice:
     losses, as_good, unknown, within = [], [], [], 0.0
     for size in sorted({row.size_bytes for row in members}):
         sound = [row for row in members if row.size_bytes == size and _sound(row)]
@@ -196,7 +196,7 @@ def _judged(members: Sequence[Row]) -> Judged:
         else:
             as_good.append(size)
             within = max(within, *(_may_lose(own, other) for other in others))
-    return Judged(members[0], tuple(losses), tuple(as_good), within, tuple(unknown))
+    return JudgedChoice(members[0], tuple(losses), tuple(as_good), within, tuple(unknown))
 
 
 def _sound(row: Row) -> bool:

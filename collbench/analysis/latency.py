@@ -18,7 +18,7 @@ from typing import Any
 
 from collbench.analysis.launches import cell_of, time_of
 from collbench.results.row import Row
-from collbench.stats.fit import Bounds, Fit, Regime, fit
+from collbench.stats.fit import Bounds, Fit, FitSegment, fit
 
 _FEWEST = 4
 _NEVER_S = 1e9  # no time beyond it was ever measured: the file is broken or hostile
@@ -122,7 +122,7 @@ def _percent(busbw: Bounds, row: Row) -> float | None:
     return None if row.percent_of_ceiling is None or not ceiling else 100 * busbw.value / ceiling
 
 
-def _half_size(regimes: tuple[Regime, ...]) -> float | None:
+def _half_size(regimes: tuple[FitSegment, ...]) -> float | None:
     """Return the first size with a time of twice that at the asymptotic rate: α + β·n = 2·β_last·n, in the regime that has it."""
     last = regimes[-1].s_per_byte.value
     ends = [*(regime.first for regime in regimes[1:]), float("inf")]

@@ -170,7 +170,7 @@ _FAST = 0.5  # of the effect: a place that is less slow with a partner is as fas
 _EXCEPTIONS = 100  # one partner in so many may be as fast by chance
 
 
-class Level(NamedTuple):
+class NamingLevel(NamedTuple):
     """From which effect on something is named, and how often by chance per matrix."""
 
     effect: float
@@ -182,8 +182,8 @@ class Level(NamedTuple):
         return -log(1 - self.effect)
 
 
-CELLS = {"bandwidth": Level(0.15, 0.004), "latency": Level(1 / 4, 0.002)}
-PLACES = {"bandwidth": Level(0.05, 0.001), "latency": Level(1 / 6, 0.001)}
+CELLS = {"bandwidth": NamingLevel(0.15, 0.004), "latency": NamingLevel(1 / 4, 0.002)}
+PLACES = {"bandwidth": NamingLevel(0.05, 0.001), "latency": NamingLevel(1 / 6, 0.001)}
 
 
 class Slow(NamedTuple):
@@ -195,7 +195,7 @@ class Slow(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class MatrixView:
     """quantity   "bandwidth" or "latency"
     where      which paths, "" where there is but one kind
     speeds     logarithms [n × n], high is fast, NaN: not of this view, or unknown

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.pair_statistics import LEAST_PLACES, Figures, Mask, View
+from collbench.analysis.pair_statistics import LEAST_PLACES, Figures, Mask, MatrixView
 from collbench.results.rounds import STATES, PairMatrix
 from collbench.units import format_percent
 
@@ -238,7 +238,7 @@ class PairEffects:
         return tuple(self.classes) if self.classes is not None else hosts_of(self.matrix.places)
 
     @cached_property
-    def views(self) -> list[View]:
+    def views(self) -> list[MatrixView]:
         """Bandwidth, then latency; each apart for paths inside hosts and between them, where there are both."""
         if self.matrix.n < LEAST_PLACES:
             return []
@@ -248,7 +248,7 @@ class PairEffects:
         kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & off)]
         mixed = all(bool(kind.any()) for _, kind in kinds)
         return [
-            View(quantity, where if mixed else "", np.where(kind, speeds, np.nan), errors, self._repeated)
+            MatrixView(quantity, where if mixed else "", np.where(kind, speeds, np.nan), errors, self._repeated)
             for quantity, speeds, errors in _quantities(self.matrix)
             for where, kind in kinds
             if np.isfinite(speeds[kind]).any()
@@ -261,7 +261,7 @@ class PairEffects:
             mask[a, b] = mask[b, a] = True
         return mask
 
-    def _places(self, view: View) -> list[PairFinding]:
+    def _places(self, view: MatrixView) -> list[PairFinding]:
         """Return a finding per slow place, and a single one for a host with slow places only."""
         slow = np.flatnonzero(view.senders().steady | view.receivers().steady)
         sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady  # if one way is slow, the other may be
@@ -271,7 +271,7 @@ class PairEffects:
                 found[min(members)] = _host([found.pop(place) for place in sorted(members)])
         return list(found.values())
 
-    def _whole_hosts(self, view: View) -> Iterator[set[int]]:
+    def _whole_hosts(self, view: MatrixView) -> Iterator[set[int]]:
         """The places with an effect of their own of each host that has several."""
         told = np.flatnonzero(view.fit.told_rows | view.fit.told_columns)
         for host in dict.fromkeys(self.hosts):
@@ -283,7 +283,7 @@ class PairEffects:
         """Whether it is a host, of so few that it may be the others that are fast."""
         return len(found.places) > 1 and len(set(self.hosts)) < _LEAST_HOSTS
 
-    def _pairs(self, view: View) -> list[PairFinding]:
+    def _pairs(self, view: MatrixView) -> list[PairFinding]:
         mask = view.exceptions(view.slow_cells(view.again))
         found = [_pair(view, mask, a, b) for a, b in _worst_first(view, mask) if not (a > b and mask[b, a])]
         return [] if self._like_a_round(found) else found
@@ -293,14 +293,14 @@ class PairEffects:
         once = [each.places for each in found if not self._repeated[each.places]]
         return len(once) >= max(3, self.matrix.n // _ROUND) and len({place for pair in once for place in pair}) == 2 * len(once)
 
-    def _partners(self, view: View, place: int) -> list[tuple[int, int]]:
+    def _partners(self, view: MatrixView, place: int) -> list[tuple[int, int]]:
         """Pairs of the place with partners that lie apart, if possible with such as are well."""
         met = view.there[place] | view.there[:, place]
         well = met & ~np.isin(np.arange(self.matrix.n), _low(view))
         those = np.flatnonzero(well if well.any() else met)
         return [(place, int(those[len(those) * step // _PARTNERS])) for step in range(min(_PARTNERS, len(those)))]
 
-    def _doubts(self, view: View) -> Iterator[str]:
+    def _doubts(self, view: MatrixView) -> Iterator[str]:
         what = f"{view.quantity}{f' {view.where}' if view.where else ''}"
         uneven = np.flatnonzero(view.senders().uneven | view.receivers().uneven)
         if len(uneven):
@@ -335,20 +335,20 @@ def _finite(values: Figures) -> Figures:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _low(view: View) -> list[int]:
+def _low(view: MatrixView) -> list[int]:
     """Places that may be slow, the worst first."""
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
     worst = np.minimum(np.where(sends.steady, sends.effects, 0), np.where(receives.steady, receives.effects, 0))
     return [int(place) for place in np.argsort(worst) if worst[place] < 0]
 
 
-def _worst_first(view: View, mask: Mask) -> list[tuple[int, int]]:
+def _worst_first(view: MatrixView, mask: Mask) -> list[tuple[int, int]]:
     rows, columns = np.nonzero(np.triu(mask) if view.symmetric else mask)
     order = np.argsort(view.fit.rest[rows, columns])
     return [(int(rows[each]), int(columns[each])) for each in order]
 
 
-def _place(view: View, place: int, sends: bool, receives: bool) -> PairFinding:
+def _place(view: MatrixView, place: int, sends: bool, receives: bool) -> PairFinding:
     kind = "node" if view.symmetric or (sends and receives) else "sender" if sends else "receiver"
     parts = [(view.fit.rows, view.speeds)] if sends else []
     if receives and not view.symmetric:
@@ -368,7 +368,7 @@ def _host(found: Sequence[PairFinding]) -> PairFinding:
     return replace(first, kind=first.kind if len(kinds) == 1 else "node", places=places, ratio=ratio, cells=cells, of_cells=of_cells)
 
 
-def _pair(view: View, mask: Mask, a: int, b: int) -> PairFinding:
+def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
     both = bool(mask[b, a]) and not view.symmetric
     depths = view.fit.rest[[a, b], [b, a]] if both else view.fit.rest[[a], [b]]
     untold = tuple(place for place, told in ((a, view.fit.told_rows[a]), (b, view.fit.told_columns[b])) if not told)
@@ -394,7 +394,7 @@ def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
     return list(kept.values())
 
 
-def _visible(view: View) -> str:
+def _visible(view: MatrixView) -> str:
     """From which slowness on a single pair is named."""
     if not view.tells_pairs:
         return "of so few pairs no single one is named"

@@ -15,14 +15,14 @@ from collbench.operations.operation import Operation
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.device.buffers import DeviceBuffers, Held
-    from collbench.device.gpu import Gpu, Stream
+    from collbench.device.gpu import OpenGpu, Stream
 
 _SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
 _HOST_ID = "NCCL_HOSTID"
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessPlace:
     """One process as the others know it.
 
     host      its host's name
@@ -41,7 +41,7 @@ class Place:
     host_id: str = ""
 
     @classmethod
-    def from_json(cls, said: Mapping[str, object]) -> Place:
+    def from_json(cls, said: Mapping[str, object]) -> ProcessPlace:
         """Decode what another process sent over the control plane, where tuples become lists."""
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})  # type: ignore[arg-type]
 
@@ -60,17 +60,17 @@ def chosen_gpus(local_rank: int, local_ranks: int, k: int, visible: int, sharing
     return [(first + i) % visible for i in range(k)] if sharing and visible else [first + i for i in range(k) if first + i < visible]
 
 
-def trouble(places: Sequence[Place], k: int) -> str | None:
+def trouble(places: Sequence[ProcessPlace], k: int) -> str | None:
     """Why NCCL cannot take these processes' GPUs, k each: the same sentence at all ranks; None when it can."""
     return _too_few(places, k) or next(_doubles(places, k), None)
 
 
-def shared(places: Sequence[Place]) -> bool:
+def shared(places: Sequence[ProcessPlace]) -> bool:
     """Return whether two ranks share a GPU: then their rates are not those of the machine."""
     return any(len(ranks) > 1 for ranks in _drivers(places).values())
 
 
-def _drivers(places: Sequence[Place]) -> dict[tuple[str, str], list[int]]:
+def _drivers(places: Sequence[ProcessPlace]) -> dict[tuple[str, str], list[int]]:
     """By host and GPU the processes that drive it, once per rank."""
     found: dict[tuple[str, str], list[int]] = {}
     for number, place in enumerate(places):
@@ -79,7 +79,7 @@ def _drivers(places: Sequence[Place]) -> dict[tuple[str, str], list[int]]:
     return found
 
 
-def _too_few(places: Sequence[Place], k: int) -> str | None:
+def _too_few(places: Sequence[ProcessPlace], k: int) -> str | None:
     for host in dict.fromkeys(place.host for place in places):
         here = [place for place in places if place.host == host]
         gpus = {gpu for place in here for gpu in place.visible}
@@ -98,7 +98,7 @@ def _too_few(places: Sequence[Place], k: int) -> str | None:
     return None
 
 
-def _doubles(places: Sequence[Place], k: int) -> Iterator[str]:
+def _doubles(places: Sequence[ProcessPlace], k: int) -> Iterator[str]:
     for (host, gpu), processes in _drivers(places).items():
         if len(processes) < 2:
             continue
@@ -115,13 +115,13 @@ def _doubles(places: Sequence[Place], k: int) -> Iterator[str]:
             )
 
 
-def _agreed(drivers: Sequence[Place]) -> bool:
+def _agreed(drivers: Sequence[ProcessPlace]) -> bool:
     """Return whether the user allows these ranks to share a GPU: by NCCL's own switch, or by different host ids for NCCL."""
     names = [place.host_id for place in drivers]
     return all(place.shares for place in drivers) or (all(names) and len(set(names)) == len(names))
 
 
-def _ranks_on(place: Place, number: int, gpu: str, k: int) -> list[int]:
+def _ranks_on(place: ProcessPlace, number: int, gpu: str, k: int) -> list[int]:
     return [number * k + i for i, driven in enumerate(place.driven) if driven == gpu]
 
 
@@ -160,15 +160,15 @@ class OneGpu:
         mine = found[self.index].bus_id
         self.bus_ids = tuple(world.agree(mine, "collecting the GPU of each rank"))
         self.sharing = sum(self.bus_ids[member.rank] == mine for member in world.on_host())
-        self._claimed: tuple[Gpu, Stream] | None = None
+        self._claimed: tuple[OpenGpu, Stream] | None = None
 
-    def claimed(self) -> tuple[Gpu, Stream]:
+    def claimed(self) -> tuple[OpenGpu, Stream]:
         """The GPU and the stream of our work. Raises UsageError for a GPU that cannot be used, RunFailed for a blind checker."""
         if self._claimed is None:
             from collbench.device.buffers import prove
-            from collbench.device.gpu import Gpu
+            from collbench.device.gpu import OpenGpu
 
-            gpu = Gpu(self.index)
+            gpu = OpenGpu(self.index)
             stream = gpu.stream()
             prove(gpu, stream)
             self._claimed = gpu, stream
@@ -178,7 +178,9 @@ class OneGpu:
         """What each of the ranks that share the GPU can still allocate."""
         return self.claimed()[0].free_bytes() // self.sharing
 
-    def buffers(self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[Gpu, int], Held]) -> DeviceBuffers:
+    def buffers(
+        self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[OpenGpu, int], Held]
+    ) -> DeviceBuffers:
         """Buffers in the memory that `allocate` gives. Raises MemoryError."""
         from collbench.device.buffers import DeviceBuffers
 
@@ -204,7 +206,7 @@ class HostOrGpuBackend(HostBackend):
         self._gpu = OneGpu(world)
         self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
 
-    def gpu_memory(self, gpu: Gpu, n_bytes: int) -> Held:
+    def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> Held:
         """Memory of a GPU as the library's users have it: CUDA's own, unless a library has an allocator. Raises MemoryError."""
         return gpu.allocate(n_bytes)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from collbench.backends.backend import BackendBase, Group, Tuning
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
 from collbench.operations.cell import Cell
-from collbench.operations.data import Extent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
+from collbench.operations.data import BufferExtent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, Program
 
@@ -64,7 +64,7 @@ class AnyBuffers(Protocol):
         ...
 
 
-class Memory(Protocol):
+class HostMemory(Protocol):
     """One rank's memory, for all slots."""
 
     @property
@@ -84,13 +84,13 @@ class Buffers:
         count = operation.count(cell, group.n)
         self.operation, self.cell, self.slots = operation, cell, slots
         self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
-        self._extents = [Extent.of(operation, place) for place in self.places]
+        self._extents = [BufferExtent.of(operation, place) for place in self.places]
         self._memory = [self._block(extent.total * cell.dtype.size) for extent in self._extents]
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
 
-    def _block(self, bytes_per_slot: int) -> Memory:
+    def _block(self, bytes_per_slot: int) -> HostMemory:
         """Return the memory of one driven rank. Raises MemoryError."""
-        return Block(bytes_per_slot, self.slots)
+        return MappedBlock(bytes_per_slot, self.slots)
 
     def send(self, driven: int, slot: int) -> Elements:
         """Return a rank's send elements in a slot, as an array of the case's data type."""
@@ -132,7 +132,7 @@ class Buffers:
         return [compare(self.operation, seeded(place, slot), self.recv(driven, slot)) for driven, place in enumerate(self.places)]
 
 
-class Block:
+class MappedBlock:
     """An anonymous memory mapping of `slots` equal parts, page-aligned and touched. Raises MemoryError."""
 
     def __init__(self, bytes_per_slot: int, slots: int) -> None:

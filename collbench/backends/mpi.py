@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.gpu_memory import HostOrGpuBackend
-from collbench.backends.host import Address, AnyBuffers, Buffers, Memory, NativeBinding
+from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding
 from collbench.backends.unavailable import LibraryNotFound, NotInstalled
 from collbench.errors import RunFailed
 from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
-from collbench.operations.data import Extent, Mismatch, bytes_needed, grows, stride_of
+from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
 from collbench.operations.operation import Operation, Place, Reason
 from collbench.operations.program import NativeCall, Program
@@ -244,7 +244,7 @@ class WindowBuffers(Buffers):
         self._window: Window = group.handle
         super().__init__(operation, cell, group, slots)
 
-    def _block(self, bytes_per_slot: int) -> Memory:
+    def _block(self, bytes_per_slot: int) -> HostMemory:
         shows = self.places[0].rank == 1
         self._window.show(stride_of(bytes_per_slot, self.slots, "cpu") * self.slots if shows else 0)
         return _Shown(self._window, bytes_per_slot, self.slots) if shows else super()._block(bytes_per_slot)
@@ -252,7 +252,7 @@ class WindowBuffers(Buffers):
     def there(self, slot: int) -> int:
         """Where rank 1's elements of a slot lie in the window, in bytes: those that arrive, else those that are fetched."""
         place, width = replace(self.places[0], rank=1), self.cell.dtype.size
-        extent = Extent.of(self.operation, place)
+        extent = BufferExtent.of(self.operation, place)
         at = extent.recv_at if extent.recv else extent.send_at
         return slot * stride_of(extent.total * width, self.slots, "cpu") + at * width
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
-from collbench.operations.registry import Broken, Plugin, plugins
+from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
 
 # By place, not by entry points of our own package: what pip wrote when it installed a checkout need not be what the checkout has now.
@@ -33,7 +33,7 @@ def _load(place: str) -> type[Any]:
 
 
 @cache
-def _plugins() -> Mapping[str, Plugin]:
+def _plugins() -> Mapping[str, EntryPoint]:
     return plugins("collbench.backends", _OWN)
 
 
@@ -60,11 +60,11 @@ def _of_plugin(name: str) -> type[Any]:
     plugin = _plugins()[name]
     try:
         return _checked(plugin)
-    except Broken as error:
+    except BrokenEntry as error:
         return _stand_in(name, error)
 
 
-def _checked(plugin: Plugin) -> type[Any]:
+def _checked(plugin: EntryPoint) -> type[Any]:
     """Raises Broken."""
     from collbench.backends.backend import Available, Unavailable
 
@@ -90,7 +90,7 @@ def _missing_names(kind: type[Any]) -> Iterator[str]:
     yield from (name for name in wanted if not hasattr(kind, name))
 
 
-def _stand_in(name: str, error: Broken) -> type[Any]:
+def _stand_in(name: str, error: BrokenEntry) -> type[Any]:
     """Return a backend class that is never available, so that a loop over all backends needs no special case."""
     from collbench.backends.backend import BackendBase, Unavailable
     from collbench.backends.unavailable import BrokenPlugin

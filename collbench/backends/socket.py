@@ -42,7 +42,7 @@ _BEFORE_OTHERS = 0.9  # of the deadline: this end knows the rank it waits for, a
 
 
 @dataclass(frozen=True)
-class Link:
+class Connections:
     """The connections to one other rank, in the order of their streams; they block, for `deadline_s` at most."""
 
     peer: Member
@@ -59,7 +59,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _StreamSet:
     """The streams that rank `source` makes to `target`, for the `turn`th time: what an earlier attempt left behind is no answer."""
 
     source: int
@@ -73,7 +73,7 @@ class _Way:
 
 
 @dataclass
-class Links:
+class ConnectionMaker:
     """Makes links to other ranks. All ranks make one together: each listens at its own address, on a port of the kernel's choice.
 
     Raises RunFailed at all ranks where one of them cannot listen.
@@ -100,7 +100,7 @@ class Links:
                 raise RunFailed(one["wrong"])
         self._ports, self._keys = [one["port"] for one in told], [bytes.fromhex(one["key"]) for one in told]
 
-    def connect(self, peer: int, streams: int) -> Link:
+    def connect(self, peer: int, streams: int) -> Connections:
         """A link of so many streams. Both ranks call; the lower one connects, the other one accepts.
 
         Raises RunFailed with the reason; at once if this peer could not be reached before.
@@ -109,7 +109,7 @@ class Links:
             raise RunFailed(self._failed[peer])
         me = self.world.rank
         self._turns[peer] += 1
-        way = _Way(min(me, peer), max(me, peer), self._turns[peer], streams)
+        way = _StreamSet(min(me, peer), max(me, peer), self._turns[peer], streams)
         try:
             made = self._connected(way) if way.source == me else self._accepted(way)
         except RunFailed as error:
@@ -118,7 +118,7 @@ class Links:
         deadline_s = _BEFORE_OTHERS * self.timeout_s
         for each in made:
             _settle(each, deadline_s)
-        return Link(self.world.members[peer], tuple(made), deadline_s)
+        return Connections(self.world.members[peer], tuple(made), deadline_s)
 
     def close(self) -> None:
         """Stops listening."""
@@ -129,7 +129,7 @@ class Links:
     def _patience_s(self) -> float:
         return min(_MOST_PATIENCE_S, _BEFORE_OTHERS * self.timeout_s)
 
-    def _connected(self, way: _Way) -> list[socket.socket]:
+    def _connected(self, way: _StreamSet) -> list[socket.socket]:
         """The lower rank's ends: each greets, and is answered once all have."""
         target, end = self.world.members[way.target], time.monotonic() + self._patience_s
         place = (target.address, self._ports[way.target])
@@ -149,7 +149,7 @@ class Links:
             ) from error
         return made
 
-    def _accepted(self, way: _Way) -> list[socket.socket]:
+    def _accepted(self, way: _StreamSet) -> list[socket.socket]:
         """The higher rank's ends, one for each greeting; connections without a valid greeting are closed."""
         awaited, answers = way.greetings(self._key), way.greetings(self._keys[way.source])
         found: dict[bytes, socket.socket] = {}
@@ -237,7 +237,7 @@ class LinkedBackend(HostBackend):
     local_path = "loopback"
     passes_messages = True
     _link: AnyLink | None = None
-    _links: Links
+    _links: ConnectionMaker
     _about: dict[str, str]
 
     @abstractmethod
@@ -314,7 +314,7 @@ def native() -> ctypes.CDLL | None:
         return None
 
 
-def explain(link: Link, code: int) -> str:
+def explain(link: Connections, code: int) -> str:
     """Return what a code of sockets.c means for the other rank."""
     if code == _CLOSED:
         return gone(link.peer)
@@ -326,7 +326,7 @@ def explain(link: Link, code: int) -> str:
 class NativeMessages:
     """Calls into sockets.c over a link, with room for so many posted messages."""
 
-    def __init__(self, library: ctypes.CDLL, link: Link, room: int) -> None:
+    def __init__(self, library: ctypes.CDLL, link: Connections, room: int) -> None:
         self._library, self._link = library, link
         descriptors = [each.fileno() for each in link.sockets]
         sockets = (ctypes.c_int32 * len(descriptors))(*descriptors)
@@ -342,7 +342,7 @@ class NativeMessages:
 class PythonMessages:
     """The same in Python, for a machine without a C compiler: always by poll, 10 to 15 µs more per small message and stream."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Connections) -> None:
         self._link = link
         self._posted: list[_Message] = []
 
@@ -407,13 +407,13 @@ class PythonMessages:
         return moved
 
 
-def messages_over(link: Link, room: int) -> Messages:
+def messages_over(link: Connections, room: int) -> Messages:
     """The calls of a pair, with room for so many posted messages: native where sockets.c was built."""
     library = native()
     return NativeMessages(library, link, room) if library else PythonMessages(link)
 
 
-def _deadline_ms(link: Link) -> int:
+def _deadline_ms(link: Connections) -> int:
     return min(max(1, int(link.deadline_s * 1000)), _LONGEST_MS)
 
 
@@ -453,10 +453,10 @@ class SocketBackend(LinkedBackend):
         """Listens, and learns where the others do. Raises RunFailed where a rank cannot listen at its address."""
         self.rank, self.ranks = world.rank, world.size
         self.flags = () if native() else ("python_messages",)
-        self._links = Links(world, settings.timeout_s)
+        self._links = ConnectionMaker(world, settings.timeout_s)
         self._about = {"kernel": platform.release(), **path_facts(world.me.address)}
 
-    def connect(self, peer: int, cell: Cell) -> Link:
+    def connect(self, peer: int, cell: Cell) -> Connections:
         """As many streams as the cell has."""
         return self._links.connect(peer, cell.streams or 1)
 

@@ -17,7 +17,7 @@ import numpy as np
 from collbench.addresses import listen_at
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.clock import Clock, EventClock
-from collbench.backends.gpu_memory import HostOrGpuBackend, OneGpu, Place, no_gpu, trouble
+from collbench.backends.gpu_memory import HostOrGpuBackend, OneGpu, ProcessPlace, no_gpu, trouble
 from collbench.backends.host import AnyBuffers, Buffers
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.errors import UsageError
@@ -30,7 +30,7 @@ from collbench.operations.unsupported import DtypeUnsupported, OptionUnsupported
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.device.gpu import Gpu
+    from collbench.device.gpu import OpenGpu
 
 
 # What backends through torch.distributed have in common: how ranks join, their groups, and GPU memory of torch's own allocator.
@@ -146,7 +146,7 @@ class TorchBackend(HostOrGpuBackend):
         dist = self._torch.distributed
         return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
 
-    def gpu_memory(self, gpu: Gpu, n_bytes: int) -> TorchMemory:
+    def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> TorchMemory:
         """torch's own. Raises MemoryError."""
         return TorchMemory(self._torch, gpu.index, n_bytes)
 
@@ -421,6 +421,6 @@ def _refuse_shared(world: World, gpus: Sequence[str]) -> None:
     """Check that no two ranks share a GPU, which NCCL rejects ("Duplicate GPU"). `gpus`: those of each rank. Raises UsageError."""
     ranks = [(member.host, gpu) for member, gpu in zip(world.members, gpus, strict=True)]
     visible = {host: tuple(dict.fromkeys(gpu for where, gpu in ranks if where == host)) for host, _ in ranks}
-    misfit = trouble([Place(host, visible[host], (gpu,)) for host, gpu in ranks], 1)
+    misfit = trouble([ProcessPlace(host, visible[host], (gpu,)) for host, gpu in ranks], 1)
     if misfit:
         raise UsageError(misfit)

@@ -20,7 +20,7 @@ from collbench.addresses import bracketed
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.host import AnyBuffers
 from collbench.backends.messages import MessageBinding, gone
-from collbench.backends.socket import Link, LinkedBackend, Links, buffers_of, path_facts
+from collbench.backends.socket import ConnectionMaker, Connections, LinkedBackend, buffers_of, path_facts
 from collbench.backends.unavailable import DoesNotLoad, NotInstalled, UnknownVersion
 from collbench.errors import RunFailed
 from collbench.operations.cell import Cell
@@ -43,17 +43,17 @@ _LINK_REMEDY = "see whether a firewall lets TCP ports through between these host
 
 
 @dataclass(frozen=True)
-class Window:
+class QueueLimits:
     """How many messages wait: to be sent (a whole window, and the answer), and to be received."""
 
     send: int
     receive: int
 
 
-def window_of(cell: Cell) -> Window:
+def window_of(cell: Cell) -> QueueLimits:
     """Twice what an iteration posts, since ZeroMQ signals free space to a sender by halves of it: no send waits for a sending rank."""
     posted = 2 * ((cell.window or 1) + 2)
-    return Window(posted, max(2, min(posted, _WAITING_BYTES // max(1, cell.size_bytes))))
+    return QueueLimits(posted, max(2, min(posted, _WAITING_BYTES // max(1, cell.size_bytes))))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ZmqLink:
 
     peer: Member
     socket: Any
-    beside: Link
+    beside: Connections
     errors: type[Exception]
     tcp: Mapping[str, str]
 
@@ -91,7 +91,7 @@ class ZmqLink:
         self.beside.close()
 
 
-def joined(context: Any, world: World, beside: Link, window: Window) -> ZmqLink:
+def joined(context: Any, world: World, beside: Connections, window: QueueLimits) -> ZmqLink:
     """A PAIR socket joined with the other rank's. Both call; the higher rank binds. Raises RunFailed with the reason."""
     import zmq
 
@@ -109,7 +109,7 @@ def joined(context: Any, world: World, beside: Link, window: Window) -> ZmqLink:
         ) from error
 
 
-def _set(made: Any, window: Window, patience_s: float) -> None:
+def _set(made: Any, window: QueueLimits, patience_s: float) -> None:
     made.sndhwm, made.rcvhwm = window.send, window.receive
     made.sndtimeo = made.rcvtimeo = made.handshake_ivl = int(patience_s * 1000)
     made.reconnect_ivl = (
@@ -117,7 +117,7 @@ def _set(made: Any, window: Window, patience_s: float) -> None:
     )
 
 
-def _answered(made: Any, world: World, beside: Link) -> Any:
+def _answered(made: Any, world: World, beside: Connections) -> Any:
     """The higher rank's end: binds, sends the address, receives the key and returns it."""
     made.ipv6 = ":" in world.me.address
     made.bind(f"tcp://{bracketed(world.me.address)}:*")
@@ -130,7 +130,7 @@ def _answered(made: Any, world: World, beside: Link) -> Any:
     return first
 
 
-def _called(made: Any, world: World, beside: Link) -> Any:
+def _called(made: Any, world: World, beside: Connections) -> Any:
     """The lower rank's end."""
     told = beside.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
     if len(told) < _PLACE.size:
@@ -151,7 +151,7 @@ def _tcp(descriptor: int) -> Mapping[str, str]:
         return {"tcp_nodelay": str(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)), **buffers_of(connection)}
 
 
-def _is_closed(beside: Link) -> bool:
+def _is_closed(beside: Connections) -> bool:
     try:
         return beside.sockets[0].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
@@ -235,7 +235,7 @@ class ZmqBackend(LinkedBackend):
         import zmq
 
         self.rank, self.ranks, self._world = world.rank, world.size, world
-        self._links = Links(world, settings.timeout_s)
+        self._links = ConnectionMaker(world, settings.timeout_s)
         self._context = zmq.Context()
         threads = self._context.get(zmq.IO_THREADS)
         self._about = {"libzmq": zmq.zmq_version(), "pyzmq": zmq.__version__, "zmq_io_threads": str(threads),

@@ -15,7 +15,7 @@ from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.deploy.job import Job, Kind, Setting, Value
+    from collbench.deploy.job import JobSetting, LauncherKind, LaunchJob, Value
 
 _SUMMARY = "write the file that starts a measurement under Slurm, mpirun, torchrun, Kubernetes, Ansible or ReFrame"
 _DESCRIPTION = (
@@ -50,11 +50,11 @@ def _add_options(parser: Parser) -> None:
     file.add_argument("--submit", action="store_true", help="submit it with sbatch or kubectl, and print the reply")
 
 
-def _option(setting: Setting) -> str:
+def _option(setting: JobSetting) -> str:
     return f"--{setting.name}"
 
 
-def _help(setting: Setting) -> str:
+def _help(setting: JobSetting) -> str:
     from collbench.deploy.kinds import kinds, knowing
 
     names = knowing(setting)
@@ -82,7 +82,7 @@ def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> LauncherKind:
     from collbench.deploy.kinds import kinds
     from collbench.operations.suite import nearest
 
@@ -91,7 +91,7 @@ def _kind(name: str) -> Kind:
     return kinds()[name]
 
 
-def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
+def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
     from collbench.deploy.job import job_of, of_site, together
     from collbench.deploy.kinds import settings
 
@@ -108,7 +108,7 @@ def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
     return job_of(kind, command, together({name: value for name, value in at_site.items() if name in usable}, typed))
 
 
-def _value(setting: Setting, texts: list[str]) -> Value:
+def _value(setting: JobSetting, texts: list[str]) -> Value:
     from collbench.deploy.job import parse_setting
 
     values = [parse_setting(setting, text, _option(setting)) for text in texts]

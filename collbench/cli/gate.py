@@ -13,10 +13,10 @@ from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.gate.allocation import Allocation
-    from collbench.gate.self_test import Recorded, Setting
+    from collbench.gate.self_test import NoiseRecord, TrialSetting
     from collbench.gate.verdict import Verdict
-    from collbench.report.verdict import Typed
-    from collbench.report.verdict_formats import Files
+    from collbench.report.verdict import GateCommand
+    from collbench.report.verdict_formats import OutputFiles
 
 
 # collbench baseline add|show|drop|diff DIR …: allocations that were good, kept to judge others by.
@@ -191,7 +191,7 @@ def call_self_test(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _setting(arguments: argparse.Namespace) -> tuple[Setting, Recorded | None]:
+def _setting(arguments: argparse.Namespace) -> tuple[TrialSetting, NoiseRecord | None]:
     from collbench.gate.rule import ENOUGH
     from collbench.gate.self_test import Noise, made_up, read_noise, usual_scheme
 
@@ -294,7 +294,7 @@ def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     return style
 
 
-def told_in_style(code: int, style: str, why: str) -> int:
+def exit_in_style(code: int, style: str, why: str) -> int:
     """The exit code of what failed, in this style; what a monitor has to read is printed."""
     import sys
 
@@ -312,12 +312,12 @@ def told_in_style(code: int, style: str, why: str) -> int:
     return code_of_failure(code, style)
 
 
-def _files(arguments: argparse.Namespace) -> Files:
+def _files(arguments: argparse.Namespace) -> OutputFiles:
     """The outputs asked for. Raises UsageError for those that cannot be, before anything is judged."""
     from collbench.report.verdict import check_ours
-    from collbench.report.verdict_formats import Files
+    from collbench.report.verdict_formats import OutputFiles
 
-    files = Files(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
+    files = OutputFiles(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
     files.check()
     if arguments.exit_style == "nagios" and arguments.format != "table":
         raise UsageError(f"--exit-style nagios prints one status line, so --format {arguments.format} is not supported: use --out FILE")
@@ -340,7 +340,7 @@ def _check_ways(arguments: argparse.Namespace) -> None:
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
 
 
-def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed | None]:
+def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
     """The verdict, the suite that measures its suspects again (None where there are none), and what was typed to judge by a baseline."""
     if arguments.verdict:
         from collbench.gate.verdict import read_verdict
@@ -352,7 +352,7 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed 
         return _paired(arguments) if arguments.paired else _judged(arguments)
 
 
-def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
+def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand]:
     from datetime import date
 
     from collbench.gate.allocation import allocations_in
@@ -372,13 +372,13 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
     return verdict, suite, _typed(arguments, candidate, suite)
 
 
-def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
-    from collbench.report.verdict import Typed, arguments_of
+def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> GateCommand:
+    from collbench.report.verdict import GateCommand, arguments_of
 
     first = candidate[0]
     besides = ["--expect", str(arguments.expect)] if arguments.expect else []
     besides += [word for floor in arguments.min_percent for word in ("--min-percent", floor)]
-    return Typed(
+    return GateCommand(
         arguments.baseline, arguments.runs, besides, arguments.confirm_suite, suite is not None, bool(arguments.html), first.imported,
         first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(each.slowed for each in candidate),
         {each.name: arguments_of(each.facts.get("options", {})) for each in candidate},
@@ -400,12 +400,12 @@ def _paired(arguments: argparse.Namespace) -> tuple[Verdict, None, None]:
     return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None
 
 
-def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suite: str | None, typed: Typed | None) -> int:
+def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict, suite: str | None, typed: GateCommand | None) -> int:
     import sys
 
     from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
     from collbench.report.screen import PlainScreen, wants_color, write_line
-    from collbench.report.verdict import following, write_suite
+    from collbench.report.verdict import next_commands, write_suite
     from collbench.report.verdict_formats import verdict_lines, write_files
 
     write_files(verdict, files, arguments.runs)
@@ -419,6 +419,6 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
     for line in verdict_lines(verdict, arguments.format, arguments.exit_style):
         screen.data(line)
     if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
-        for line in following(verdict, typed):
+        for line in next_commands(verdict, typed):
             screen.data(line)
     return code

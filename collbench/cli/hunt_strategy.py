@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.protocol import Answer, Ask, Figure, Hunt, Options, Verdict
+from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundRequest, RoundResult
 from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
@@ -35,7 +35,7 @@ class HuntListening(Listening):
         self._arguments = arguments
         self._about: Mapping[str, Any] = {}
         self._hunt: Hunt | None = None
-        self._verdict: Verdict | None = None
+        self._verdict: HuntVerdict | None = None
         self._options = Options()
         self._manager = ""
         self._rounds = 0
@@ -76,7 +76,7 @@ class HuntListening(Listening):
         self._rounds += 1
         return asdict(ask)
 
-    def _tell(self, ask: Ask) -> None:
+    def _tell(self, ask: RoundRequest) -> None:
         """Moves the live line, or writes one for the log."""
         if self._live:
             self._reporter.progress(f"{ask.stage}: {ask.why}", self._rounds, self._about["promised"], None)
@@ -98,11 +98,13 @@ class HuntListening(Listening):
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
         """Writes recommendation.json, and with --apply drains who is confirmed. Raises RunFailed where the file cannot be written."""
-        from collbench.deploy.drain import About, lines, recommendation
+        from collbench.deploy.drain import HuntSummary, lines, recommendation
 
         assert self._verdict is not None
-        about = About.here(folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
-                           manager=self._manager, no_drain=_no_drain(self._arguments, self._about, self._flags))  # fmt: skip
+        about = HuntSummary.here(
+            folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
+            manager=self._manager, no_drain=_no_drain(self._arguments, self._about, self._flags),
+        )  # fmt: skip
         told = recommendation(self._verdict, about)
         path = _stored(folder, told)
         self._advice = lines(told)
@@ -173,16 +175,16 @@ def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple
     return replace(options, leaf_of=found.leaf_of, cover=found.pairs), crossed
 
 
-def answer_of(one: HuntRound) -> Answer:
+def answer_of(one: HuntRound) -> RoundResult:
     """What a round gave, as the hunt is told it."""
     figures = [
-        Figure(*each)
+        GroupFigure(*each)
         for each in zip(
             one.speed_bytes_per_s, one.backward_bytes_per_s, one.latency_s, one.low_bytes_per_s, one.high_bytes_per_s, one.wrong, one.na,
             one.cpu_wait or (0.0,) * len(one.groups), one.flipped or (False,) * len(one.groups), strict=True,
         )
     ]  # fmt: skip
-    return Answer(tuple(figures), one.flags)
+    return RoundResult(tuple(figures), one.flags)
 
 
 def _stored(folder: Path, told: Mapping[str, Any]) -> Path:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
-    from collbench.machine.peak.collective import Ceilings
+    from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, Node
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.results.steps import Channel
@@ -201,11 +201,11 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     from collbench.machine.peak.domain import joined, joined_by_clique
-    from collbench.machine.peak.node import Given, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie, with_given
+    from collbench.machine.peak.node import UserOverride, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie, with_given
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
-    given = Given(
+    given = UserOverride(
         nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
         nvlink=parse_gigabytes("--nvlink", arguments.nvlink) if arguments.nvlink is not None else None,
         pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
@@ -223,7 +223,7 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
 
 
-def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> str:
+def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
     import json
     from dataclasses import asdict
 
@@ -421,7 +421,7 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
     from collbench.launch import software
     from collbench.launch import software as build
-    from collbench.launch.explain import Library, explained, launch_of, library, rank_of, with_hosts
+    from collbench.launch.explain import MpiLibrary, explained, launch_of, library, rank_of, with_hosts
 
     info, _ = launch_of(env)
     if info and info.meeting == "mpi":
@@ -429,7 +429,7 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     if info is None or info.ranks == info.local_ranks or not info.meeting.startswith("tcp://"):
         return None if rank_of(env) else explained(env)
 
-    def about(loaded: Library) -> Mapping[str, str]:
+    def about(loaded: MpiLibrary) -> Mapping[str, str]:
         return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
     from collbench.control.builds import collect, tell_rank_0
@@ -497,7 +497,7 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
 
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
-    from collbench.report.doctor import tell_findings
+    from collbench.report.doctor import print_findings
 
     found = examine(machines, logs, _good(arguments.since))
     if here:
@@ -506,4 +506,4 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
 
         hostname = machines[0].hostname if machines else None
         found = worst_first([*found, *software.examined_software(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
-    return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)
+    return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

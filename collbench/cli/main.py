@@ -203,9 +203,9 @@ def _guarded(argv: list[str]) -> int:
 
 def _in_style(code: int, argv: list[str], error: BaseException) -> int:
     """A gate that fails does so in the style that its caller reads."""
-    from collbench.cli.gate import style_of, told_in_style
+    from collbench.cli.gate import exit_in_style, style_of
 
-    return told_in_style(code, style_of(argv, os.environ), str(error) or type(error).__name__)
+    return exit_in_style(code, style_of(argv, os.environ), str(error) or type(error).__name__)
 
 
 def _code_of(error: BaseException) -> int:

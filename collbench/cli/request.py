@@ -21,7 +21,7 @@ from collbench.cli.options import default_backends, make_sweep, request_of
 from collbench.cli.parser import Parser, from_environment, given
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
-from collbench.operations.suite import Suite, Table, check_names, concerns, operations_of, read_suite, whose
+from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, read_suite, whose
 from collbench.operations.sweep import Sweep, Sweeps
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _check_use(typed: set[str], suite: Suite) -> None:
             raise UsageError(f"--{option} is for {whose(key)}, but suite {suite.name} has none: remove it")
 
 
-def _sweeps_of(table: Table, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
+def _sweeps_of(table: SuiteSweep, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
     """A table's lists, multiplied out. What means nothing for its operations is left out: it came from [defaults]."""
     operations = operations_of(table.values["operations"])
     values = {key: value for key, value in table.values.items() if concerns(key, operations)}
@@ -92,7 +92,7 @@ def _sweeps_of(table: Table, parser: Parser, argv: list[str], suite: Suite) -> I
         yield _sweep(_parsed(parser, argv, _variables([*suite.run.items(), *options]), suite, table), operations, table)
 
 
-def _sweep(arguments: argparse.Namespace, operations: Sequence[Operation], table: Table) -> Sweep:
+def _sweep(arguments: argparse.Namespace, operations: Sequence[Operation], table: SuiteSweep) -> Sweep:
     try:
         sweep = make_sweep(arguments, operations)
     except UsageError as error:
@@ -118,12 +118,12 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: Table | str) -> argparse.Namespace:
+def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> argparse.Namespace:
     """The options as if the suite's were typed where nothing else was. Raises UsageError with their place in the suite."""
     try:
         found = parser.parse_args(from_environment(parser, argv[1:], variables))
     except UsageError as error:
-        place = f"{where.file}, {where.where}" if isinstance(where, Table) else f"{suite.files[0]}, {where}"
+        place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
         raise UsageError(f"suite {place}: {error}") from error
     found.command = "run"
     return found

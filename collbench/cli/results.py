@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from collbench.results.importers.importer import UserInput
     from collbench.results.importers.rows import JobOf
-    from collbench.results.importers.store import ImportedRun, Source, Table
+    from collbench.results.importers.store import FileTable, ImportedRun, Source
 
 
 # collbench compare A B: compare two runs, or two folders of launches.
@@ -152,13 +152,13 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
+def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
     """The tables of one file. Raises UsageError that names it."""
     import hashlib
 
     from collbench.results.importers.importer import lines_of
     from collbench.results.importers.rows import short
-    from collbench.results.importers.store import Source, Table, reader_for
+    from collbench.results.importers.store import FileTable, Source, reader_for
 
     data = _bytes(path)
     name = "stdin" if path == _STDIN else path.name
@@ -173,7 +173,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
     except UsageError as error:
         raise UsageError(f"{short(name)} cannot be imported: {error}") from error
     source = Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name)
-    return [Table(source, run, () if number else tuple(reading.skipped)) for number, run in enumerate(reading.runs)]
+    return [FileTable(source, run, () if number else tuple(reading.skipped)) for number, run in enumerate(reading.runs)]
 
 
 def _bytes(path: Path) -> bytes:
@@ -232,7 +232,7 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
     return lambda ranks, nodes, device: job_on(machines, ranks, nodes, device), topology
 
 
-def _with_ceilings(table: Table, job_of: JobOf) -> Table:
+def _with_ceilings(table: FileTable, job_of: JobOf) -> FileTable:
     from dataclasses import replace
 
     from collbench.results.importers.rows import with_ceilings

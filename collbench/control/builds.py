@@ -54,7 +54,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BuildReply:
     """What rank 0 answered; noted: it has taken note of this rank's build."""
 
     host: str
@@ -63,7 +63,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Place:
+class CallAddresses:
     """Where rank 0 listens, and where ranks call: all of `addresses`, at a port that the launch fixes or that its secret gives."""
 
     secret: Secret
@@ -81,7 +81,7 @@ class Place:
 class BuildServer:
     """Rank 0's side: answers every rank of the launch, and gives each call to `take` once, in a thread of its own."""
 
-    def __init__(self, place: Place, me: Call, take: Callable[[Call], None]) -> None:
+    def __init__(self, place: CallAddresses, me: Call, take: Callable[[Call], None]) -> None:
         self._keys, self._me, self._take = _Keys.of(place.secret), me, take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
@@ -131,7 +131,7 @@ class BuildServer:
         self.close()
 
 
-def ask(place: Place, me: Call, stop: threading.Event, seconds: float) -> Answer | None:
+def ask(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -> BuildReply | None:
     """Call rank 0 until it has noted the call; return its last answer, or None where none came.
 
     Ends early when `stop` is set.
@@ -157,7 +157,7 @@ def _send(datagram: bytes, open_at: Mapping[str, socket.socket], targets: Sequen
                 ours.sendto(datagram, (address, port))
 
 
-def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: float) -> tuple[Answer, str] | None:
+def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: float) -> tuple[BuildReply, str] | None:
     """The first answer to this nonce, with rank 0's own nonce; None where none comes in time."""
     while (left := end - time.monotonic()) > 0:
         ready, _, _ = select.select(list(open_at.values()), [], [], left)
@@ -165,7 +165,7 @@ def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: fl
             with suppress(OSError):
                 said = _opened(one.recv(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1), key)
                 if said and said.get("nonce") == nonce and _fits(_NONCE, said.get("echo")) and _fits(_HOST, said.get("host")):
-                    return Answer(said["host"], read_build(said.get("build")), said.get("noted") is True), said["echo"]
+                    return BuildReply(said["host"], read_build(said.get("build")), said.get("noted") is True), said["echo"]
     return None
 
 
@@ -263,7 +263,7 @@ def hosts_of(info: LaunchInfo) -> int:
 def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
     """Report this host's software to rank 0; for the first rank of a host. Raises UsageError without a secret."""
     secret = secret_of(info, env)
-    place = Place(secret, info.port, addresses_of(hub_places(info, secret)))
+    place = CallAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
     ask(place, Call(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
 
 
@@ -277,7 +277,7 @@ def collect(
     calls: list[Call] = []
     any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
     me = Call(0, socket.gethostname(), build.own())
-    with BuildServer(Place(secret_of(info, env), info.port, [any_address]), me, calls.append):
+    with BuildServer(CallAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
         found = meanwhile()
         end = time.monotonic() + seconds
         while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:

@@ -26,9 +26,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
 from collbench.control.addresses import host_of, hub_places, node_place
-from collbench.control.builds import Call, Place, addresses_of, ask
+from collbench.control.builds import Call, CallAddresses, addresses_of, ask
 from collbench.control.diagnosis import (
-    Cause,
+    HangCause,
     HangDiagnosis,
     NodeProcesses,
     ProcessEnd,
@@ -43,9 +43,9 @@ from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Downlinks, Entry, RankRestarted, bundles, other_step, size_of
-from collbench.control.watchdog import Ending
-from collbench.control.wire import Kind, Malformed, Message, entries, parsed
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, Entry, RankRestarted, bundles, other_step, size_of
+from collbench.control.watchdog import EndProcess
+from collbench.control.wire import Malformed, Message, MessageKind, entries, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import mismatch, own
@@ -99,7 +99,7 @@ class Uplink:
         socket.setsockopt(zmq.IPV6, int("[" in self.place))
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self.place)
-        socket.send_multipart(Message(Kind.ASIDE, 0, list(ranks)).frames())
+        socket.send_multipart(Message(MessageKind.ASIDE, 0, list(ranks)).frames())
         self._second = socket
 
     def send_second(self, message: Message) -> None:
@@ -150,7 +150,7 @@ class Uplink:
             message = parsed([frame.buffer for frame in frames])
         except Malformed:
             return None
-        if message.kind is Kind.WELCOME and self.socket is None:
+        if message.kind is MessageKind.WELCOME and self.socket is None:
             self._keep(ready)
         return message
 
@@ -164,7 +164,7 @@ class Uplink:
         assert self._hello
         self.place = self._places[self._knocking[found]]
         for other in [one for one in self._knocking if one is not found]:
-            other.send_multipart(Message(Kind.MOVED, 0, self._hello.body[0][0]).frames())
+            other.send_multipart(Message(MessageKind.MOVED, 0, self._hello.body[0][0]).frames())
             self._drop(other)
         self.socket = found
         self._due.clear()
@@ -199,7 +199,15 @@ class Uplink:
             self._second.close()
 
 
-_ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
+_ANSWERS = (
+    MessageKind.HERE,
+    MessageKind.PATHS,
+    MessageKind.STUCK,
+    MessageKind.WHERE,
+    MessageKind.STACKED,
+    MessageKind.PROBED,
+    MessageKind.ABORT,
+)
 _SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
 _STEP_S = 0.05
 _LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: rank 0's last message is read before
@@ -219,7 +227,7 @@ class NodeAgent:
     """
 
     def __init__(
-        self, rank: int, up: Uplink, down: Downlinks | None, stand: Callable[[], RankState], *, beat_s: float, ending: Ending
+        self, rank: int, up: Uplink, down: Downlinks | None, stand: Callable[[], RankState], *, beat_s: float, ending: EndProcess
     ) -> None:
         self.rank, self.up, self.down, self._stand, self._beat_s, self.ending = rank, up, down, stand, beat_s, ending
         self.node = NodeProcesses()
@@ -250,7 +258,7 @@ class NodeAgent:
 
     def present(self, about: Any, build: Any = 0) -> None:
         """Begins to connect; `build` is this rank's, as JSON. A collbench from before builds were compared ignores it, and sends 0."""
-        self._hello = Message(Kind.HELLO, 0, [[self.rank, about, build]])
+        self._hello = Message(MessageKind.HELLO, 0, [[self.rank, about, build]])
 
     def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
         """Send this rank's value of a step."""
@@ -272,13 +280,13 @@ class NodeAgent:
         if self.address and self._takes_probes is None:
             self._takes_probes = listener(self.address)
         port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
-        self.send(Message(Kind.PATHS, 0, [self.rank, port, [one.as_json() for one in self._connections.reports()]]))
+        self.send(Message(MessageKind.PATHS, 0, [self.rank, port, [one.as_json() for one in self._connections.reports()]]))
 
     def _answer(self) -> None:
         """Send rank 0 where the ranks of this node are."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
-        self.send(Message(Kind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
+        self.send(Message(MessageKind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one brings no answer, or does not deliver this rank's; returns when to check again."""
@@ -291,21 +299,21 @@ class NodeAgent:
         if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
-            self.up.send_second(Message(Kind.WHERE))
+            self.up.send_second(Message(MessageKind.WHERE))
         return math.inf
 
     def _step_probes(self, now: float) -> float:
         for address, probe in list(self._probes.items()):
             if result := probe.step():
                 del self._probes[address]
-                self.send(Message(Kind.PROBED, 0, [self.rank, address, list(result.passed), list(result.failed)]))
+                self.send(Message(MessageKind.PROBED, 0, [self.rank, address, list(result.passed), list(result.failed)]))
         return now + _STEP_S if self._probes else math.inf
 
     def read(self, ready: Any) -> None:
         """From above, from below, or a process of this node that has ended."""
         if ready in self.node.descriptors:
             rank, end = self.node.ended(ready)
-            self.up.send(Message(Kind.GONE, 0, [rank, as_json(end)]))
+            self.up.send(Message(MessageKind.GONE, 0, [rank, as_json(end)]))
         elif self.down and ready in self.down.sockets:
             try:
                 came = self.down.read(ready)
@@ -321,26 +329,26 @@ class NodeAgent:
                 self._from_above(message)
 
     def _from_above(self, message: Message) -> None:
-        if message.kind in (Kind.TELL, Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE) and self.down:
+        if message.kind in (MessageKind.TELL, MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE) and self.down:
             self.down.tell(message)
-        if message.kind in (Kind.TELL, Kind.WHERE, Kind.HERE):
+        if message.kind in (MessageKind.TELL, MessageKind.WHERE, MessageKind.HERE):
             self.hub_heard.set()
             self._asked_at = None
-        if message.kind is Kind.TELL or (message.kind is Kind.WELCOME and not self._welcomed):
-            self._begun = self._begun or message.kind is Kind.TELL
+        if message.kind is MessageKind.TELL or (message.kind is MessageKind.WELCOME and not self._welcomed):
+            self._begun = self._begun or message.kind is MessageKind.TELL
             self._welcomed = True
             self.inbox.put(message)
-        elif message.kind is Kind.WHERE:
+        elif message.kind is MessageKind.WHERE:
             self._answer()
-        elif message.kind is Kind.PROBE:
+        elif message.kind is MessageKind.PROBE:
             self._probes.setdefault(message.body[0], Probe(*message.body))
-        elif message.kind is Kind.GRANT:
+        elif message.kind is MessageKind.GRANT:
             self._granted(message.step)
-        elif message.kind is Kind.STACK:
+        elif message.kind is MessageKind.STACK:
             self._stack(message)
-        elif message.kind is Kind.ABORT:
+        elif message.kind is MessageKind.ABORT:
             self._abort(message)
-        elif message.kind is Kind.BYE:
+        elif message.kind is MessageKind.BYE:
             self.farewell.set()
 
     def _granted(self, step: int) -> None:
@@ -370,23 +378,23 @@ class NodeAgent:
             self.down.send(child, message)
 
     def _tell_stack(self, rank: int, text: str) -> None:
-        self.send(Message(Kind.STACKED, 0, [rank, text]))
+        self.send(Message(MessageKind.STACKED, 0, [rank, text]))
 
-    def _from_below(self, child: Child, message: Message) -> None:
-        if message.kind is Kind.HELLO:
+    def _from_below(self, child: ChildConnection, message: Message) -> None:
+        if message.kind is MessageKind.HELLO:
             self._admit(child, message)
-        elif message.kind is Kind.SAY:
+        elif message.kind is MessageKind.SAY:
             self._take(message.step, list(entries(message, child.ranks)))
-        elif message.kind is Kind.BEAT:
+        elif message.kind is MessageKind.BEAT:
             self._told |= {one.rank: one for one in rank_states(message.body, child.ranks)}
-        elif message.kind is Kind.OFFER and self.down:
-            self.down.send(child, Message(Kind.GRANT, message.step))  # here is room for all that the ranks of a node have
-        elif message.kind in (Kind.BYE, Kind.MOVED):
+        elif message.kind is MessageKind.OFFER and self.down:
+            self.down.send(child, Message(MessageKind.GRANT, message.step))  # here is room for all that the ranks of a node have
+        elif message.kind in (MessageKind.BYE, MessageKind.MOVED):
             self._leave(child, message)
         else:
             self.send(message)
 
-    def _admit(self, child: Child, message: Message) -> None:
+    def _admit(self, child: ChildConnection, message: Message) -> None:
         assert self.down
         for rank, about, _ in message.body:
             if self._begun and self._about.get(rank) != about:
@@ -395,15 +403,15 @@ class NodeAgent:
             child.ranks.add(rank)
             self._about[rank] = about
             self.node.watch(rank, about)
-            self.down.send(child, Message(Kind.WELCOME))
+            self.down.send(child, Message(MessageKind.WELCOME))
         self.up.send(message)
 
-    def _leave(self, child: Child, message: Message) -> None:
+    def _leave(self, child: ChildConnection, message: Message) -> None:
         """A rank leaves in order, or uses another connection from now on."""
         assert self.down
         child.ranks.discard(message.body)
         self._told.pop(message.body, None)
-        if message.kind is Kind.BYE:
+        if message.kind is MessageKind.BYE:
             self.node.forget(message.body)
         if not child.ranks:
             self.down.forget(child)
@@ -425,12 +433,12 @@ class NodeAgent:
         self._sent = max(self._sent, step)
         for bundle in bundles(said):
             raw = [part for _, _, parts in bundle for part in parts]
-            message = Message(Kind.SAY, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
+            message = Message(MessageKind.SAY, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
             if size_of(raw) <= LARGE_BYTES:
                 self.up.send(message)
             else:
                 self._offered.setdefault(step, deque()).append(message)
-                self.up.send(Message(Kind.OFFER, step, size_of(raw)))
+                self.up.send(Message(MessageKind.OFFER, step, size_of(raw)))
 
     def tick(self, now: float) -> float:
         """Knocks, beats, ends what is to end."""
@@ -444,7 +452,7 @@ class NodeAgent:
             self._beat_at = now + self._beat_s
             self._told[self.rank] = mine = self._stand()
             self._connections.note(mine.still_s, now)
-            self.up.send(Message(Kind.BEAT, 0, [one.as_json() for one in self._told.values()]))
+            self.up.send(Message(MessageKind.BEAT, 0, [one.as_json() for one in self._told.values()]))
         return min(due, self._beat_at)
 
     def _part(self) -> None:
@@ -457,7 +465,7 @@ class NodeAgent:
         last = empty and not self._mates()
         if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
             self.released.set()
-            self.up.send(Message(Kind.BYE, 0, self.rank))
+            self.up.send(Message(MessageKind.BYE, 0, self.rank))
 
     def _without(self, now: float, cut: float) -> float:
         """The connection to rank 0 is gone; return when to check again."""
@@ -483,7 +491,7 @@ class NodeAgent:
         self.inbox.put(Orphaned(sentence))
         self.ending.begin(sentence, FAILED, self.node)
         if self.down:
-            self.down.tell(Message(Kind.ABORT, 0, [sentence, FAILED]))
+            self.down.tell(Message(MessageKind.ABORT, 0, [sentence, FAILED]))
 
     def leave(self) -> None:
         """Let this rank leave in order; `released` is set as soon as it may, and rank 0 is informed."""
@@ -520,7 +528,7 @@ _ASK_BEFORE_S = 1.2
 class Client:
     """The connection of a rank to rank 0; the first rank of a node passes on the messages of the others there."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
         self._places = _places(info, secret)
         keys = Keys.of(secret)
@@ -576,7 +584,7 @@ class Client:
     def _compare(self, found: threading.Event, seconds: float) -> None:
         """Ends the wait for a welcome where rank 0 is of another build, which may not be able to read this rank's messages."""
         info, host = self._info, socket.gethostname()
-        place = Place(self._secret, info.port, addresses_of([place for place, _ in self._places]))
+        place = CallAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
         answer = ask(place, Call(info.rank, host, own()), found, seconds)
         if answer and answer.build != own() and not found.is_set():
             sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
@@ -622,13 +630,13 @@ class Client:
         """Wait for a message; shortly before the end ask rank 0, so that a path that is blocked is known by then."""
         with suppress(Empty):
             return self._next(end - _ASK_BEFORE_S)
-        self._keeper.do(lambda: self._part.ask(Message(Kind.WHERE)))
+        self._keeper.do(lambda: self._part.ask(Message(MessageKind.WHERE)))
         return self._next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Asks for rank 0 again and again: it watches itself, but for what it does between two phases."""
         while time.monotonic() < end:
-            if not self._is_hub_there(Message(Kind.WHERE)):
+            if not self._is_hub_there(Message(MessageKind.WHERE)):
                 self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
             with suppress(Empty):
                 return self._next(time.monotonic() + _ASK_AGAIN_S)
@@ -643,13 +651,13 @@ class Client:
     def _silence(self, what: str) -> HangDiagnosis:
         """Return why rank 0 does not answer, as far as this rank can see it."""
         hub, me = self._hub, self._me
-        found = HangDiagnosis(Cause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
+        found = HangDiagnosis(HangCause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
         if hub and me and hub.host == me.host:
-            return structs.replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
+            return structs.replace(found, cause=HangCause.STOPPED if is_stopped(hub.pid) else HangCause.PROCESS_SILENT)
         if self._info.local_rank:
-            return structs.replace(found, cause=Cause.RELAYED)
+            return structs.replace(found, cause=HangCause.RELAYED)
         info = tcp_info(self._part.up.descriptor)
-        cause = Cause.UNREACHABLE if info and info.unacked else Cause.NO_ANSWER
+        cause = HangCause.UNREACHABLE if info and info.unacked else HangCause.NO_ANSWER
         return structs.replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
 
     def _next(self, end: float) -> Any:
@@ -672,7 +680,7 @@ class Client:
 
     def interrupt(self, sentence: str, code: int) -> None:
         """Report to rank 0 why everything ends, and continue. Any thread."""
-        self._keeper.do(lambda: self._part.send(Message(Kind.ABORT, 0, [sentence, code])))
+        self._keeper.do(lambda: self._part.send(Message(MessageKind.ABORT, 0, [sentence, code])))
 
     def farewell(self) -> None:
         """Wait shortly until rank 0 has left: some launchers end all ranks as soon as one has left, and rank 0 must report first."""
@@ -681,7 +689,7 @@ class Client:
 
     def stuck(self, what: str) -> HangDiagnosis | None:
         """Ask rank 0 why this rank's main thread does not move; return why rank 0 does not answer, None where it does. Any thread."""
-        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else self._silence(what)
+        return None if self._is_hub_there(Message(MessageKind.STUCK, 0, what)) else self._silence(what)
 
     def close(self) -> None:
         """Leave in order: all messages are sent, also those of the ranks behind this one."""

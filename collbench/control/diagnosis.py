@@ -29,7 +29,7 @@ from collbench.addresses import own_addresses
 from collbench.control.addresses import answering
 from collbench.control.members import HostKilled
 from collbench.control.path import PathEvidence, PathFault, PathProblem, PathReport, Probe, ProbeResult, directions, tcp_info
-from collbench.control.wire import Kind, Malformed, Message
+from collbench.control.wire import Malformed, Message, MessageKind
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
 from collbench.reason import Fact, as_json
 from collbench.units import listed, plural
@@ -41,7 +41,7 @@ _MOST_NAMED = 4
 _BETWEEN = "work between two phases"
 
 
-class Cause(Enum):
+class HangCause(Enum):
     """The cause of a hang. Every cause but that of a path belongs to ranks."""
 
     ENDED = "process ended"
@@ -102,7 +102,7 @@ class HangDiagnosis(Fact, frozen=True):
     reporter   the rank that reports, where that is not rank 0
     """
 
-    cause: Cause
+    cause: HangCause
     phase: str
     ranks: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
@@ -125,17 +125,17 @@ class HangDiagnosis(Fact, frozen=True):
         return " ".join(self._text().split())
 
     def _text(self) -> str:
-        if self.cause is Cause.ENDED:
+        if self.cause is HangCause.ENDED:
             more = f"; {plural(self.more, 'other rank')} ended after it" if self.more else ""
             others = f"; {self.others.render()}" if self.others else ""
             during = f" during {self.phase}" if self.phase else ""
             return f"{self._named} ended unexpectedly{during}: {(self.end or ProcessEnd()).render()}{others}{more}"
-        if self.cause is Cause.NOTHING_MOVES:
+        if self.cause is HangCause.NOTHING_MOVES:
             return (
                 f"hang: {self.phase}: all {self.members} ranks answer, and no rank is behind the others{_iteration(self.iteration)}: "
                 f"the path between them carries nothing, or --timeout {self.timeout_s:g} is too short"
             )
-        if self.cause is Cause.PATH and self.path:
+        if self.cause is HangCause.PATH and self.path:
             return f"hang: {self.phase}: {self.path.render()} (--timeout {self.timeout_s:g})"
         evidence = f"; reported by {self.reporter}" if self.reporter else f"; {self._waiting}"
         return f"hang: {self.phase}: {self._cause}{evidence}{f'; it is in {self.doing}' if self.doing else ''}"
@@ -145,20 +145,20 @@ class HangDiagnosis(Fact, frozen=True):
         one = len(self.ranks) == 1
         is_, does, its = ("is", "does", "its") if one else ("are", "do", "their")
         they = "it is" if one else "they are"
-        if self.cause is Cause.NO_ANSWER:
+        if self.cause is HangCause.NO_ANSWER:
             return f"no answer from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
         return f"{self._named} " + {
-            Cause.STOPPED: f"{is_} stopped (by SIGSTOP or a debugger)",
-            Cause.CONTROL_LOST: f"lost {its} control connection: the host answers at {self.detail}, "
+            HangCause.STOPPED: f"{is_} stopped (by SIGSTOP or a debugger)",
+            HangCause.CONTROL_LOST: f"lost {its} control connection: the host answers at {self.detail}, "
             "but does not acknowledge what rank 0 sends",
-            Cause.HOST_SILENT: f"{is_} on a host that does not answer: it is down, or its link is cut",
-            Cause.PROCESS_SILENT: f"{does} not answer, but the host does: stopped, or inside a call that holds the Python lock (GIL)",
-            Cause.RELAYED: f"{does} not answer; the answers come through the first rank of this node",
-            Cause.UNREACHABLE: f"cannot be reached: the host is down, or the path between {self.source} and {self.target} is cut",
-            Cause.BEHIND: f"never entered iteration {self.iteration}"
+            HangCause.HOST_SILENT: f"{is_} on a host that does not answer: it is down, or its link is cut",
+            HangCause.PROCESS_SILENT: f"{does} not answer, but the host does: stopped, or inside a call that holds the Python lock (GIL)",
+            HangCause.RELAYED: f"{does} not answer; the answers come through the first rank of this node",
+            HangCause.UNREACHABLE: f"cannot be reached: the host is down, or the path between {self.source} and {self.target} is cut",
+            HangCause.BEHIND: f"never entered iteration {self.iteration}"
             if self.iteration >= 0 and not self.detail
             else f"{is_} behind: still at {self.detail}{_iteration(self.iteration)}",
-            Cause.ELSEWHERE: f"{is_} in another phase: {self.detail}",
+            HangCause.ELSEWHERE: f"{is_} in another phase: {self.detail}",
         }[self.cause]  # fmt: skip
 
     @property
@@ -505,7 +505,7 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
     if ended:
         return _ended(seen, ended)
     if seen.held:
-        return _hang(seen, Cause.STOPPED, tuple(sorted(seen.held)))
+        return _hang(seen, HangCause.STOPPED, tuple(sorted(seen.held)))
     if seen.path and (seen.path.problem in (PathProblem.MTU, PathProblem.ONE_WAY) or not silent):
         return _of_path(seen, seen.path)
     return _silent(seen, silent) if silent else _behind(seen)
@@ -513,14 +513,14 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
 
 def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
     where = seen.what or (_usual(seen)[1] if seen.answers else "") or _BETWEEN
-    return HangDiagnosis(Cause.PATH, where, members=len(seen.members), timeout_s=seen.timeout_s, path=path)
+    return HangDiagnosis(HangCause.PATH, where, members=len(seen.members), timeout_s=seen.timeout_s, path=path)
 
 
 def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
     first = ended[0]
     end = seen.how.get(first, ProcessEnd())
     return HangDiagnosis(
-        Cause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
+        HangCause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
         others=None if end.known else seen.beside.get(first), more=len(ended) - 1, members=len(seen.members),
         timeout_s=seen.timeout_s,
     )  # fmt: skip
@@ -531,17 +531,17 @@ def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
     if cut and (address := next((seen.elsewhere[rank] for rank in cut if rank in seen.elsewhere), None)):
         if seen.path and seen.path.target in {seen.hosts.get(rank) for rank in cut} and _more_than_control(seen.path):
             return _of_path(seen, seen.path)
-        return _hang(seen, Cause.CONTROL_LOST, cut, detail=address)
+        return _hang(seen, HangCause.CONTROL_LOST, cut, detail=address)
     if cut:
-        return _hang(seen, Cause.HOST_SILENT, cut)
+        return _hang(seen, HangCause.HOST_SILENT, cut)
     alone = tuple(rank for rank in silent if seen.spokesmen.get(rank, rank) not in set(silent) - {rank})
     ranks = alone or tuple(silent)
     host, here = seen.hosts.get(ranks[0], ""), seen.hosts.get(0, "")
     if host == here:
-        return _hang(seen, Cause.PROCESS_SILENT, ranks)
+        return _hang(seen, HangCause.PROCESS_SILENT, ranks)
     if seen.path and seen.path.problem is PathProblem.LOSS and host in (seen.path.source, seen.path.target):
         return _of_path(seen, seen.path)
-    return _hang(seen, Cause.NO_ANSWER, ranks, source=host, target=here)
+    return _hang(seen, HangCause.NO_ANSWER, ranks, source=host, target=here)
 
 
 def _more_than_control(path: PathFault) -> bool:
@@ -555,12 +555,12 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
     if late and 2 * len(late) <= len(seen.answers):
         last = min(one.place for one in late.values())
         ranks = tuple(sorted(rank for rank, one in late.items() if one.place == last))
-        return _hang(seen, Cause.BEHIND, ranks, where, **_how_late(seen.answers[ranks[0]], usual, where))
+        return _hang(seen, HangCause.BEHIND, ranks, where, **_how_late(seen.answers[ranks[0]], usual, where))
     odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == usual and one.phase != where and not one.waits))
     if odd and 2 * len(odd) < len(seen.answers):
-        return _hang(seen, Cause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
+        return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
     return HangDiagnosis(
-        Cause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=usual[1]
+        HangCause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=usual[1]
     )  # fmt: skip
 
 
@@ -584,7 +584,7 @@ def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
     return seen.what or (_usual(seen)[1] if seen.answers else "") or next(filter(None, last), "")
 
 
-def _hang(seen: HangEvidence, cause: Cause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
+def _hang(seen: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
     others = len(seen.answers.keys() - set(ranks) - set(seen.held))
     found = HangDiagnosis(
         cause, where or _where(seen, ranks), ranks, _names(seen, ranks), others, len(seen.members), seen.timeout_s,
@@ -623,7 +623,7 @@ class SecondaryError:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class InquiryOutcome:
     """The result of an inquiry. facts: for events.jsonl, the state and stack of every rank; echo: no other rank is the cause."""
 
     sentence: str
@@ -684,7 +684,7 @@ class HangInquiry:
             return
         for rank in self._hub.node.stopped():
             self.held[rank] = self._hub.heard.get(rank, (RankState(rank), 0.0))[0]
-        self._hub.down.tell(Message(Kind.WHERE))
+        self._hub.down.tell(Message(MessageKind.WHERE))
 
     @property
     def _is_certain(self) -> bool:
@@ -708,7 +708,7 @@ class HangInquiry:
         if self._blames_nobody:
             return
         found = diagnose(self._seen())
-        if found.cause is not Cause.PATH:  # a debugger would hold this process, and the probes with it
+        if found.cause is not HangCause.PATH:  # a debugger would hold this process, and the probes with it
             for rank in found.ranks[:_MOST_LOOKED_AT]:
                 self._look_at(rank)
             if not found.ranks:
@@ -724,7 +724,7 @@ class HangInquiry:
         elif self._hub.node.has(rank) and tool_here():
             self._help(partial(self._take_stack, rank))
         elif child := self._hub.down.with_rank(rank):
-            self._hub.down.send(child, Message(Kind.STACK, 0, rank))
+            self._hub.down.send(child, Message(MessageKind.STACK, 0, rank))
             self._asked.add(rank)
 
     def _help(self, work: Callable[[], None]) -> None:
@@ -759,7 +759,7 @@ class HangInquiry:
                 self._probes[one.source, one.target] = None
                 for child in self._hub.down.children.values():
                     if sender in child.ranks | child.also:
-                        self._hub.down.send(child, Message(Kind.PROBE, 0, list(where)))
+                        self._hub.down.send(child, Message(MessageKind.PROBE, 0, list(where)))
 
     def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
         """Return the address and port of a host where another one may send probes."""
@@ -808,20 +808,20 @@ class HangInquiry:
         silent = not signal and (self._missing() or self.held)
         return self.echo is not None and not (self._hub.gone or silent)
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> InquiryOutcome | None:
         """Return which ranks did not arrive and why, or the error itself. None: all ranks are there and may continue."""
         if self.patient and self._all_work:
             return None
         path = self._paths().fault()
         if self.echo and self._blames_nobody and not (path and self.echo.code == FAILED):
-            return Outcome(self.echo.sentence, self.echo.code, {}, self.echo)
+            return InquiryOutcome(self.echo.sentence, self.echo.code, {}, self.echo)
         self.heard(self._hub.stand())
         if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
             return self._hang_outcome(self._paused())
         return self._hang_outcome(diagnose(self._seen()))
 
-    def _hang_outcome(self, hang: HangDiagnosis | RankPaused) -> Outcome:
-        return Outcome("; ".join([hang.render(), *self._said]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
+    def _hang_outcome(self, hang: HangDiagnosis | RankPaused) -> InquiryOutcome:
+        return InquiryOutcome("; ".join([hang.render(), *self._said]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
 
     def _paused(self) -> RankPaused:
         """Rank 0 itself was stopped; the others have waited for it as long as they may."""
@@ -936,7 +936,7 @@ class HangInquiries:
             self._hub.abort_others(*self._reason)
         return min(self._due, self._speak_at)
 
-    def _settle(self, outcome: Outcome | None) -> None:
+    def _settle(self, outcome: InquiryOutcome | None) -> None:
         if outcome is None:
             self._now = None
             return

@@ -22,7 +22,7 @@ _LOOK_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 
 
-class Part(Protocol):
+class SocketHandler(Protocol):
     """What a keeper does. Every method runs in its thread."""
 
     inbox: SimpleQueue[Any]
@@ -48,7 +48,7 @@ class Part(Protocol):
 class IOThread:
     """Runs a part until it is closed. `do` may be called from any thread."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: SocketHandler) -> None:
         self._part = part
         self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -19,15 +19,15 @@ from msgspec import ValidationError
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
-from collbench.control.builds import BuildServer, Call, Place, addresses_of
+from collbench.control.builds import BuildServer, Call, CallAddresses, addresses_of
 from collbench.control.diagnosis import HangInquiries, NodeProcesses, NoOtherCause, ProcessEnd, RankState, rank_states
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor, PathReport, path_report
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, Child, Downlinks, Entry, RankRestarted, allow_connections, other_step, size_of
-from collbench.control.watchdog import Ending
-from collbench.control.wire import Kind, Malformed, Message, entries
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, Entry, RankRestarted, allow_connections, other_step, size_of
+from collbench.control.watchdog import EndProcess
+from collbench.control.wire import Malformed, Message, MessageKind, entries
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import Build, mismatch, own, read_build
@@ -57,7 +57,7 @@ class JoinRequest:
 
     rank: int
     about: Any
-    child: Child
+    child: ChildConnection
     build: Build | None = None
 
 
@@ -79,7 +79,7 @@ class Coordinator:
     facts              for events.jsonl, the states of all ranks when an inquiry found the cause
     """
 
-    def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
+    def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
         self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
         self.expected: Mapping[int, str] = {}
         self.members: Sequence[Member] = ()
@@ -103,7 +103,7 @@ class Coordinator:
         self._ended: dict[int, float] = {}  # ranks with an ended process, and when
         self.inquiries = HangInquiries(self)
         self._about: dict[int, Any] = {}
-        self._offers: dict[int, deque[tuple[Child, int]]] = {}  # by step: connections, and bytes
+        self._offers: dict[int, deque[tuple[ChildConnection, int]]] = {}  # by step: connections, and bytes
         self._wanted = 0
         self._under_way = 0
 
@@ -126,48 +126,48 @@ class Coordinator:
                 self.inbox.put(RunFailed(unreadable(str(error))))
             self.unreadable = str(error)  # before all have joined the builds are compared, which gives the better sentence
 
-    def _from_below(self, child: Child, message: Message) -> None:
-        if message.kind is Kind.HELLO:
+    def _from_below(self, child: ChildConnection, message: Message) -> None:
+        if message.kind is MessageKind.HELLO:
             self._hello(child, message)
-        elif message.kind is Kind.SAY:
+        elif message.kind is MessageKind.SAY:
             self._said(child, message)
-        elif message.kind is Kind.OFFER:
+        elif message.kind is MessageKind.OFFER:
             self._offers.setdefault(message.step, deque()).append((child, message.body))
             self._grant()
-        elif message.kind in (Kind.BEAT, Kind.HERE):
+        elif message.kind in (MessageKind.BEAT, MessageKind.HERE):
             self._note(child, message)
-        elif message.kind in (Kind.STUCK, Kind.WHERE):
+        elif message.kind in (MessageKind.STUCK, MessageKind.WHERE):
             self._asked(child, message)
-        elif message.kind is Kind.STACKED:
+        elif message.kind is MessageKind.STACKED:
             self.inquiries.stacked(*message.body)
-        elif message.kind in (Kind.ASIDE, Kind.PATHS):
+        elif message.kind in (MessageKind.ASIDE, MessageKind.PATHS):
             self._about_paths(child, message)
-        elif message.kind is Kind.PROBED:
+        elif message.kind is MessageKind.PROBED:
             self.inquiries.probed(*message.body)
         else:
             self._of_an_end(child, message)
 
-    def _of_an_end(self, child: Child, message: Message) -> None:
-        if message.kind is Kind.GONE:
+    def _of_an_end(self, child: ChildConnection, message: Message) -> None:
+        if message.kind is MessageKind.GONE:
             self._end_of(_one_of(message.body[0], self._about), _process_end(message.body[1]))
-        elif message.kind is Kind.BYE:
+        elif message.kind is MessageKind.BYE:
             self._bye(child, _one_of(message.body, child.ranks))
-        elif message.kind is Kind.MOVED:
+        elif message.kind is MessageKind.MOVED:
             self._without(child, message.body)
-        elif message.kind is Kind.ABORT:
+        elif message.kind is MessageKind.ABORT:
             self.inquiries.met(*message.body)
 
-    def _about_paths(self, child: Child, message: Message) -> None:
+    def _about_paths(self, child: ChildConnection, message: Message) -> None:
         """A second connection of ranks that are not heard, or what a rank's connections show."""
-        if message.kind is Kind.ASIDE:
+        if message.kind is MessageKind.ASIDE:
             child.also |= {_one_of(rank, self._about) for rank in message.body}
-            self.down.send(child, Message(Kind.WHERE))
+            self.down.send(child, Message(MessageKind.WHERE))
         else:
             rank, port, found = message.body
             reports = [one for value in found if (one := path_report(value))]
             self.reported[_one_of(rank, child.ranks | child.also)] = port, reports, time.monotonic()
 
-    def _hello(self, child: Child, message: Message) -> None:
+    def _hello(self, child: ChildConnection, message: Message) -> None:
         for rank, about, build in message.body:
             if self.expected and self._about.get(rank) != about:
                 self._again(child, rank, about)
@@ -178,9 +178,9 @@ class Coordinator:
             self.inbox.put(JoinRequest(rank, about, child, read_build(build)))
             self.node.watch(rank, about)
         if child.ranks:
-            self.down.send(child, Message(Kind.WELCOME))
+            self.down.send(child, Message(MessageKind.WELCOME))
 
-    def _again(self, child: Child, rank: int, about: Any) -> None:
+    def _again(self, child: ChildConnection, rank: int, about: Any) -> None:
         """Another process joins as a rank that has joined: it alone ends, unless the first rank of its node has already refused it."""
         restarted = RankRestarted.of(rank, about)
         if len(self.late) < _MOST_LATE:
@@ -188,7 +188,7 @@ class Coordinator:
         if not child.ranks:
             self.down.refuse(child, restarted.render(), FAILED)
 
-    def _said(self, child: Child, message: Message) -> None:
+    def _said(self, child: ChildConnection, message: Message) -> None:
         size = size_of(message.raw)
         self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
@@ -208,16 +208,16 @@ class Coordinator:
             while offers and (self._under_way <= 0 or self._under_way + offers[0][1] <= _ROOM_BYTES):
                 child, size = offers.popleft()
                 self._under_way += size
-                self.down.send(child, Message(Kind.GRANT, step))
+                self.down.send(child, Message(MessageKind.GRANT, step))
             if not offers:
                 del self._offers[step]
 
-    def _note(self, child: Child, message: Message) -> None:
+    def _note(self, child: ChildConnection, message: Message) -> None:
         now = time.monotonic()
         for one in rank_states(message.body, child.ranks | child.also):
             if not one.held:
                 self.heard[one.rank] = one, now
-            if message.kind is Kind.HERE:
+            if message.kind is MessageKind.HERE:
                 self.inquiries.heard(one)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
@@ -230,11 +230,11 @@ class Coordinator:
         else:
             self._ended.setdefault(rank, time.monotonic())
 
-    def _asked(self, child: Child, message: Message) -> None:
+    def _asked(self, child: ChildConnection, message: Message) -> None:
         """A rank does not move; or it has waited long, and wants to know whether rank 0 is there: then rank 0 may be what does not move."""
         mine = self.stand()
-        self.down.send(child, Message(Kind.HERE, 0, [mine.as_json()]))
-        if message.kind is Kind.STUCK:
+        self.down.send(child, Message(MessageKind.HERE, 0, [mine.as_json()]))
+        if message.kind is MessageKind.STUCK:
             self.inquiries.begin(message.body)
         elif mine.still_s > self.timeout_s and not mine.waits:
             self.inquiries.begin("")
@@ -256,14 +256,14 @@ class Coordinator:
         """Whether a process has ended and its last message may still come, or a connection is gone that may come back."""
         return bool(self._ended or self.down.cut)
 
-    def _bye(self, child: Child, rank: int) -> None:
+    def _bye(self, child: ChildConnection, rank: int) -> None:
         self.left.add(rank)
         self._ended.pop(rank, None)
         self._see_who_is_there()
         self.node.forget(rank)
         self._without(child, rank)
 
-    def _without(self, child: Child, rank: int) -> None:
+    def _without(self, child: ChildConnection, rank: int) -> None:
         """That rank does not use this connection any longer."""
         child.ranks.discard(rank)
         if not child.ranks:
@@ -288,7 +288,7 @@ class Coordinator:
     def see_off(self) -> None:
         """Inform the others that this rank leaves."""
         self._see_who_is_there()
-        self.down.tell(Message(Kind.BYE))
+        self.down.tell(Message(MessageKind.BYE))
 
     def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
         """All ranks have joined; by rank which others may have died instead."""
@@ -304,7 +304,7 @@ class Coordinator:
     def abort_others(self, sentence: str, code: int) -> None:
         """End every other rank with this sentence and code, which rank 0 has reported; the first one counts."""
         if not self.ending.begun:
-            self.down.tell(Message(Kind.ABORT, 0, [sentence, code]))
+            self.down.tell(Message(MessageKind.ABORT, 0, [sentence, code]))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
@@ -367,7 +367,7 @@ Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
 class Server:
     """Rank 0's end of the control plane."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: Ending, timeout_s: float) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
         down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
@@ -396,7 +396,7 @@ class Server:
                 self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
 
         me = Call(0, socket.gethostname(), self._build)
-        return BuildServer(Place(secret, info.port, addresses), me, take)
+        return BuildServer(CallAddresses(secret, info.port, addresses), me, take)
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
@@ -503,7 +503,7 @@ class Server:
 
     def tell(self, step: int, value: Any) -> None:
         """The same to every other rank."""
-        message = Message(Kind.TELL, step, value)
+        message = Message(MessageKind.TELL, step, value)
         self._keeper.see_done(lambda: self.part.down.tell(message))
 
     def interrupt(self, sentence: str, code: int) -> None:

@@ -24,7 +24,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
 from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of
-from collbench.control.wire import MOST_RAW_PARTS, Kind, Message, parsed
+from collbench.control.wire import MOST_RAW_PARTS, Message, MessageKind, parsed
 from collbench.errors import RunFailed, UsageError
 from collbench.reason import Fact
 
@@ -144,12 +144,12 @@ _BACKLOG = 4096  # connections that the kernel holds: thousands of nodes come at
 _HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
 _FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
 _SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
-_URGENT = (Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE)
+_URGENT = (MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE)
 _AT_ONCE = 4096  # events: a flood of connections must not delay the ranks
 
 
 @dataclass
-class Child:
+class ChildConnection:
     """One connection from below: the ranks that use it, since when it is gone (None: it is there).
 
     also    ranks that answer through it because their first connection brings nothing
@@ -180,8 +180,8 @@ class Downlinks:
         self._door.setsockopt(zmq.LINGER, 0)
         self._door.bind(_ZAP)
         self._monitor = self.router.get_monitor_socket(_WATCHED)
-        self.children: dict[bytes, Child] = {}
-        self.cut: list[Child] = []
+        self.children: dict[bytes, ChildConnection] = {}
+        self.cut: list[ChildConnection] = []
         self.rejected = RejectedPeers()
         self.port: int | None = None
         self.complete = False
@@ -189,7 +189,7 @@ class Downlinks:
         self.rejected.held_back = self.pending.held_back
         self._since: dict[int, float] = {}  # when a pending connection was accepted
         self._handshake_s = _HANDSHAKE_S
-        self._at: dict[int, Child] = {}
+        self._at: dict[int, ChildConnection] = {}
 
     def expect_ranks(self, count: int, most_unknown: int) -> None:
         """Set the limits for a launch of `count` ranks, which may all come from one address. Call it before `bind`."""
@@ -218,7 +218,7 @@ class Downlinks:
         """The sockets to poll."""
         return [self.router, self._door, self._monitor]
 
-    def read(self, ready: Any) -> tuple[Child, Message] | None:
+    def read(self, ready: Any) -> tuple[ChildConnection, Message] | None:
         """Return the message at a polled socket and its connection; None for events of connections, and before a hello.
 
         Raises Malformed for an invalid message, though its sender has the launch's key.
@@ -228,19 +228,19 @@ class Downlinks:
             self._answer()
         return self._message() if ready is self.router else None
 
-    def _message(self) -> tuple[Child, Message] | None:
+    def _message(self) -> tuple[ChildConnection, Message] | None:
         name, *frames = self.router.recv_multipart(copy=False)
         descriptor = frames[0].get(zmq.SRCFD) if frames else _NOBODY
         self._known(descriptor)
         message = parsed([frame.buffer for frame in frames])
         child = self.children.get(name.bytes)
-        if child is None and message.kind not in (Kind.HELLO, Kind.ASIDE):
+        if child is None and message.kind not in (MessageKind.HELLO, MessageKind.ASIDE):
             return None
-        child = child or self.children.setdefault(name.bytes, Child(name.bytes))
+        child = child or self.children.setdefault(name.bytes, ChildConnection(name.bytes))
         child.descriptor, self._at[descriptor] = descriptor, child
         return child, message
 
-    def send(self, child: Child, message: Message) -> None:
+    def send(self, child: ChildConnection, message: Message) -> None:
         """To one connection; one that is gone loses it."""
         self._send(child, message.frames())
 
@@ -251,15 +251,15 @@ class Downlinks:
             if not child.also or message.kind in _URGENT:
                 self._send(child, frames)
 
-    def _send(self, child: Child, frames: list[Any]) -> None:
+    def _send(self, child: ChildConnection, frames: list[Any]) -> None:
         with suppress(zmq.ZMQError):
             self.router.send_multipart([child.name, *frames], copy=False)
 
-    def with_rank(self, rank: int) -> Child | None:
+    def with_rank(self, rank: int) -> ChildConnection | None:
         """The connection that a rank uses."""
         return next((child for child in self.children.values() if rank in child.ranks), None)
 
-    def forget(self, child: Child) -> None:
+    def forget(self, child: ChildConnection) -> None:
         """Remove a connection that no rank uses any longer."""
         self.children.pop(child.name, None)
         if child in self.cut:
@@ -267,9 +267,9 @@ class Downlinks:
         if self._at.get(child.descriptor) is child:
             del self._at[child.descriptor]
 
-    def refuse(self, child: Child, sentence: str, code: int) -> None:
+    def refuse(self, child: ChildConnection, sentence: str, code: int) -> None:
         """Ends the one process at the other end of a connection, and hears it no longer."""
-        self.send(child, Message(Kind.ABORT, 0, [sentence, code]))
+        self.send(child, Message(MessageKind.ABORT, 0, [sentence, code]))
         self.forget(child)
 
     def _answer(self) -> None:

@@ -37,7 +37,7 @@ class _Event(ctypes.Structure):
     _fields_ = (("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48))
 
 
-class _Times(ctypes.Structure):
+class _Itimerspec(ctypes.Structure):
     """struct itimerspec."""
 
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
@@ -57,7 +57,7 @@ class StartupWatchdog:
     def arm(self, seconds: float) -> None:
         """From now on it has so many seconds; 0 stops the timer."""
         if self.works:
-            times = _Times(0, 0, int(seconds), int(seconds % 1 * 1e9))
+            times = _Itimerspec(0, 0, int(seconds), int(seconds % 1 * 1e9))
             self._call("timer_settime", self._timer, 0, ctypes.byref(times), None)
 
     def _call(self, name: str, *arguments: object) -> bool:
@@ -80,7 +80,7 @@ class StartupWatchdog:
 PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 
 
-class Ending:
+class EndProcess:
     """end(sentence, code) ends this process at once; it does not return. the other callable reports the reason, once.
 
     for_all: whether this rank reports for all of them

@@ -132,7 +132,7 @@ _LONG_BYTES = 4096  # of JSON: more is worth packing; the CPUs of ranks are most
 _PLAIN, _PACKED = b"j", b"z"
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     """What a message is for."""
 
     HELLO = b"hello"  # up: a rank presents itself
@@ -165,7 +165,7 @@ class Malformed(ValueError):
 class Message:
     """kind, the step it belongs to (0 where it belongs to none), a JSON value, raw arrays' bytes in the order of the JSON."""
 
-    kind: Kind
+    kind: MessageKind
     step: int = 0
     body: Any = None
     raw: Sequence[bytes | memoryview] = field(default=())
@@ -199,7 +199,7 @@ def parsed(frames: Sequence[bytes | memoryview]) -> Message:
     kind, step, sizes = map(bytes, frames[:3])
     try:
         body, *raw = _parts(frames[3:], _sizes(sizes))
-        message = Message(Kind(kind), _step(step), _unpacked(bytes(body)), raw)
+        message = Message(MessageKind(kind), _step(step), _unpacked(bytes(body)), raw)
     except (ValueError, RecursionError, zlib.error) as error:
         raise Malformed(str(error)) from None
     if not SHAPES[message.kind.value](message.body):

@@ -16,7 +16,7 @@ from collbench.control.addresses import await_name, routes_to
 from collbench.control.diagnosis import RankState, began_of, is_stopped
 from collbench.control.members import HostKilled, Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
-from collbench.control.watchdog import Ending, Watchdog, end_process
+from collbench.control.watchdog import EndProcess, Watchdog, end_process
 from collbench.errors import (
     FAILED,
     INTERRUPTED,
@@ -53,7 +53,7 @@ _ASKING_S = 10.0  # longer than rank 0 takes to ask all
 _LONGER = 1.5  # the others wait that much longer than rank 0, which alone knows the missing ranks
 
 
-class Exchange(Members):
+class RankExchange(Members):
     """Every method is called by all ranks, in the same order; every wait has a deadline.
 
     rank, size   this rank and how many there are
@@ -160,7 +160,7 @@ _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
 _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of its pod
 
 
-class World(Exchange):
+class World(RankExchange):
     """All ranks of one launch: they join, exchange data, and end together, with one sentence that gives the reason.
 
     kept         returns what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
@@ -194,7 +194,7 @@ class World(Exchange):
 
     def _join(self) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
-        secret, ending = secret_of(info, os.environ), Ending(self._end, self._speak, for_all=self.rank == 0)
+        secret, ending = secret_of(info, os.environ), EndProcess(self._end, self._speak, for_all=self.rank == 0)
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:

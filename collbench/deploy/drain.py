@@ -13,7 +13,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from collbench.analysis.hunt.protocol import CONFIRMED, Suspect, Verdict
+from collbench.analysis.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
 from collbench.analysis.pairs import hosts_of
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
@@ -37,7 +37,7 @@ _NODE_VARIABLES = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandOutcome:
     """The outcome of a command: its exit code (None: it did not start, or timed out), its stdout, and why it failed ("": it succeeded)."""
 
     code: int | None
@@ -45,11 +45,11 @@ class Outcome:
     why: str = ""
 
 
-Run = Callable[[Sequence[str], Mapping[str, str]], Outcome]
+Run = Callable[[Sequence[str], Mapping[str, str]], CommandOutcome]
 
 
 @dataclass(frozen=True)
-class Node:
+class ManagedNode:
     """A node as its manager reports it. ours: drained by collbench; Kubernetes does not record it, so each cordoned node counts."""
 
     name: str
@@ -133,7 +133,7 @@ def _typed(word: str) -> str:
     return f'{name}="{value}"' if name == "Reason" and not _NOT_IN_A_REASON.search(value) else shlex.quote(word)
 
 
-def nodes(manager: str, env: Mapping[str, str], run: Run, name: str = "") -> tuple[list[Node] | None, str]:
+def nodes(manager: str, env: Mapping[str, str], run: Run, name: str = "") -> tuple[list[ManagedNode] | None, str]:
     """Return (all nodes of the manager, or the one of that name; ""), or (None, why the manager did not report them)."""
     if manager == SLURM:
         outcome = run(["scontrol", "--all", "--oneliner", "show", "nodes", *[name] * bool(name)], env)
@@ -153,20 +153,20 @@ def _each(name: str) -> str:
     return f"jsonpath={fields if name else f'{{range .items[*]}}{fields}{{end}}'}"
 
 
-def _of_slurm(text: str) -> list[Node]:
+def _of_slurm(text: str) -> list[ManagedNode]:
     found = []
     for name, state, reason in _SLURM_NODE.findall(text):
         drained = "DRAIN" in state
-        found.append(Node(name, drained, drained and reason.startswith(MARK.strip()), printable(reason)))
+        found.append(ManagedNode(name, drained, drained and reason.startswith(MARK.strip()), printable(reason)))
     return found
 
 
-def _of_kubernetes(text: str) -> list[Node]:
+def _of_kubernetes(text: str) -> list[ManagedNode]:
     rows = [row.split() for row in text.splitlines() if row.strip()]
-    return [Node(row[0], row[1:] == ["true"], row[1:] == ["true"]) for row in rows]
+    return [ManagedNode(row[0], row[1:] == ["true"], row[1:] == ["true"]) for row in rows]
 
 
-def run_here(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+def run_here(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
     """Run a manager's command without a shell, with English output, for at most TIMEOUT_S seconds. Never raises for a failed command."""
     import subprocess
 
@@ -176,12 +176,12 @@ def run_here(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Outcome(None, why=f"{words[0]} did not end within {TIMEOUT_S:g} s")
+        return CommandOutcome(None, why=f"{words[0]} did not end within {TIMEOUT_S:g} s")
     except OSError as error:
-        return Outcome(None, why=f"{words[0]} cannot be started ({error.strerror or error})")
+        return CommandOutcome(None, why=f"{words[0]} cannot be started ({error.strerror or error})")
     last = next((text for each in reversed(f"{done.stdout}\n{done.stderr}".splitlines()) if (text := printable(each))), "")
     why = "" if done.returncode == 0 else last or f"{words[0]} ended with exit code {done.returncode}"
-    return Outcome(done.returncode, done.stdout, why)
+    return CommandOutcome(done.returncode, done.stdout, why)
 
 
 # recommendation.json: a stable code for each kind of fault, and the exact command that drains a node.
@@ -211,7 +211,7 @@ _MOST_SUSPECTS, _MOST_SENTENCES, _LONGEST_SENTENCE, _LONGEST_NAME = 1000, 20, 50
 
 
 @dataclass(frozen=True)
-class About:
+class HuntSummary:
     """The hunt that a recommendation is about.
 
     run         its folder
@@ -235,12 +235,12 @@ class About:
     def here(
         cls, run: Path, env: Mapping[str, str], names: Iterable[tuple[str, str | None]], *,
         allocation: str | None = None, manager: str = "", no_drain: str = "",
-    ) -> About:  # fmt: skip
+    ) -> HuntSummary:  # fmt: skip
         """Return it for this launch. names: (host, `node_here`) of each rank; manager: the result of `check_apply`."""
         return cls(run, allocation, manager or manager_of(env), node_names(names), in_pod(env), no_drain)
 
 
-def recommendation(verdict: Verdict, about: About) -> dict[str, Any]:
+def recommendation(verdict: HuntVerdict, about: HuntSummary) -> dict[str, Any]:
     """Return recommendation.json (recommendation.schema.json). Only confirmed faults in a node have commands that drain."""
     hosts = hosts_of(verdict.names)
     kept = verdict.suspects[:_MOST_SUSPECTS]
@@ -305,7 +305,7 @@ def what(kind: str, ratio: float) -> str:
     return _REACHES[kind].format(format_percent(100 * ratio) if known else "less than all")
 
 
-def _suspect(suspect: Suspect, verdict: Verdict, hosts: tuple[str, ...]) -> dict[str, Any]:
+def _suspect(suspect: Suspect, verdict: HuntVerdict, hosts: tuple[str, ...]) -> dict[str, Any]:
     places = [_name(verdict.names[place]) for place in suspect.places]
     return {
         "places": places,
@@ -334,7 +334,7 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
     return f"check {named}{where}: it {what(suspect.kind, suspect.ratio)}"
 
 
-def _drains(suspects: tuple[Suspect, ...], hosts: tuple[str, ...], about: About) -> list[dict[str, Any]]:
+def _drains(suspects: tuple[Suspect, ...], hosts: tuple[str, ...], about: HuntSummary) -> list[dict[str, Any]]:
     """Return one entry for each node, which several pods may share; its first suspect, the worst, gives the reason."""
     found: dict[str, dict[str, Any]] = {}
     for each in suspects:
@@ -344,7 +344,7 @@ def _drains(suspects: tuple[Suspect, ...], hosts: tuple[str, ...], about: About)
     return list(found.values())
 
 
-def _drain(host: str, suspect: Suspect, about: About) -> dict[str, Any]:
+def _drain(host: str, suspect: Suspect, about: HuntSummary) -> dict[str, Any]:
     name, why_not = _node_of(host, about)
     reason = reason_of(
         f"{CODES[suspect.kind]} {name or printable(host, 100)} {what(suspect.kind, suspect.ratio)}, run {about.run.name[:80]}"
@@ -364,7 +364,7 @@ def _drain(host: str, suspect: Suspect, about: About) -> dict[str, Any]:
     }
 
 
-def _node_of(host: str, about: About) -> tuple[str | None, str | None]:
+def _node_of(host: str, about: HuntSummary) -> tuple[str | None, str | None]:
     """Return (the node's name, None), or (None, why no name can be used in a command)."""
     reported = about.nodes.get(host)
     if reported == "":
@@ -585,12 +585,12 @@ def _not_applicable(content: Mapping[str, Any]) -> str:
     return "" if known else "neither Slurm nor Kubernetes manages these nodes; the commands are in recommendation.json"
 
 
-def _drained(there: Mapping[str, Node], drain: Mapping[str, Any]) -> bool:
+def _drained(there: Mapping[str, ManagedNode], drain: Mapping[str, Any]) -> bool:
     node = there.get(drain["node"])
     return node is not None and node.drained
 
 
-def _over_the_cap(cap: Cap, new: int, found: list[Node], manager: str) -> str:
+def _over_the_cap(cap: Cap, new: int, found: list[ManagedNode], manager: str) -> str:
     ours, most = sum(node.ours for node in found), cap.of(len(found))
     if not new or ours + new <= most:
         return ""
@@ -601,7 +601,7 @@ def _over_the_cap(cap: Cap, new: int, found: list[Node], manager: str) -> str:
     )
 
 
-def _left(node: Node, drain: Mapping[str, Any]) -> dict[str, Any]:
+def _left(node: ManagedNode, drain: Mapping[str, Any]) -> dict[str, Any]:
     reason = f" ({node.reason})" if node.reason else ""
     return _entry(drain, LEFT, f"{node.name} is already drained{reason}; left unchanged")
 
@@ -614,7 +614,7 @@ class _Drainer:
     cap: Cap
     env: Mapping[str, str]
     run: Run
-    there: Mapping[str, Node]
+    there: Mapping[str, ManagedNode]
     note: Callable[[dict[str, Any]], None]
 
     def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:

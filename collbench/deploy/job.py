@@ -20,7 +20,7 @@ Value = str | int | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Setting:
+class JobSetting:
     """A setting of a job: an option of `collbench emit`, and a key of a site file.
 
     name        as in a site file; the option is --name
@@ -39,7 +39,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchJob:
     """A job to start.
 
         command     the words after `collbench`
@@ -121,7 +121,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Kind:
+class LauncherKind:
     """A kind of launcher: its settings, and the file that it needs.
 
     suffix      of the file's name: ".sbatch"
@@ -133,8 +133,8 @@ class Kind:
     name: str
     summary: str
     suffix: str
-    settings: tuple[Setting, ...]
-    render: Callable[[Job], str]
+    settings: tuple[JobSetting, ...]
+    render: Callable[[LaunchJob], str]
     start: str
     submit: tuple[str, ...] = ()
 
@@ -144,14 +144,14 @@ class Kind:
         return f"write the file with --write, then run: {self.start}"
 
 
-def job_of(kind: Kind, command: tuple[str, ...], said: Mapping[str, Value]) -> Job:
+def job_of(kind: LauncherKind, command: tuple[str, ...], said: Mapping[str, Value]) -> LaunchJob:
     """Return a job of this kind. Raises UsageError for a setting that the kind does not have."""
     known = {each.name: each for each in kind.settings}
     for name in said:
         if name not in known:
             raise UsageError(f"--{name} does not apply to emit {kind.name}: omit it (see `collbench emit --help`)")
     defaults = {name: each.default for name, each in known.items()}
-    return Job(command, {**defaults, **said}, frozenset(said))
+    return LaunchJob(command, {**defaults, **said}, frozenset(said))
 
 
 _TIMEOUT_S = 60.0
@@ -169,7 +169,7 @@ def write(file: Path, text: str) -> None:
         raise UsageError(f"--write {file}: cannot be written ({error.strerror}): choose another folder") from error
 
 
-def submit(kind: Kind, text: str, env: Mapping[str, str]) -> str:
+def submit(kind: LauncherKind, text: str, env: Mapping[str, str]) -> str:
     """Submit the file through stdin of the launcher's command and return its output; its warnings go to stderr.
 
     Raises UsageError where the command is missing or fails.
@@ -263,19 +263,19 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-NODES = Setting("nodes", "N", "nodes", whole(1, MOST_NODES), 2)
-GPUS = Setting("gpus-per-node", "G", "GPUs of each node", whole(0, 64), 0)
-RANKS = Setting("ranks-per-node", "K", "ranks on each node (default: one per GPU, else 1)", whole(1, 1024))
-CPUS = Setting("cpus-per-rank", "C", "cores per rank (default: the launcher's)", whole(1, 1024))
-MINUTES = Setting("minutes", "M", "time limit", whole(1, 60 * 24 * 30), 30)
-NAME = Setting("name", "NAME", "the job's name", word, "collbench")
-PROGRAM = Setting("program", "PATH", "path of collbench on the nodes", path, "collbench")
-RUNS = Setting("runs", "FOLDER", "folder of the run folders, on a file system that all nodes share", path, "runs")
-ENV = Setting("env", "NAME=VALUE", "an environment variable for all ranks; may be repeated", variable, many=True)
-MODULES = Setting("module", "NAME", "an environment module to load first; may be repeated", module, many=True)
-IMAGE = Setting("image", "IMAGE", "a container image with collbench: registry/name:tag, or a .sif or .sqsh file", image)
-PORT = Setting("port", "PORT", "port of rank 0's node, at which the ranks connect", whole(1024, 65535), 29500)
-HOSTS = Setting("hosts", "FILE", "a file with host names, one per line", path)
+NODES = JobSetting("nodes", "N", "nodes", whole(1, MOST_NODES), 2)
+GPUS = JobSetting("gpus-per-node", "G", "GPUs of each node", whole(0, 64), 0)
+RANKS = JobSetting("ranks-per-node", "K", "ranks on each node (default: one per GPU, else 1)", whole(1, 1024))
+CPUS = JobSetting("cpus-per-rank", "C", "cores per rank (default: the launcher's)", whole(1, 1024))
+MINUTES = JobSetting("minutes", "M", "time limit", whole(1, 60 * 24 * 30), 30)
+NAME = JobSetting("name", "NAME", "the job's name", word, "collbench")
+PROGRAM = JobSetting("program", "PATH", "path of collbench on the nodes", path, "collbench")
+RUNS = JobSetting("runs", "FOLDER", "folder of the run folders, on a file system that all nodes share", path, "runs")
+ENV = JobSetting("env", "NAME=VALUE", "an environment variable for all ranks; may be repeated", variable, many=True)
+MODULES = JobSetting("module", "NAME", "an environment module to load first; may be repeated", module, many=True)
+IMAGE = JobSetting("image", "IMAGE", "a container image with collbench: registry/name:tag, or a .sif or .sqsh file", image)
+PORT = JobSetting("port", "PORT", "port of rank 0's node, at which the ranks connect", whole(1024, 65535), 29500)
+HOSTS = JobSetting("hosts", "FILE", "a file with host names, one per line", path)
 
 EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)
 
@@ -296,7 +296,7 @@ _TOP = frozenset({"schema", "defaults", "partitions"})
 _LARGEST_BYTES = 1 << 20
 
 
-def of_site(file: Path, partition: str | None, known: Mapping[str, Setting], *, named: bool = False) -> dict[str, Value]:
+def of_site(file: Path, partition: str | None, known: Mapping[str, JobSetting], *, named: bool = False) -> dict[str, Value]:
     """Return the settings of a site file for a partition (None: only the defaults). `known`: the settings of all kinds, by name.
 
     `named`: the partition must be a table of the file. Raises UsageError for a file that cannot be read, an unknown key or partition, and
@@ -340,13 +340,13 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _parsed(where: str, table: Any, known: Mapping[str, Setting]) -> dict[str, Value]:
+def _parsed(where: str, table: Any, known: Mapping[str, JobSetting]) -> dict[str, Value]:
     if not isinstance(table, dict):
         raise UsageError(f"{where} is not a table")
     return {name: _value(where, name, said, known) for name, said in table.items()}
 
 
-def _value(where: str, name: str, said: Any, known: Mapping[str, Setting]) -> Value:
+def _value(where: str, name: str, said: Any, known: Mapping[str, JobSetting]) -> Value:
     if name not in known:
         from collbench.operations.suite import nearest
 
@@ -359,7 +359,7 @@ def _value(where: str, name: str, said: Any, known: Mapping[str, Setting]) -> Va
     return tuple(map(str, parsed)) if setting.many else parsed[0]
 
 
-def parse_setting(setting: Setting, text: str, where: str) -> str | int:
+def parse_setting(setting: JobSetting, text: str, where: str) -> str | int:
     """Return the setting's value. Raises UsageError that begins with `where`."""
     try:
         return setting.parse(text)

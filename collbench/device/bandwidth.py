@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.device.buffers import checker_of, kernels_of, prove
-from collbench.device.gpu import Gpu, Memory, Stream, open_peer
+from collbench.device.gpu import GpuMemory, OpenGpu, Stream, open_peer
 from collbench.device.kernels import Kernels
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
@@ -32,7 +32,7 @@ _RELEASED = 1
 class Stopwatch:
     """A stream of one GPU and what times it."""
 
-    def __init__(self, gpu: Gpu, kernels: Kernels) -> None:
+    def __init__(self, gpu: OpenGpu, kernels: Kernels) -> None:
         from cupy.cuda import get_elapsed_time
 
         self.gpu, self.stream = gpu, gpu.stream()
@@ -106,7 +106,7 @@ _SPARE = 64 << 20  # left free: tables, sums, and what the driver takes for itse
 class Arrays:
     """`a`, `b` and `c`: the addresses of `size` bytes each on one GPU. Raises MemoryError, one sentence."""
 
-    def __init__(self, gpu: Gpu, size: int) -> None:
+    def __init__(self, gpu: OpenGpu, size: int) -> None:
         self.gpu, self.size = gpu, size
         self.kernels = kernels_of(gpu)
         self.watch = Stopwatch(gpu, self.kernels)
@@ -116,7 +116,7 @@ class Arrays:
         self.a, self.b, self.c = (array.address for array in self._held)
 
 
-def fitting_size(gpus: Sequence[Gpu], asked: int | None) -> int:
+def fitting_size(gpus: Sequence[OpenGpu], asked: int | None) -> int:
     """The bytes of each array: those asked for, or the usual ones, halved until three arrays fit into every GPU.
 
     Raises UsageError for a size that does not fit, or that no kernel takes.
@@ -139,7 +139,7 @@ def fitting_size(gpus: Sequence[Gpu], asked: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class Figure:
+class KernelFigure:
     """One kernel of cuda_kernels/, timed and checked.
 
     kernel              its name: "copy", "peer_read"; "copy_engine" is the driver's own copy between two GPUs
@@ -178,7 +178,7 @@ def chain_over(n_bytes: int) -> NDArray[np.uint64]:
     return chain
 
 
-def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, ...]) -> Figure:
+def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, ...]) -> KernelFigure:
     """Seconds of one load along `chain`, which lies at `address`."""
     result = arrays.gpu.allocate(2 * _CHASE_WORD)
     seconds = arrays.watch.samples(lambda: arrays.kernels.pointer_chase(arrays.stream, address, 0, _STEPS, result.address))
@@ -186,7 +186,7 @@ def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, .
     for _ in range(_STEPS):
         end = int(chain[end])
     over = f"one load after the other, over {format_bytes(chain.nbytes)}"
-    return Figure("pointer_chase", gpus, seconds=tuple(each / _STEPS for each in seconds), floor=over, wrong=int(found != end))
+    return KernelFigure("pointer_chase", gpus, seconds=tuple(each / _STEPS for each in seconds), floor=over, wrong=int(found != end))
 
 
 _BEYOND_CACHE = 4  # arrays this many times the level-2 cache come from memory, but for a small part
@@ -215,7 +215,7 @@ _KERNELS = (
 )  # fmt: skip
 
 
-def memory_figures(arrays: Arrays) -> Iterator[Figure]:
+def memory_figures(arrays: Arrays) -> Iterator[KernelFigure]:
     """One per kernel, as they are measured. Raises RunFailed if the checker does not detect a flipped bit."""
     prove(arrays.gpu, arrays.stream)
     yield from _fill_and_verify(arrays)
@@ -225,9 +225,9 @@ def memory_figures(arrays: Arrays) -> Iterator[Figure]:
     yield from (_flush(arrays), _chase(arrays), _delay(arrays))
 
 
-def _figure(arrays: Arrays, kernel: str, moves: int, seconds: tuple[float, ...], wrong: int | None) -> Figure:
+def _figure(arrays: Arrays, kernel: str, moves: int, seconds: tuple[float, ...], wrong: int | None) -> KernelFigure:
     rate, words = _floor(arrays, arrays.size)
-    return Figure(kernel, (arrays.gpu.index,), arrays.size, moves * arrays.size, seconds, rate, words, wrong)
+    return KernelFigure(kernel, (arrays.gpu.index,), arrays.size, moves * arrays.size, seconds, rate, words, wrong)
 
 
 def _floor(arrays: Arrays, n_bytes: int) -> tuple[float | None, str]:
@@ -240,7 +240,7 @@ def _floor(arrays: Arrays, n_bytes: int) -> tuple[float | None, str]:
     return arrays.gpu.memory_rate, "memory clock × width × 2"
 
 
-def _measured(arrays: Arrays, kernel: _Kernel) -> Figure:
+def _measured(arrays: Arrays, kernel: _Kernel) -> KernelFigure:
     b, c = digits(kernel.dtype, 1), digits(kernel.dtype, 2)
     arrays.checker.fill(arrays.b, arrays.size, b)
     arrays.checker.fill(arrays.c, arrays.size, c)
@@ -251,7 +251,7 @@ def _measured(arrays: Arrays, kernel: _Kernel) -> Figure:
     return _figure(arrays, kernel.name, kernel.moves, seconds, wrong)
 
 
-def _fill_and_verify(arrays: Arrays) -> Iterator[Figure]:
+def _fill_and_verify(arrays: Arrays) -> Iterator[KernelFigure]:
     values = digits("u8", 1)
     table = arrays.gpu.allocate(values.nbytes)
     arrays.gpu.upload(table.address, values, arrays.stream)
@@ -267,13 +267,13 @@ def _fill_and_verify(arrays: Arrays) -> Iterator[Figure]:
     yield _figure(arrays, "verify", 1, seconds, wrong)
 
 
-def _verify_times(arrays: Arrays, table: Memory) -> tuple[float, ...]:
+def _verify_times(arrays: Arrays, table: GpuMemory) -> tuple[float, ...]:
     result = arrays.gpu.allocate(16)
     where = (arrays.stream, arrays.a, arrays.size, table.address, table.n_bytes)
     return arrays.watch.samples(lambda: arrays.kernels.verify(*where, width=8, tolerance=0, result_address=result.address))
 
 
-def _read(arrays: Arrays) -> Figure:
+def _read(arrays: Arrays) -> KernelFigure:
     values, sums = digits("u8", 1), arrays.gpu.allocate(arrays.kernels.sums_bytes)
     arrays.checker.fill(arrays.b, arrays.size, values)
     seconds = arrays.watch.samples(lambda: arrays.kernels.read(arrays.stream, arrays.b, arrays.size, sums.address))
@@ -281,22 +281,22 @@ def _read(arrays: Arrays) -> Figure:
     return _figure(arrays, "read_memory", 1, seconds, int(found != _sum(values, arrays.size // 8)))
 
 
-def _flush(arrays: Arrays) -> Figure:
+def _flush(arrays: Arrays) -> KernelFigure:
     size = max(GRAIN, min(arrays.size, arrays.gpu.l2_bytes) // GRAIN * GRAIN)
     seconds = arrays.watch.samples(lambda: arrays.kernels.flush(arrays.stream, arrays.a, size))
-    return Figure("flush", (arrays.gpu.index,), size, 2 * size, seconds, *_floor(arrays, size))
+    return KernelFigure("flush", (arrays.gpu.index,), size, 2 * size, seconds, *_floor(arrays, size))
 
 
-def _chase(arrays: Arrays) -> Figure:
+def _chase(arrays: Arrays) -> KernelFigure:
     """The latency of the memory, or of the cache where the chain fits into it."""
     chain = chain_over(min(arrays.size, _BEYOND_CACHE * arrays.gpu.l2_bytes or arrays.size))
     arrays.gpu.upload(arrays.a, chain, arrays.stream)
     return chased(arrays, arrays.a, chain, (arrays.gpu.index,))
 
 
-def _delay(arrays: Arrays) -> Figure:
+def _delay(arrays: Arrays) -> KernelFigure:
     seconds = arrays.watch.samples(lambda: arrays.kernels.delay(arrays.stream, _DELAY_NS))
-    return Figure(
+    return KernelFigure(
         "delay", (arrays.gpu.index,), seconds=seconds, floor=f"{_DELAY_NS // 1000} µs were asked for: so true is the clock of events"
     )
 
@@ -347,7 +347,7 @@ _PEERS_KERNELS = (
 _LATENCIES = ("pingpong", "pointer_chase")
 
 
-def peer_figures(x: Arrays, y: Arrays) -> Iterator[Figure]:
+def peer_figures(x: Arrays, y: Arrays) -> Iterator[KernelFigure]:
     """One per kernel of GPU x with the memory of GPU y, as they are measured; n/a with the reason where they cannot reach each other."""
     gpus = (x.gpu.index, y.gpu.index)
     if not (open_peer(x.gpu, y.gpu) and open_peer(y.gpu, x.gpu)):
@@ -360,12 +360,12 @@ def peer_figures(x: Arrays, y: Arrays) -> Iterator[Figure]:
     yield _chase_peers(x, y)
 
 
-def without_peer(why: str, gpus: tuple[int, ...]) -> Iterator[Figure]:
+def without_peer(why: str, gpus: tuple[int, ...]) -> Iterator[KernelFigure]:
     """The same figures, not measured, and why."""
-    yield from (Figure(name, gpus, why=why) for name in (*(kernel.name for kernel in _PEERS_KERNELS), *_LATENCIES))
+    yield from (KernelFigure(name, gpus, why=why) for name in (*(kernel.name for kernel in _PEERS_KERNELS), *_LATENCIES))
 
 
-def _measured_peers(kernel: _PeersKernel, x: Arrays, y: Arrays) -> Figure:
+def _measured_peers(kernel: _PeersKernel, x: Arrays, y: Arrays) -> KernelFigure:
     b, c = digits("f4", 1), digits("f4", 2)
     for arrays in (x, y):
         arrays.checker.fill(arrays.b, arrays.size, b)
@@ -378,7 +378,7 @@ def _measured_peers(kernel: _PeersKernel, x: Arrays, y: Arrays) -> Figure:
     kernel.run(x, y)
     _settle(x, y)
     wrong = sum(arrays.checker.verify(arrays.a, arrays.size, kernel.wanted(b, c), 0)[0] for arrays in kernel.results(x, y))
-    return Figure(kernel.name, (x.gpu.index, y.gpu.index), x.size, x.size, seconds, wrong=wrong)
+    return KernelFigure(kernel.name, (x.gpu.index, y.gpu.index), x.size, x.size, seconds, wrong=wrong)
 
 
 def _settle(*all_arrays: Arrays) -> None:
@@ -387,7 +387,7 @@ def _settle(*all_arrays: Arrays) -> None:
             arrays.stream.synchronize()
 
 
-def pingpong(x: Arrays, y: Arrays) -> Figure:
+def pingpong(x: Arrays, y: Arrays) -> KernelFigure:
     """The round trip of a word between two GPUs, or between two streams of one; n/a where the two sides do not meet in time."""
     gpus = tuple(dict.fromkeys((x.gpu.index, y.gpu.index)))
     streams = (x.stream, y.stream if y is not x else x.gpu.stream())
@@ -396,9 +396,9 @@ def pingpong(x: Arrays, y: Arrays) -> Figure:
         rounds, elapsed_ns = _played(x, y, streams)
         if rounds < _ROUNDS:
             why = f"the two sides made {rounds} of {_ROUNDS} round trips in {_TIMEOUT_NS / 1e9:g} s"
-            return Figure("pingpong", gpus, why=why)
+            return KernelFigure("pingpong", gpus, why=why)
         seconds.append(elapsed_ns / 1e9 / rounds)
-    return Figure("pingpong", gpus, seconds=tuple(seconds), floor="round trip of a flag", wrong=0)
+    return KernelFigure("pingpong", gpus, seconds=tuple(seconds), floor="round trip of a flag", wrong=0)
 
 
 def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, int]:
@@ -418,7 +418,7 @@ def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, 
     return rounds, elapsed_ns
 
 
-def _chase_peers(x: Arrays, y: Arrays) -> Figure:
+def _chase_peers(x: Arrays, y: Arrays) -> KernelFigure:
     chain = chain_over(min(y.size, _CHAIN))
     y.gpu.upload(y.a, chain, y.stream)
     return chased(x, y.a, chain, (x.gpu.index, y.gpu.index))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.device.gpu import Gpu, Memory, Stream
+from collbench.device.gpu import GpuMemory, OpenGpu, Stream
 from collbench.device.kernels import NONE, Kernels
 from collbench.errors import RunFailed
 from collbench.operations.cell import Cell
@@ -18,7 +18,7 @@ from collbench.operations.data import (
     PERIOD,
     POISON,
     WINDOW,
-    Extent,
+    BufferExtent,
     Mismatch,
     Wanted,
     explained,
@@ -40,7 +40,7 @@ Bytes = NDArray[Any]
 
 
 @cache
-def kernels_of(gpu: Gpu) -> Kernels:
+def kernels_of(gpu: OpenGpu) -> Kernels:
     """The kernels for a GPU, compiled and loaded once."""
     return Kernels(gpu)
 
@@ -51,7 +51,7 @@ class Checker:
     `table` is that period, from the value that belongs to the first element on.
     """
 
-    def __init__(self, gpu: Gpu, stream: Stream) -> None:
+    def __init__(self, gpu: OpenGpu, stream: Stream) -> None:
         self.gpu, self.stream = gpu, stream
         self._kernels = kernels_of(gpu)
         self._table, self._result = gpu.allocate(PERIOD * _WIDEST), gpu.allocate(16)
@@ -102,12 +102,12 @@ _POISON = np.full(16, POISON, np.uint8)
 
 
 @cache
-def checker_of(gpu: Gpu, stream: Stream) -> Checker:
+def checker_of(gpu: OpenGpu, stream: Stream) -> Checker:
     """The checker of a stream, made once."""
     return Checker(gpu, stream)
 
 
-def prove(gpu: Gpu, stream: Stream) -> None:
+def prove(gpu: OpenGpu, stream: Stream) -> None:
     """Shows on this GPU that a right buffer is found right and one flipped bit is found at its element, for every width.
 
     Raises RunFailed if it does not: the results of its checks would be meaningless.
@@ -119,7 +119,7 @@ def prove(gpu: Gpu, stream: Stream) -> None:
             _prove(checker, memory, table, offset)
 
 
-def _prove(checker: Checker, memory: Memory, table: Bytes, offset: int) -> None:
+def _prove(checker: Checker, memory: GpuMemory, table: Bytes, offset: int) -> None:
     """One flip at a byte: unseen before, seen at its element after, and within a tolerance only where it is small."""
     last = offset // table.itemsize * table.itemsize  # the lowest byte of the element
     expected = [(0, NONE), (1, offset // table.itemsize), (0, NONE), (1, offset // table.itemsize)]
@@ -162,14 +162,14 @@ class DeviceBuffers:
     page_bytes: int | None = None
 
     def __init__(  # noqa: PLR0917
-        self, operation: Operation, cell: Cell, group: _Members, slots: int, gpus: Sequence[Gpu], streams: Sequence[Stream],
-        allocate: Callable[[Gpu, int], Held] = Gpu.allocate,
+        self, operation: Operation, cell: Cell, group: _Members, slots: int, gpus: Sequence[OpenGpu], streams: Sequence[Stream],
+        allocate: Callable[[OpenGpu, int], Held] = OpenGpu.allocate,
     ) -> None:  # fmt: skip
         """`gpus` and `streams`: one per driven rank. Raises MemoryError, one sentence."""
         count = operation.count(cell, group.n)
         self.operation, self.cell, self.slots = operation, cell, slots
         self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
-        self._extents = [Extent.of(operation, place) for place in self.places]
+        self._extents = [BufferExtent.of(operation, place) for place in self.places]
         self._stride = largest_stride(operation, cell, group.n, slots)
         self.memory = [allocate(gpu, self._stride * slots) for gpu in gpus]
         self._checkers = [checker_of(gpu, stream) for gpu, stream in zip(gpus, streams, strict=True)]

@@ -62,26 +62,26 @@ class Graph:
         return int(self.cupy.graphExec)
 
 
-class Memory:
+class GpuMemory:
     """`n_bytes` of a GPU's memory at `address`, freed with this object; at the end of the process the driver frees it.
 
     (Freeing waits for all work of the GPU, so that at an exit after a hang it would never return.)
     """
 
-    def __init__(self, gpu: Gpu, n_bytes: int) -> None:
+    def __init__(self, gpu: OpenGpu, n_bytes: int) -> None:
         with gpu.use():
             self.address = int(cupy_runtime().malloc(n_bytes))
         self.n_bytes = n_bytes
         weakref.finalize(self, _free, gpu, self.address).atexit = False
 
 
-def _free(gpu: Gpu, address: int) -> None:
+def _free(gpu: OpenGpu, address: int) -> None:
     with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
         cupy_runtime().free(address)
 
 
 @dataclass(frozen=True)
-class Facts:
+class GpuFacts:
     """Properties that a GPU's driver reports; None for those that it does not report.
 
     memory_clock_hz, memory_bus_bits   what the data sheet's memory rate is made of: two transfers per clock
@@ -97,7 +97,7 @@ class Facts:
     memory_bus_bits: int | None
 
 
-class Gpu:
+class OpenGpu:
     """The GPU that CUDA shows this process at `index`. Raises UsageError, one sentence, for one that cannot be used."""
 
     def __init__(self, index: int) -> None:
@@ -158,10 +158,10 @@ class Gpu:
         with self.use():
             return Event()
 
-    def allocate(self, n_bytes: int) -> Memory:
+    def allocate(self, n_bytes: int) -> GpuMemory:
         """Memory straight from the driver: no pool keeps it later. Raises MemoryError, one sentence."""
         try:
-            return Memory(self, n_bytes)
+            return GpuMemory(self, n_bytes)
         except RunFailed as error:
             if getattr(error.__cause__, "status", None) != _OUT_OF_MEMORY:
                 raise
@@ -211,14 +211,14 @@ class Gpu:
             graph.cupy = stream.cupy.end_capture()
 
 
-def _facts(runtime: Any, index: int) -> Facts:
+def _facts(runtime: Any, index: int) -> GpuFacts:
     properties = runtime.getDeviceProperties(index)
     name = properties["name"]
 
     def asked(attribute: int) -> int:
         return int(runtime.deviceGetAttribute(attribute, index))
 
-    return Facts(
+    return GpuFacts(
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
         bus_id=str(runtime.deviceGetPCIBusId(index)).lower(), arch=f"sm_{asked(_MAJOR)}{asked(_MINOR)}",
         memory_bytes=int(properties["totalGlobalMem"]), l2_bytes=asked(_L2_BYTES), compute_mode=_MODES.get(asked(COMPUTE_MODE), "unknown"),
@@ -254,7 +254,7 @@ def driver_error(code: int) -> str:
 _ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
-def open_peer(gpu: Gpu, other: Gpu) -> bool:
+def open_peer(gpu: OpenGpu, other: OpenGpu) -> bool:
     """Lets `gpu` reach the memory of `other`, from now on. False where they cannot: then copies go through host memory."""
     runtime = cupy_runtime()
     with gpu.use():

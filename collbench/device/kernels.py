@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.device.gpu import Gpu, Stream
+from collbench.device.gpu import OpenGpu, Stream
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
 
@@ -175,7 +175,7 @@ class Kernels:
     Raises what `cubin` raises.
     """
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: OpenGpu) -> None:
         from cupy import RawModule
 
         self._gpu = gpu

@@ -31,7 +31,7 @@ _LONGEST_JOB = 200
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
 
-class Measured(NamedTuple):
+class CaseTimes(NamedTuple):
     """A cell in one allocation.
 
     medians_s  by launch, in seconds; None where the launch lacks the cell or has no time for it
@@ -89,7 +89,7 @@ class Allocation:
     unfinished: int
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
-    cells: Mapping[Cell, Measured]
+    cells: Mapping[Cell, CaseTimes]
     shown: Mapping[Cell, Shown] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
@@ -203,7 +203,7 @@ def _job(environment: Mapping[str, Any], variable: str) -> str | None:
     return f"{_JOBS[variable]} {number}" if number.isprintable() and 0 < len(number) <= _LONGEST_JOB else None
 
 
-def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, Measured]]:
+def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, CaseTimes]]:
     """A cell measured twice in a launch counts as it was last, but what was wrong at any time is wrong."""
     wrong = Counter[Cell]()
     for row in (row for run in runs for row in run.rows if row.wrong):
@@ -212,11 +212,11 @@ def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[
         yield cell, _measured([rows.get(cell) for rows in each], wrong[cell])
 
 
-def _measured(rows: Sequence[Row | None], wrong: int) -> Measured:
+def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     medians = tuple(None if row is None else time_of(row) for row in rows)
     if any(value is not None for value in medians):
-        return Measured(medians, wrong)
-    return Measured(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
+        return CaseTimes(medians, wrong)
+    return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
 
 
 def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dict[Cell, Shown]:

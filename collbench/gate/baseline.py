@@ -23,7 +23,7 @@ from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.differences import KINDS
 from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, NAME, Allocation, Cell, Measured, in_order, moment
+from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, Cell, in_order, moment
 from collbench.results.store import to_line
 from collbench.untrusted import open_file, read_file, uncollected, values_in
 
@@ -168,7 +168,7 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
             "ceilings": tuple(LinkCeiling(*each) for each in told["ceilings"])}  # fmt: skip
 
 
-def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict[Cell, Measured]:
+def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict[Cell, CaseTimes]:
     cells = dict(_cell(told, number, launches, names) for number, told in enumerate(lines, start=2))
     if not cells:
         raise ValueError("it has no case")
@@ -183,7 +183,7 @@ def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict
     raise ValueError("it has impossible figures")
 
 
-def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, Measured]:
+def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, CaseTimes]:
     """A line's cell; how long it took is looked at later, of all cells together."""
     if not isinstance(told, list) or len(told) != _PLACES:
         raise ValueError(f"line {number} is not a case")
@@ -200,7 +200,7 @@ def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tup
         if not all(map(_is_column, COLUMNS, columns)):
             raise ValueError(f"line {number} has impossible figures")
         cell = names.setdefault(columns, columns)
-    return cell, Measured(tuple(medians), wrong, na)
+    return cell, CaseTimes(tuple(medians), wrong, na)
 
 
 def _is_column(name: str, value: Any) -> bool:
@@ -256,7 +256,7 @@ Numbers = NDArray[np.int64]
 Figures = NDArray[np.float64]
 
 
-class Group(NamedTuple):
+class CaseGroup(NamedTuple):
     """Cells whose scatter is alike and which one cause would slow together: a backend's operation in one class of sizes."""
 
     backend: str
@@ -278,11 +278,11 @@ class Scheme:
     of         [cells] the number of each cell's group
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[CaseGroup, ...]
     of: Numbers
 
     @classmethod
-    def of_cells(cls, groups: Sequence[Group]) -> Scheme:
+    def of_cells(cls, groups: Sequence[CaseGroup]) -> Scheme:
         """From each cell's group."""
         names = tuple(dict.fromkeys(groups))
         number = {name: place for place, name in enumerate(names)}
@@ -345,9 +345,9 @@ class Baseline:
         return list(dict.fromkeys(cell for each in self.allocations for cell in each.cells))
 
 
-def group_of_cell(cell: Cell) -> Group:
+def group_of_cell(cell: Cell) -> CaseGroup:
     """The group that a cell is judged with."""
-    return Group(cell[_BACKEND], cell[_OPERATION], size_class(cell[_SIZE]))
+    return CaseGroup(cell[_BACKEND], cell[_OPERATION], size_class(cell[_SIZE]))
 
 
 def scheme_of(cells: Sequence[Cell]) -> Scheme:
@@ -365,7 +365,7 @@ def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figure
 
 def seconds_of(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
     """[cells × launches] the medians of each launch; NaN where it has none."""
-    lacking = Measured((None,) * allocation.launches)
+    lacking = CaseTimes((None,) * allocation.launches)
     return np.array([allocation.cells.get(cell, lacking).medians_s for cell in cells], dtype=np.float64).reshape(len(cells), -1)
 
 

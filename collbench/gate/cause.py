@@ -18,7 +18,7 @@ from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
 from collbench.gate.allocation import COLUMNS, Cell
-from collbench.gate.baseline import CLASSES, Group, group_of_cell
+from collbench.gate.baseline import CLASSES, CaseGroup, group_of_cell
 from collbench.gate.changes import Expected
 from collbench.gate.plausible import (
     CarriesAll,
@@ -34,7 +34,7 @@ from collbench.gate.plausible import (
     SameLink,
     times,
 )
-from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Cause, Change, GroupState, Suspicion
+from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Change, GroupState, LikelyCause, Suspicion
 from collbench.units import format_size
 
 # What is slower and what is not, group by group: the evidence from which a cause is named.
@@ -52,7 +52,7 @@ _SIZE = COLUMNS.index("size_bytes")
 
 
 @dataclass(frozen=True)
-class Seen:
+class GroupEffect:
     """A group as it was measured.
 
     excess   ln of its time over what the baseline says, the median over allocations; None where nothing is known
@@ -60,7 +60,7 @@ class Seen:
     touched  it is confirmed or suspected, or a cell of it is
     """
 
-    group: Group
+    group: CaseGroup
     cells: int
     excess: float | None
     spread: float
@@ -80,25 +80,25 @@ class Pattern:
     cells      all that have a history
     """
 
-    groups: Sequence[Seen]
+    groups: Sequence[GroupEffect]
     slowdown: float
     suspicions: Sequence[Suspicion]
     cells: Sequence[Cell]
 
     @property
-    def touched(self) -> list[Seen]:
+    def touched(self) -> list[GroupEffect]:
         """The groups with something slower in them."""
         return [each for each in self.groups if each.touched]
 
-    def mostly(self, seen: Seen) -> bool:
+    def mostly(self, seen: GroupEffect) -> bool:
         """Whether most cells of a group are slower, and not single ones alone."""
         return seen.excess is not None and seen.excess >= self.slowdown / 2
 
-    def where(self, fits: Callable[[Group], bool]) -> list[Seen]:
+    def where(self, fits: Callable[[CaseGroup], bool]) -> list[GroupEffect]:
         """The groups that fit and were measured."""
         return [each for each in self.groups if each.excess is not None and fits(each.group)]
 
-    def state(self, groups: Collection[Seen]) -> State:
+    def state(self, groups: Collection[GroupEffect]) -> State:
         """Whether all of these are slower by alike factors, or none is; "unsure" where they differ, or chance could hide it."""
         known = [(each.excess, each.spread) for each in groups if each.excess is not None and each.spread < inf]
         if not known:
@@ -118,7 +118,7 @@ class Pattern:
         whole = {each.group for each in self.touched if self.mostly(each)}
         return single | {int(cell[_SIZE]) for cell in self.cells if group_of_cell(cell) in whole}
 
-    def columns(self, groups: Iterable[Seen], name: str) -> set[object]:
+    def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """What the cells of these groups have in a column: {2} nodes."""
         place, wanted = COLUMNS.index(name), {each.group for each in groups}
         return {cell[place] for cell in self.cells if group_of_cell(cell) in wanted}
@@ -133,7 +133,7 @@ def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], ce
     seen = [_seen(each, touched) for each in groups]
     slowdown = _slowdown(seen, active)
     if not any(each.touched for each in seen):  # the whole alone, which no group shows for itself
-        seen = [Seen(each.group, each.cells, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
+        seen = [GroupEffect(each.group, each.cells, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
     return Pattern(seen, slowdown, active, cells) if slowdown > 0 else None
 
 
@@ -143,11 +143,11 @@ def _touched(active: Sequence[Suspicion]) -> dict[str, bool]:
     return defaultdict(bool, dict.fromkeys(names, True))
 
 
-def _seen(state: GroupState, touched: dict[str, bool]) -> Seen:
+def _seen(state: GroupState, touched: dict[str, bool]) -> GroupEffect:
     excess = _typical(state.factors)
     limit = state.limit if state.limit is not None else state.worst_limit  # a group too small to be judged is as sure as a cell of it
     spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
-    return Seen(Group(state.backend, state.operation, state.size_class), state.cells, excess, spread, touched[state.name])
+    return GroupEffect(CaseGroup(state.backend, state.operation, state.size_class), state.cells, excess, spread, touched[state.name])
 
 
 def _typical(factors: Sequence[float | None]) -> float | None:
@@ -155,7 +155,7 @@ def _typical(factors: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _slowdown(seen: Sequence[Seen], active: Sequence[Suspicion]) -> float:
+def _slowdown(seen: Sequence[GroupEffect], active: Sequence[Suspicion]) -> float:
     over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
     own = [excess for each in active if (excess := _typical(each.factors)) is not None]
     return median(over or own or [0.0])
@@ -173,7 +173,7 @@ _WAYS = {
 }
 
 
-def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell] = ()) -> Cause | None:
+def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell] = ()) -> LikelyCause | None:
     """What is slower, and what is not, as one sentence; None where nothing is, or nothing can be said.
 
     `cells` are those with a history: they say over how many nodes a group goes, and of which sizes it is.
@@ -181,11 +181,11 @@ def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cell
     pattern = pattern_of(suspicions, groups, cells)
     if pattern is None or not pattern.touched:
         return None
-    looks: tuple[Callable[[Pattern], Cause | None], ...] = (_of_cells, _of_backend, _of_operation, _of_classes)
+    looks: tuple[Callable[[Pattern], LikelyCause | None], ...] = (_of_cells, _of_backend, _of_operation, _of_classes)
     return next((found for look in looks if (found := look(pattern)) is not None), None)
 
 
-def _of_cells(pattern: Pattern) -> Cause | None:
+def _of_cells(pattern: Pattern) -> LikelyCause | None:
     """Single sizes, among others of the same series that are not slower: a switch of algorithm."""
     series = {(each.group.backend, each.group.operation) for each in pattern.touched}
     whole = [each for each in pattern.touched if pattern.mostly(each)]
@@ -199,7 +199,7 @@ def _of_cells(pattern: Pattern) -> Cause | None:
     named = _listed(format_size(size) for size in sorted(sizes))
     who = _series(sorted(series))
     factors = times([pattern.slowdown])
-    return Cause(
+    return LikelyCause(
         CELLS, f"single sizes: {named} of {who} is {factors} times slower, other sizes are not: the library may switch its algorithm"
     )
 
@@ -212,7 +212,7 @@ def _series(listed: Sequence[tuple[str, str]]) -> str:
     return _listed(f"{operation} on {backend}" for backend, operation in listed)
 
 
-def _of_backend(pattern: Pattern) -> Cause | None:
+def _of_backend(pattern: Pattern) -> LikelyCause | None:
     touched = pattern.touched
     backends = {each.group.backend for each in touched}
     kinds = {(each.group.operation, each.group.size_class) for each in touched}
@@ -224,10 +224,10 @@ def _of_backend(pattern: Pattern) -> Cause | None:
     others = _listed(sorted({each.group.backend for each in same}))
     small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
     beside = "" if small_too else f", or a link that {backend} alone uses"
-    return Cause(BACKEND, f"{backend}{beside}: {_what(touched, own)} {_slower(pattern)} on it, on {others} not")
+    return LikelyCause(BACKEND, f"{backend}{beside}: {_what(touched, own)} {_slower(pattern)} on it, on {others} not")
 
 
-def _of_operation(pattern: Pattern) -> Cause | None:
+def _of_operation(pattern: Pattern) -> LikelyCause | None:
     touched = pattern.touched
     operations = {each.group.operation for each in touched}
     kinds = {(each.group.backend, each.group.size_class) for each in touched}
@@ -237,7 +237,7 @@ def _of_operation(pattern: Pattern) -> Cause | None:
     (operation,) = operations
     others = _listed(sorted({each.group.operation for each in same}))
     classes = _classes_of(touched)
-    return Cause(OPERATION, f"{operation}: {classes} messages of it {_slower(pattern)} on {_backends(touched)}, of {others} not")
+    return LikelyCause(OPERATION, f"{operation}: {classes} messages of it {_slower(pattern)} on {_backends(touched)}, of {others} not")
 
 
 def _enough(pattern: Pattern) -> bool:
@@ -245,7 +245,7 @@ def _enough(pattern: Pattern) -> bool:
     return 2 * sum(map(pattern.mostly, pattern.touched)) >= len(pattern.touched)
 
 
-def _of_classes(pattern: Pattern) -> Cause | None:
+def _of_classes(pattern: Pattern) -> LikelyCause | None:
     """What is slower on every backend: large messages, small ones, or all."""
     small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
@@ -259,7 +259,7 @@ def _of_classes(pattern: Pattern) -> Cause | None:
     return _told(pattern, [LATENCY, HOST], "small messages", f"; of large ones {_lacking(large)}")
 
 
-def _large(pattern: Pattern, small: State) -> Cause | None:
+def _large(pattern: Pattern, small: State) -> LikelyCause | None:
     """Large messages are slower: the link where they cross nodes, though slow hosts do the same where no small ones tell."""
     path = _path(pattern)
     if small == CLEAR:
@@ -293,16 +293,16 @@ def _class_state(pattern: Pattern, name: str) -> State:
     return SLOW if each_one.count(SLOW) >= min(2, len(backends)) else UNSURE
 
 
-def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> Cause:
+def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> LikelyCause:
     """One way is named; several, and one backend that may itself be it, are named as what cannot be told apart."""
     backends = {each.group.backend for each in pattern.groups}
     (only,) = backends if len(backends) == 1 else (None,)
     named = [_WAYS[way] for way in ways] + ([f"{only} itself"] if only else [])
     seen = f"{what} {_slower(pattern)} on {_backends(pattern.touched)}{against}"
     if len(named) == 1:
-        return Cause(ways[0], f"{named[0]}: {seen}")
+        return LikelyCause(ways[0], f"{named[0]}: {seen}")
     alone = "; no other backend was measured" if only else ""
-    return Cause(UNCLEAR, f"{' or '.join(named)}, not distinguishable here: {seen}{alone}")
+    return LikelyCause(UNCLEAR, f"{' or '.join(named)}, not distinguishable here: {seen}{alone}")
 
 
 def _slower(pattern: Pattern) -> str:
@@ -310,19 +310,19 @@ def _slower(pattern: Pattern) -> str:
     return f"are {times(found or [pattern.slowdown])} times slower"
 
 
-def _what(touched: Sequence[Seen], own: Sequence[Seen]) -> str:
+def _what(touched: Sequence[GroupEffect], own: Sequence[GroupEffect]) -> str:
     """ "large messages of allreduce", of all that one backend was measured with."""
     operations = {each.group.operation for each in touched}
     all_of_them = operations == {each.group.operation for each in own}
     return f"{_classes_of(touched)} messages" + ("" if all_of_them and len(operations) > 1 else f" of {_listed(sorted(operations))}")
 
 
-def _classes_of(seen: Iterable[Seen]) -> str:
+def _classes_of(seen: Iterable[GroupEffect]) -> str:
     found = {each.group.size_class for each in seen}
     return _listed(name for name in CLASSES if name in found)
 
 
-def _backends(seen: Iterable[Seen]) -> str:
+def _backends(seen: Iterable[GroupEffect]) -> str:
     return _listed(sorted({each.group.backend for each in seen}))
 
 
@@ -359,7 +359,7 @@ def ranked(
     expected: Sequence[Expected],
     today: date,
     suspicions: Sequence[Suspicion],
-    cause: Cause | None,
+    cause: LikelyCause | None,
     *,
     groups: Sequence[GroupState] = (),
 ) -> list[Change]:
@@ -377,7 +377,7 @@ def _change(each: Difference, rank: int, plausible: Plausible | None, expected: 
     return Change(each.item, each.a, each.b, plausible, announced, each.times, explains)
 
 
-def _plausible(change: Difference, pattern: Pattern, cause: Cause | None) -> _Ranked:
+def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) -> _Ranked:
     kind = cause.kind if cause else ""
     owners = _owners(change, {each.group.backend for each in pattern.groups} | _slower_backends(pattern))
     if owners is not None:

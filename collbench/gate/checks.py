@@ -41,7 +41,7 @@ from collbench.gate.reasons import (
     WithoutProbe,
     WithoutStart,
 )
-from collbench.gate.rule import FEWEST, STRIKES, Excess, Limits, Mask
+from collbench.gate.rule import CONFIRMATIONS, FEWEST, BaselineLimits, Excess, Mask
 from collbench.gate.state import FEWEST_LAUNCHES
 from collbench.gate.verdict import SUSPECTED, Suspicion
 
@@ -98,7 +98,7 @@ def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[GateNote]:
             yield UncheckedCells(each.name, names_of(others))
 
 
-def of_later(limits: Limits, excess: Excess, cells: Sequence[Cell], names: Sequence[str]) -> Iterator[GateNote]:
+def of_later(limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], names: Sequence[str]) -> Iterator[GateNote]:
     """Yield a note on what exceeds its limit in several later allocations, but not in the first, which alone makes suspects."""
     groups = list(map(str, limits.scheme.groups))
     found = [
@@ -127,7 +127,7 @@ _MOST_NAMED = 4
 _ANYWHERE = timedelta(days=1)  # the date of one time zone can be ahead of another's by this
 
 
-def of_history(baseline: Baseline, learned: Baseline, limits: Limits) -> Iterator[GateReason]:
+def of_history(baseline: Baseline, learned: Baseline, limits: BaselineLimits) -> Iterator[GateReason]:
     """Yield why the baseline is too short; `learned` is the baseline without what was left out."""
     count, out = len(learned.allocations), len(baseline.allocations) - len(learned.allocations)
     if count < FEWEST:
@@ -200,7 +200,7 @@ def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) ->
         yield UnstableCells(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
 
 
-def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = STRIKES) -> Iterator[GateReason]:
+def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = CONFIRMATIONS) -> Iterator[GateReason]:
     """Yield how many suspects need to be measured again."""
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:

@@ -19,21 +19,21 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation
 from collbench.gate.baseline import Baseline, Figures, known_median
 from collbench.gate.changes import changes
-from collbench.gate.history import CELL, About, Sheet, sheet_of
-from collbench.gate.rule import SPREADS
+from collbench.gate.history import CELL, HistoryMatrix, SeriesSubject, sheet_of
+from collbench.gate.rule import K_SIGMA
 
 _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; of one or two values they are the same
 
 
 @dataclass(frozen=True)
-class Moved:
+class Shift:
     """How far something is from where it was.
 
     factor  the new time over the old one
     limit   the factor that may be by chance, to either side; None where nothing is known of chance
     """
 
-    about: About
+    about: SeriesSubject
     factor: float
     limit: float | None
 
@@ -49,7 +49,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Moves:
+class BaselineDiff:
     """What is between two sides.
 
     old, new  their names
@@ -63,12 +63,12 @@ class Moves:
     new: str
     sides: tuple[Sequence[Allocation], Sequence[Allocation]]
     changes: Sequence[Difference]
-    moved: Sequence[Moved]
-    only_old: Sequence[About]
-    only_new: Sequence[About]
+    moved: Sequence[Shift]
+    only_old: Sequence[SeriesSubject]
+    only_new: Sequence[SeriesSubject]
 
 
-def between_allocations(baseline: Baseline, old: str, new: str) -> Moves:
+def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:
     """Two allocations of a baseline, which says what is chance. Raises UsageError for a name that is not in it, and for one given twice."""
     number = {each.name: place for place, each in enumerate(baseline.allocations)}
     unknown = next((name for name in (old, new) if name not in number), None)
@@ -80,7 +80,7 @@ def between_allocations(baseline: Baseline, old: str, new: str) -> Moves:
     return _moves((old, new), baseline.allocations, sheet, ([number[old]], [number[new]]), sheet.variance())
 
 
-def between_baselines(old: Baseline, new: Baseline) -> Moves:
+def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
     """Two baselines. What is chance is learned within each of them: what is between them is none."""
     if old.path.resolve() == new.path.resolve():
         raise UsageError(f"{old.path} is named twice: name two different baselines")
@@ -91,8 +91,8 @@ def between_baselines(old: Baseline, new: Baseline) -> Moves:
 
 
 def _moves(
-    names: tuple[str, str], every: Sequence[Allocation], sheet: Sheet, sides: tuple[Sequence[int], Sequence[int]], variance: Figures
-) -> Moves:
+    names: tuple[str, str], every: Sequence[Allocation], sheet: HistoryMatrix, sides: tuple[Sequence[int], Sequence[int]], variance: Figures
+) -> BaselineDiff:
     values = [sheet.values[side] for side in sides]
     old, new = (known_median(each.T) for each in values)
     reach = _reach(variance, [np.isfinite(each).sum(axis=0).astype(float) for each in values], sheet.floors)
@@ -102,22 +102,22 @@ def _moves(
         for one, other in ((old, new), (new, old))
     )
     whole = [every[number] for number in sides[0]], [every[number] for number in sides[1]]
-    return Moves(*names, whole, changes(whole[0][-1], whole[1][-1]), moved, lost, added)
+    return BaselineDiff(*names, whole, changes(whole[0][-1], whole[1][-1]), moved, lost, added)
 
 
 def _known(values: Figures) -> list[int]:
     return [int(place) for place in np.flatnonzero(np.isfinite(values))]
 
 
-def _moved(about: About, change: float, reach: float) -> Moved:
-    return Moved(about, exp(change), exp(reach) if isfinite(reach) else None)
+def _moved(about: SeriesSubject, change: float, reach: float) -> Shift:
+    return Shift(about, exp(change), exp(reach) if isfinite(reach) else None)
 
 
 def _reach(variance: Figures, counts: Sequence[Figures], floors: Figures) -> Figures:
     """How far medians of so many allocations are apart by chance; NaN where nothing is known of chance."""
     with np.errstate(invalid="ignore", divide="ignore"):
         of_median = sum(np.where(count > 2, _OF_MEDIAN, 1.0) / count for count in counts)
-        reach = SPREADS * np.sqrt(variance * of_median)
+        reach = K_SIGMA * np.sqrt(variance * of_median)
     return np.where(np.isfinite(reach), np.maximum(floors, reach), np.nan)
 
 

@@ -18,7 +18,7 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown, name_of
 from collbench.gate.baseline import fresh
 from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
-from collbench.gate.rule import STRIKES
+from collbench.gate.rule import CONFIRMATIONS
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.units import parse_size
@@ -58,7 +58,7 @@ class Floor:
 
 
 def floor_states(
-    asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = STRIKES, before: Sequence[LinkCeiling] = ()
+    asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = CONFIRMATIONS, before: Sequence[LinkCeiling] = ()
 ) -> list[FloorState]:
     """Return the cells below what is asked for, or of which that is not known, in the order of the first allocation's cells.
 

@@ -18,8 +18,8 @@ from collbench.analysis.launches import launch_folders
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, allocations_in, in_order, name_of
 from collbench.gate.baseline import (
+    CaseGroup,
     Figures,
-    Group,
     Numbers,
     Scheme,
     group_of_cell,
@@ -55,7 +55,7 @@ _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a norma
 _LARGEST = 0.285  # the square of NormalDist().inv_cdf(1 - _LARGEST / m) is what the largest of m squares of normal numbers usually is
 
 
-class Step(NamedTuple):
+class LevelChange(NamedTuple):
     """A change of level, in ln of time.
 
     before, at  the numbers of the last allocation on the old level and of the first on the new one
@@ -89,19 +89,19 @@ def typical(squares: Figures) -> Figures:
         return np.where(counts > 1, (kept.sum(axis=0) - kept.max(axis=0, initial=0.0)) / (counts - usual[counts]), np.nan)
 
 
-def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[Step]]:
+def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[LevelChange]]:
     """Of each series in [allocations × series], NaN where not measured, its steps in time; [series] variances between allocations."""
     price = _PRICE * np.maximum(np.nan_to_num(variance), _LEAST_VARIANCE)
     parts = [slice(first, first + _AT_ONCE) for first in range(0, values.shape[1], _AT_ONCE)]
     starts = [each for part in parts for each in _levels(values[:, part], price[part])]
-    found: list[list[Step]] = [[] for _ in starts]
+    found: list[list[LevelChange]] = [[] for _ in starts]
     for number, each in enumerate(starts):
         if len(each) > 1:
             found[number] = _sure(values[:, number], each, float(variance[number]), float(floors[number]))
     return found
 
 
-def level_starts(found: Sequence[Step]) -> list[int]:
+def level_starts(found: Sequence[LevelChange]) -> list[int]:
     """The first allocations of all levels."""
     return [0, *(step.at for step in found)]
 
@@ -150,7 +150,7 @@ def _back(came: Numbers) -> list[int]:
     return starts[::-1]
 
 
-def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[Step]:
+def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[LevelChange]:
     """The steps between levels, of which the least sure one goes until all are."""
     ends = [*starts[1:], len(values)]
     levels = [np.flatnonzero(np.isfinite(values[start:end])) + start for start, end in zip(starts, ends, strict=True)]
@@ -162,13 +162,13 @@ def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> 
         levels[weakest : weakest + 2] = [np.concatenate(levels[weakest : weakest + 2])]
 
 
-def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: float) -> Step:
+def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: float) -> LevelChange:
     """No change where one of the levels has fewer allocations than a level takes that are nearer to it than to the other."""
     before, after = float(np.median(values[old])), float(np.median(values[new]))
     is_new = [np.abs(values[each] - after) < np.abs(values[each] - before) for each in (old, new)]
     firm = min(int((~is_new[0]).sum()), int(is_new[1].sum())) >= LEAST
     error = sqrt(variance * _OF_MEDIAN * (1 / len(old) + 1 / len(new)))
-    return Step(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
+    return LevelChange(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
 
 
 # Allocations that lie in a folder, be it a baseline or runs, in the order in which they began: what a history is made of.
@@ -252,7 +252,7 @@ _ROUNDS = 4  # of a median polish; more move nothing that a floor would not hide
 
 
 @dataclass(frozen=True)
-class About:
+class SeriesSubject:
     """What a series is of.
 
     kind   WHOLE, GROUP or CELL
@@ -262,18 +262,18 @@ class About:
 
     kind: str
     name: str
-    group: Group | None = None
+    group: CaseGroup | None = None
     cell: Cell | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class HistoryMatrix:
     """abouts   [series] the whole and groups, where they have three cells or more, then all cells
     values   [allocations × series] ln of time: of a cell in seconds, of others by how much its cells are slower than usual; NaN: unknown
     floors   [series] in ln of time: less is nobody's business
     """
 
-    abouts: tuple[About, ...]
+    abouts: tuple[SeriesSubject, ...]
     values: Figures
     floors: Figures
     _launches: Figures
@@ -296,10 +296,10 @@ class Sheet:
     def _scheme(self, kind: str) -> Scheme:
         """Who lends whom a variance: cells those of their group, groups those of their class of sizes."""
         groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
-        return Scheme.of_cells(groups if kind == CELL else [Group("", "", group.size_class) for group in groups])
+        return Scheme.of_cells(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
 
 
-def sheet_of(allocations: Sequence[Allocation]) -> Sheet:
+def sheet_of(allocations: Sequence[Allocation]) -> HistoryMatrix:
     """All series of these allocations."""
     cells = list(dict.fromkeys(cell for each in allocations for cell in each.cells))
     scheme, times = scheme_of(cells), times_of(allocations, cells)
@@ -307,16 +307,16 @@ def sheet_of(allocations: Sequence[Allocation]) -> Sheet:
     judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CELLS]
     whole = [0] if len(cells) >= LEAST_CELLS else []
     abouts = (
-        *(About(WHOLE, "all cells") for _ in whole),
-        *(About(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
-        *(About(CELL, name, group_of_cell(cell), cell) for cell, name in zip(cells, told_apart(cells), strict=True)),
+        *(SeriesSubject(WHOLE, "all cells") for _ in whole),
+        *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
+        *(SeriesSubject(CELL, name, group_of_cell(cell), cell) for cell, name in zip(cells, distinct_names(cells), strict=True)),
     )
     columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
     own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cells])
-    return Sheet(abouts, np.column_stack([*columns, times]), own_floors, _of_launches(allocations, cells))
+    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, _of_launches(allocations, cells))
 
 
-def told_apart(cells: Sequence[Cell]) -> list[str]:
+def distinct_names(cells: Sequence[Cell]) -> list[str]:
     """Each cell as `name_of` calls it, and in brackets what tells it from others of that name: "allreduce 8 B mpi (mode batched)"."""
     names = [name_of(cell) for cell in cells]
     alike: dict[str, list[Cell]] = {}
@@ -365,7 +365,7 @@ def _of_launches(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Fi
 
 
 @dataclass(frozen=True)
-class Level:
+class SeriesLevel:
     """From which allocation to which, both included, a series had which median, in ln of time."""
 
     first: int
@@ -374,7 +374,7 @@ class Level:
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class CaseHistory:
     """One thing over all allocations.
 
     about   what it is of
@@ -383,9 +383,9 @@ class Series:
     floor   in ln of time: less is nobody's business
     """
 
-    about: About
+    about: SeriesSubject
     values: Figures
-    steps: tuple[Step, ...]
+    steps: tuple[LevelChange, ...]
     floor: float
 
     @cached_property
@@ -394,11 +394,11 @@ class Series:
         return [int(each) for each in np.flatnonzero(np.isfinite(self.values))]
 
     @cached_property
-    def levels(self) -> list[Level]:
+    def levels(self) -> list[SeriesLevel]:
         """In time; none where it was never measured."""
         starts = level_starts(self.steps)
         ends = [*starts[1:], len(self.values)]
-        levels = [Level(start, end - 1, float(known_median(self.values[start:end]))) for start, end in zip(starts, ends, strict=True)]
+        levels = [SeriesLevel(start, end - 1, float(known_median(self.values[start:end]))) for start, end in zip(starts, ends, strict=True)]
         return levels if self.known else []
 
     @property
@@ -422,11 +422,11 @@ class History:
 
     of: str
     allocations: Sequence[Allocation]
-    series: Sequence[Series]
+    series: Sequence[CaseHistory]
     notes: Sequence[str] = ()
     _found: dict[tuple[int, int], list[Difference]] = field(default_factory=dict)
 
-    def of_kind(self, *kinds: str) -> list[Series]:
+    def of_kind(self, *kinds: str) -> list[CaseHistory]:
         """The series of these kinds."""
         return [each for each in self.series if each.about.kind in kinds]
 
@@ -436,7 +436,7 @@ class History:
             self._found[before, after] = changes(self.allocations[before], self.allocations[after])
         return self._found[before, after]
 
-    def state(self, step: Step) -> str:
+    def state(self, step: LevelChange) -> str:
         """ "another state of the machine (canary 65 → 260 ns)", of the allocations next to a step; "" where it is the same or not known."""
         sides = self.allocations[max(0, step.before + 1 - LEAST) : step.before + 1], self.allocations[step.at : step.at + LEAST]
         before, after = map(usual_canary, sides)
@@ -444,7 +444,7 @@ class History:
             return ""
         return f"another machine state (state probe {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
 
-    def missing(self, series: Series) -> str:
+    def missing(self, series: CaseHistory) -> str:
         """Where it was not measured: "measured since night-4; not since night-9; missing in 2 between"; "" where it always was."""
         known, names = series.known, [each.name for each in self.allocations]
         if not known:
@@ -460,4 +460,4 @@ def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = (
     sheet = sheet_of(allocations)
     found = steps(sheet.values, sheet.variance(), sheet.floors)
     parts = zip(sheet.abouts, sheet.values.T, found, sheet.floors, strict=True)
-    return History(of, allocations, [Series(about, values, tuple(each), float(floor)) for about, values, each, floor in parts], notes)
+    return History(of, allocations, [CaseHistory(about, values, tuple(each), float(floor)) for about, values, each, floor in parts], notes)

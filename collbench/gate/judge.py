@@ -20,13 +20,13 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate import checks
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, name_of, names_of
-from collbench.gate.baseline import Baseline, Figures, Group, Numbers, fresh, group_of_cell, scheme_of, times_of
+from collbench.gate.baseline import Baseline, CaseGroup, Figures, Numbers, fresh, group_of_cell, scheme_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
 from collbench.gate.confirm import suspects
 from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.reasons import GateNote, GateReason, WrongCells
-from collbench.gate.rule import ENOUGH, STRIKES, Excess, Limits, Mask, exceed, learn
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, BaselineLimits, Excess, Mask, exceed, learn
 from collbench.gate.state import Steady, launch_limits, steady, steady_baseline, unstable, usual_canary
 from collbench.gate.verdict import (
     CLEARED,
@@ -46,10 +46,10 @@ from collbench.gate.verdict import (
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _GroupEvaluation:
     """Everything that a group's state is made from."""
 
-    limits: Limits
+    limits: BaselineLimits
     excess: Excess
     cells: Sequence[Cell]
     suspicions: Sequence[Suspicion]
@@ -67,18 +67,18 @@ class _Looked:
 
 
 def group_states(
-    limits: Limits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
+    limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
 ) -> list[GroupState]:
     """One for each group that has a cell with a history, in the order of the baseline's cells.
 
     undecided  [cells] that were measured, but say nothing: unstable, or not in every launch; None: no cell
     """
-    looked = _Looked(limits, excess, cells, suspicions, np.zeros(len(cells), dtype=np.bool_) if undecided is None else undecided)
+    looked = _GroupEvaluation(limits, excess, cells, suspicions, np.zeros(len(cells), dtype=np.bool_) if undecided is None else undecided)
     judged = [members[limits.judged[members]] for members in limits.scheme.members]
     return [_state(number, each, looked) for number, each in enumerate(judged) if len(each)]
 
 
-def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
+def _state(number: int, judged: Numbers, looked: _GroupEvaluation) -> GroupState:
     limits, group = looked.limits, looked.limits.scheme.groups[number]
     first = looked.excess.cells[0, judged]
     missing = int((~np.isfinite(first)).sum())
@@ -101,7 +101,7 @@ def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
     )
 
 
-def _of_cell(cell: int, looked: _Looked) -> Outcome:
+def _of_cell(cell: int, looked: _GroupEvaluation) -> Outcome:
     """Return the outcome of one cell. What has to be measured again is inconclusive, and so is a cell of a group that is slower."""
     state = looked.states.get(looked.cells[cell])
     if state == CONFIRMED:
@@ -113,7 +113,7 @@ def _of_cell(cell: int, looked: _Looked) -> Outcome:
     return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
 
 
-def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _Looked) -> Outcome:
+def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _GroupEvaluation) -> Outcome:
     """Return the outcome of a group: by its own limit, or where it is too small for one, that of all its cells."""
     if state == CONFIRMED:
         return Outcome.SLOWER
@@ -136,7 +136,7 @@ def _worst(factors: Figures, limits: Figures) -> int | None:
     return int(np.argmax(np.where(known, np.log(factors) - limits, -np.inf))) if known.any() else None
 
 
-def _of_group(group: Group, suspicions: Sequence[Suspicion]) -> Iterator[str]:
+def _of_group(group: CaseGroup, suspicions: Sequence[Suspicion]) -> Iterator[str]:
     for each in suspicions:
         if each.kind == "group" and each.name == str(group):
             yield each.state
@@ -157,14 +157,14 @@ def _result(unknown: bool, states: Sequence[str]) -> str:
 _ORDER = (CONFIRMED, SUSPECTED, CLEARED)
 
 
-def suspected_cells(limits: Limits, excess: Excess) -> Mask:
+def suspected_cells(limits: BaselineLimits, excess: Excess) -> Mask:
     """[cells] that exceed in the first allocation, be it alone, with their group or with all."""
     groups = excess.groups_over[0][limits.scheme.of]
     return np.asarray(excess.cells_over[0] | groups | bool(excess.whole_over[0]))
 
 
 def suspicions_of(
-    limits: Limits, excess: Excess, cells: Sequence[Cell], strikes: int = STRIKES, counts: Sequence[bool] | None = None
+    limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], strikes: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
 ) -> list[Suspicion]:
     """Everything that exceeded its limit in the first allocation, the surest and worst first; confirmed is what did in `strikes`.
 
@@ -216,7 +216,7 @@ class Looked:
     """
 
     cells: Sequence[Cell]
-    limits: Limits
+    limits: BaselineLimits
     excess: Excess
     steady: Sequence[Steady]
     unstable: Mask

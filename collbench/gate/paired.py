@@ -48,7 +48,7 @@ from collbench.gate.reasons import (
     WideLimits,
     WithoutProbe,
 )
-from collbench.gate.rule import FEWEST, LEAST_CELLS, LENT, Excess, Limits, Mask, exceed, floors_of
+from collbench.gate.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, Excess, Mask, exceed, floors_of
 from collbench.gate.state import MOST_FLIPPED, flipped, usual_canary, without
 from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
 from collbench.results.folder import CELLS, RUN
@@ -68,7 +68,7 @@ _OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal di
 _DRAWN = 20_000
 
 
-def learn_pairs(differences: Figures, scheme: Scheme) -> Limits:
+def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     """The limits of [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
 
     A later allocation may hold suspects alone: what is judged is what the first one measured. A cell's spread, of all allocations about
@@ -82,7 +82,7 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> Limits:
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
     floors = floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
-    return Limits(
+    return BaselineLimits(
         scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cells, cells),
         np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
         0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
@@ -100,7 +100,7 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
     degrees = np.maximum(counts - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = (degrees * np.array([_variance(each) for each in values])).sum(axis=0) / degrees.sum(axis=0)
-        drawn = (LENT * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (LENT + degrees.sum(axis=0))
+        drawn = (PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (PRIOR_DOF + degrees.sum(axis=0))
         fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
         found = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
     return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
@@ -276,11 +276,11 @@ _MUCH = 1.25  # a slowdown by less should be seen
 
 
 @dataclass(frozen=True, eq=False)
-class _Looked:
+class _StackEvaluation:
     """What the rule says of the cells that the old stack has; `had` [cells] are those that it measured well in the first allocation."""
 
     cells: Sequence[Cell]
-    limits: Limits
+    limits: BaselineLimits
     excess: Excess
     had: Mask
     torn: Mask
@@ -336,14 +336,14 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
     )
 
 
-def _look(both: Sequence[SideBySide], cells: Sequence[Cell]) -> _Looked:
+def _look(both: Sequence[SideBySide], cells: Sequence[Cell]) -> _StackEvaluation:
     differences = _padded([each.differences(cells) for each in both])
     limits = learn_pairs(differences, scheme_of(cells))
     excess = exceed(limits, known_median(np.moveaxis(differences, 1, -1)))
     first = both[0]
     had = np.isfinite(seconds_of(first.old, cells)).sum(axis=1) >= FEWEST
     torn = np.array([torn_cells(each, cells, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
-    return _Looked(cells, limits, excess, had, torn.any(axis=0) & had)
+    return _StackEvaluation(cells, limits, excess, had, torn.any(axis=0) & had)
 
 
 def _padded(differences: Sequence[Figures]) -> Figures:
@@ -366,7 +366,7 @@ def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocatio
         yield StackChanged(stack, first.name, second.name, changed)
 
 
-def _of_figures(both: Sequence[SideBySide], looked: _Looked, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
+def _of_figures(both: Sequence[SideBySide], looked: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
     """Yield what keeps the figures themselves from passing."""
     first, cells = both[0], looked.cells
     for each in both:
@@ -379,7 +379,7 @@ def _of_figures(both: Sequence[SideBySide], looked: _Looked, suspicions: Sequenc
     yield from checks.of_suspects(suspicions, len(both), PAIRED_STRIKES)
 
 
-def _notes(both: Sequence[SideBySide], looked: _Looked, found: Sequence[Difference]) -> Iterator[GateNote]:
+def _notes(both: Sequence[SideBySide], looked: _StackEvaluation, found: Sequence[Difference]) -> Iterator[GateNote]:
     yield from (each.note for each in both if each.note)
     for each in both:
         for allocation in named_by_stack(each):

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from collbench.gate.baseline import Figures, Scheme, known_median
 
-STRIKES = 3
+CONFIRMATIONS = 3
 FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer than enough it is marked as resting on a thin baseline
-SPREADS = 3.0
-LENT = 8.0  # degrees of freedom that the group lends to each of its cells
+K_SIGMA = 3.0
+PRIOR_DOF = 8.0  # degrees of freedom that the group lends to each of its cells
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
 LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
 Mask = NDArray[np.bool_]
@@ -35,7 +35,7 @@ class Floors(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Limits:
+class BaselineLimits:
     """What a baseline says; all in ln of seconds.
 
     scheme        which cells form groups
@@ -93,7 +93,7 @@ class Slower:
         return bool(self.cells.any() or self.groups.any() or self.whole)
 
 
-def learn(times: Figures, scheme: Scheme) -> Limits:
+def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     """The limits from [allocations × cells] ln of seconds; NaN where a cell was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
@@ -103,14 +103,14 @@ def learn(times: Figures, scheme: Scheme) -> Limits:
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = floors_of(scheme)
     judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
-    return Limits(
+    return BaselineLimits(
         scheme, counts, centre, np.maximum(floors.cells, _reach(variance, counts)),
         group_centre, np.where(judged < LEAST_CELLS, np.inf, np.maximum(floors.groups, _spread(of_groups))),
         whole_centre, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, float(_spread(of_all[:, None])[0]))),
     )  # fmt: skip
 
 
-def exceed(limits: Limits, times: Figures) -> Excess:
+def exceed(limits: BaselineLimits, times: Figures) -> Excess:
     """Allocations, [allocations × cells] ln of seconds, against the limits. A cell that is not judged never exceeds its own.
 
     Nothing is known of a group, or of the whole, of which an allocation measured less than half of what is judged: suspects alone say
@@ -125,7 +125,7 @@ def exceed(limits: Limits, times: Figures) -> Excess:
     return Excess(np.exp(beyond), np.exp(groups), np.exp(whole), *over)
 
 
-def _covered(limits: Limits, beyond: Figures) -> tuple[Mask, Mask]:
+def _covered(limits: BaselineLimits, beyond: Figures) -> tuple[Mask, Mask]:
     """[allocations × groups] and [allocations]: whether at least half of the judged cells were measured."""
     known, judged = np.isfinite(beyond), limits.judged
     counts = np.array([np.bincount(limits.scheme.of, each, len(limits.scheme.groups)) for each in known])
@@ -148,7 +148,7 @@ def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
     """[cells] each cell's variance between so many allocations, drawn towards its group's mean; of a single allocation the group's."""
     lent = scheme.means(own)[scheme.of]
     degrees = np.maximum(counts - 1, 0)
-    found: Figures = (LENT * lent + degrees * np.nan_to_num(own)) / (LENT + degrees)
+    found: Figures = (PRIOR_DOF * lent + degrees * np.nan_to_num(own)) / (PRIOR_DOF + degrees)
     return found
 
 
@@ -170,5 +170,5 @@ def _spread(values: Figures) -> Figures:
 def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
     """How far from the centre of so many allocations another one may be; beyond all bounds where nothing is known of the spread."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = SPREADS * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
+        found = K_SIGMA * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
     return np.where(np.isfinite(found), found, np.inf)

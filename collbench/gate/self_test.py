@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import Measured
-from collbench.gate.baseline import CLASSES, Baseline, Figures, Group, Numbers, Scheme, known_median, scheme_of
+from collbench.gate.allocation import CaseTimes
+from collbench.gate.baseline import CLASSES, Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of
 from collbench.gate.paired import PAIRED_STRIKES, PAIRS, learn_pairs
-from collbench.gate.rule import ENOUGH, FEWEST, LEAST_CELLS, STRIKES, Limits, Slower, exceed, learn, slower
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, BaselineLimits, Slower, exceed, learn, slower
 from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
@@ -116,7 +116,7 @@ def usual_scheme() -> Scheme:
     """336 cells: four operations, three backends, 28 sizes from 8 B to 1 GiB, of which 12 are small, 6 mid and 10 large."""
     sizes = [name for name, count in zip(CLASSES, (12, 6, 10), strict=True) for _ in range(count)]
     operations, backends = ("allreduce", "allgather", "reducescatter", "alltoall"), ("nccl", "gloo", "mpi")
-    return Scheme.of_cells([Group(backend, operation, size) for operation in operations for backend in backends for size in sizes])
+    return Scheme.of_cells([CaseGroup(backend, operation, size) for operation in operations for backend in backends for size in sizes])
 
 
 def noises() -> dict[str, Path]:
@@ -174,7 +174,7 @@ class Cells(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class TrialSetting:
     """What is tried: `draw` gives each trial's cluster, of the cells of `scheme`.
 
     allocations, launches  of the baseline, and of each of its allocations
@@ -188,13 +188,13 @@ class Setting:
     paired: bool = False
 
 
-def made_up(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: bool = False) -> Setting:
+def made_up(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: bool = False) -> TrialSetting:
     """Clusters of such a noise, another one for each trial."""
-    return Setting(lambda random: Cluster.draw(noise, scheme, random), scheme, allocations, paired=paired)
+    return TrialSetting(lambda random: Cluster.draw(noise, scheme, random), scheme, allocations, paired=paired)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SelfTestLine:
     """One line of the table.
 
     done    what was done to the candidate: "nothing", "one cell of large messages slower by 5 %"
@@ -221,25 +221,25 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kind:
+class _TrialKind:
     """What is done: which cells become slower (a draw), by what factor given the limits, and whether an excess shows it."""
 
     done: str
     cells: Callable[[np.random.Generator], Numbers]
-    factor: Callable[[Limits, Numbers], float | Figures]
+    factor: Callable[[BaselineLimits, Numbers], float | Figures]
     shows: Callable[[Slower, Numbers], bool]
     wanted: bool = True
 
 
-def self_test(setting: Setting, trials: int, seed: int = 0) -> Iterator[Outcome]:
+def self_test(setting: TrialSetting, trials: int, seed: int = 0) -> Iterator[SelfTestLine]:
     """The table, line by line: each trial has a cluster, a baseline, and three allocations of the candidate; or two of pairs."""
     for number, kind in enumerate(_kinds(setting.scheme)):
         random = np.random.default_rng([seed, number])
         found = sum(_finds(kind, setting, random) for _ in range(trials))
-        yield Outcome(kind.done, kind.wanted, found, trials)
+        yield SelfTestLine(kind.done, kind.wanted, found, trials)
 
 
-def _finds(kind: _Kind, setting: Setting, random: np.random.Generator) -> bool:
+def _finds(kind: _TrialKind, setting: TrialSetting, random: np.random.Generator) -> bool:
     cluster, slowed = setting.draw(random), kind.cells(random)
     if setting.paired:
         differences = cluster.pairs(PAIRED_STRIKES, PAIRS, random)
@@ -247,12 +247,12 @@ def _finds(kind: _Kind, setting: Setting, random: np.random.Generator) -> bool:
         candidate = known_median(np.moveaxis(differences, 1, -1))
     else:
         limits = learn(cluster.allocations(setting.allocations, setting.launches, random), setting.scheme)
-        candidate = cluster.allocations(STRIKES, LAUNCHES, random, first=setting.allocations)
+        candidate = cluster.allocations(CONFIRMATIONS, LAUNCHES, random, first=setting.allocations)
     candidate[:, slowed] += np.log(kind.factor(limits, slowed))
     return kind.shows(slower(exceed(limits, candidate)), slowed)
 
 
-def _kinds(scheme: Scheme) -> list[_Kind]:
+def _kinds(scheme: Scheme) -> list[_TrialKind]:
     """The large messages' cells and groups, or those of the largest class that there is; no group where none is judged as one."""
     name = CLASSES[scheme.classes.max()]
     groups = np.flatnonzero(scheme.classes == scheme.classes.max())
@@ -265,10 +265,10 @@ def _kinds(scheme: Scheme) -> list[_Kind]:
     def one_group(random: np.random.Generator) -> Numbers:
         return judged[int(random.integers(len(judged)))]
 
-    def by(factor: float) -> Callable[[Limits, Numbers], float]:
+    def by(factor: float) -> Callable[[BaselineLimits, Numbers], float]:
         return lambda limits, slowed: factor
 
-    def visible(times: float) -> Callable[[Limits, Numbers], Figures]:
+    def visible(times: float) -> Callable[[BaselineLimits, Numbers], Figures]:
         return lambda limits, slowed: 1 + times * np.nan_to_num(limits.visible()[slowed] - 1)
 
     def its_own(found: Slower, slowed: Numbers) -> bool:
@@ -279,12 +279,12 @@ def _kinds(scheme: Scheme) -> list[_Kind]:
 
     one_cell, group = f"one cell of {name} messages slower by", f"one group of {name} messages slower by"
     return [
-        _Kind("nothing", lambda _: every[:0], by(1.0), anything, wanted=False),
-        *(_Kind(f"{one_cell} {percent} %", one_of(cells), by(1 + percent / 100), its_own) for percent in (5, 10)),
-        *(_Kind(f"{group} {percent} %", one_group, by(1 + percent / 100), its_own) for percent in (2, 5) if judged),
-        _Kind("all cells slower by 2 %", lambda _: every, by(1.02), anything),
-        _Kind("a cell slower by twice what is visible", one_of(every), visible(2.0), its_own),
-        _Kind("a cell slower by half of what is visible", one_of(every), visible(0.5), its_own),
+        _TrialKind("nothing", lambda _: every[:0], by(1.0), anything, wanted=False),
+        *(_TrialKind(f"{one_cell} {percent} %", one_of(cells), by(1 + percent / 100), its_own) for percent in (5, 10)),
+        *(_TrialKind(f"{group} {percent} %", one_group, by(1 + percent / 100), its_own) for percent in (2, 5) if judged),
+        _TrialKind("all cells slower by 2 %", lambda _: every, by(1.02), anything),
+        _TrialKind("a cell slower by twice what is visible", one_of(every), visible(2.0), its_own),
+        _TrialKind("a cell slower by half of what is visible", one_of(every), visible(0.5), its_own),
     ]
 
 
@@ -300,7 +300,7 @@ _DRAWN = 400  # allocations, to see how much of the scatter between them is that
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class NoiseRecord:
     """scheme    how the cells that can be drawn are grouped
     launch       [launches × cells] by how much each launch was off the mean of its allocation, ln; widened, since so few have a mean that
                  follows them; NaN where it lacks the cell
@@ -335,7 +335,7 @@ class Recorded:
         return known_median(np.moveaxis(drawn, 1, -1))
 
 
-def recorded(baseline: Baseline) -> Recorded:
+def recorded(baseline: Baseline) -> NoiseRecord:
     """What a baseline's allocations say. Raises UsageError where there are too few allocations, or launches in them."""
     scattered = [each for each in baseline.allocations if each.launches >= _FEWEST_LAUNCHES]
     if len(scattered) < FEWEST:
@@ -354,7 +354,7 @@ def recorded(baseline: Baseline) -> Recorded:
     return _made(scheme, launch, centres[:, enough], int(np.median([one.launches for one in scattered])), int((~enough).sum()))
 
 
-def _times(launches: int, cells: Sequence[Measured | None]) -> Figures:
+def _times(launches: int, cells: Sequence[CaseTimes | None]) -> Figures:
     """[launches × cells] ln of seconds."""
     nothing = (None,) * launches
     found = np.array([nothing if cell is None else cell.medians_s for cell in cells], dtype=np.float64).T
@@ -370,7 +370,7 @@ def _widened(values: Figures) -> Figures:
         return np.where(known & (counts > 1), (values - mean) * np.sqrt(counts / (counts - 1)), np.nan)
 
 
-def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left_out: int) -> Recorded:
+def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left_out: int) -> NoiseRecord:
     """With allocations that scatter by what was recorded, less what their launches alone would make them scatter.
 
     That is taken apart for all cells, the groups and single ones, as what launches do to single cells is not in the median of all.
@@ -378,7 +378,7 @@ def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left
     lacking = ~np.isfinite(centres)
     counts = (~lacking).sum(axis=0)
     off = np.nan_to_num(_widened(centres))
-    first = Recorded(scheme, launch, np.zeros((1, len(scheme.of))), lacking, launches, left_out)
+    first = NoiseRecord(scheme, launch, np.zeros((1, len(scheme.of))), lacking, launches, left_out)
     by_launches = np.nan_to_num(first._medians(_DRAWN, launches, np.random.default_rng(0)))
     parts = zip(_apart(scheme, off), _apart(scheme, by_launches), strict=True)
     own = sum((part * _left(scheme, part, explained) for part, explained in parts), np.zeros(off.shape))
@@ -402,7 +402,7 @@ def _left(scheme: Scheme, part: Figures, explained: Figures) -> Figures:
     return found
 
 
-def setting_of(found: Recorded, allocations: int | None = None, paired: bool = False) -> Setting:
+def setting_of(found: NoiseRecord, allocations: int | None = None, paired: bool = False) -> TrialSetting:
     """The self-test on clusters such as this one, with a baseline of as many allocations as were recorded, if not told otherwise."""
     count = allocations or len(found.allocation)
-    return Setting(lambda _: found, found.scheme, count, found.launches, paired)
+    return TrialSetting(lambda _: found, found.scheme, count, found.launches, paired)

@@ -12,10 +12,10 @@ from statistics import median_low
 import numpy as np
 
 from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, Cell, Measured, Shown, median_of
+from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
-from collbench.gate.rule import Limits, Mask
+from collbench.gate.rule import BaselineLimits, Mask
 
 # Unstable cells: launches of one allocation lie so far apart that their median says nothing.
 #
@@ -35,7 +35,7 @@ _TIMES, _OF_ITS_LIKE = 2.0, 0.95
 _BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that may lie anywhere, at least one
 
 
-def launch_limits(allocations: Sequence[Allocation], cells: Sequence[Cell], limits: Limits) -> Figures:
+def launch_limits(allocations: Sequence[Allocation], cells: Sequence[Cell], limits: BaselineLimits) -> Figures:
     """[cells] how far from their median a candidate's launches may lie, in ln of time; `allocations` are the baseline's."""
     launches = np.hstack([_logs(each, cells) for each in allocations])
     own = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
@@ -147,7 +147,7 @@ def steady_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]
     return replace(baseline, allocations=kept), notes
 
 
-def _without(measured: Measured, left_out: Sequence[bool]) -> Measured:
+def _without(measured: CaseTimes, left_out: Sequence[bool]) -> CaseTimes:
     return measured._replace(medians_s=tuple(None if out else value for value, out in zip(measured.medians_s, left_out, strict=True)))
 
 

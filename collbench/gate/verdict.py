@@ -146,7 +146,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Cause:
+class LikelyCause:
     """What the pattern of slower cells points at.
 
     kind      "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where these cannot be told apart
@@ -184,7 +184,7 @@ class Verdict:
     suspicions: tuple[Suspicion, ...]
     groups: tuple[GroupState, ...]
     floors: tuple[FloorState, ...]
-    cause: Cause | None
+    cause: LikelyCause | None
     changes: tuple[Change, ...]
     baseline: str
     allocations: int
@@ -273,7 +273,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
             "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
             "groups": tuple(GroupState(**{**each, "factors": tuple(each["factors"])}) for each in told["groups"]),
             "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),
-            "cause": Cause(**told["cause"]) if told["cause"] else None,
+            "cause": LikelyCause(**told["cause"]) if told["cause"] else None,
             "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
             "changes": tuple(map(_change, told["changes"])),
         }

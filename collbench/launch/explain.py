@@ -46,7 +46,7 @@ _PLUGIN = re.compile(r"^(?:srun: )?\s*((?:none|openmpi|cray_shasta|pmi\w+)(?:/\w
 
 
 @dataclass(frozen=True)
-class Found:
+class LauncherProgram:
     """A launcher's program.
 
     family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where unknown
@@ -67,7 +67,7 @@ class Found:
     trouble: str = ""
 
 
-def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[Found]:
+def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[LauncherProgram]:
     """All of these names, in the order of PATH within each name; those beside this Python come last where PATH does not lead to them."""
     places = [(name, path, first) for name in names for path, first in _paths(name, env)]
     with ThreadPoolExecutor(max_workers=8) as asking:
@@ -102,15 +102,15 @@ def _runs(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> Found:
+def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> LauncherProgram:
     if name == "torchrun":
-        return Found(name, path, "PyTorch", _torch(path), first=first)
+        return LauncherProgram(name, path, "PyTorch", _torch(path), first=first)
     said = _said(path, _ASKED.get(name, ("--version",)), env)
     family, version, manager = family_of(said)
     if not family:
-        return Found(name, path, first=first, trouble=(said.split("\n") or [""])[-1] or "no answer")
+        return LauncherProgram(name, path, first=first, trouble=(said.split("\n") or [""])[-1] or "no answer")
     plugins = plugins_of(_said(path, ("--mpi=list",), env)) if name == "srun" else ()
-    return Found(name, path, family, version, manager, first, plugins)
+    return LauncherProgram(name, path, family, version, manager, first, plugins)
 
 
 def _said(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
@@ -149,7 +149,7 @@ print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
 
 
 @dataclass(frozen=True)
-class Library:
+class MpiLibrary:
     """What mpi4py loads.
 
     `said`      MPI.Get_library_version(), or "" where nothing is loaded
@@ -174,22 +174,24 @@ class Library:
         return managers(self.said) if self.said else frozenset()
 
 
-def library(env: Mapping[str, str]) -> Library:
+def library(env: Mapping[str, str]) -> MpiLibrary:
     """The library of this Python's mpi4py in that environment."""
     try:
         version = metadata.version("mpi4py")
     except metadata.PackageNotFoundError:
-        return Library(problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one")
+        return MpiLibrary(
+            problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one"
+        )
     try:
         line = [sys.executable, "-P", "-c", _ASK]
         done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=without_manager(env))
         said, path = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Library(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
+        return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Library(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
-    return Library(said, path, version)
+        return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
+    return MpiLibrary(said, path, version)
 
 
 # Host names of this launch or allocation as this host resolves them, and what about them decides whether and how ranks meet.
@@ -219,7 +221,7 @@ class HostName:
         return families_of(self.reachable)
 
 
-class Kind(Enum):
+class HostNameRemark(Enum):
     """What is notable about host names."""
 
     OWN_NAME_IS_LOOPBACK = auto()
@@ -232,35 +234,35 @@ class Kind(Enum):
 
 
 # By kind its severity, and its sentence with the remedy. {name} and {at} are of the first host that it is about, {names} of all.
-_RENDERED: Mapping[Kind, tuple[Severity, str]] = {
-    Kind.OWN_NAME_IS_LOOPBACK: (
+_RENDERED: Mapping[HostNameRemark, tuple[Severity, str]] = {
+    HostNameRemark.OWN_NAME_IS_LOOPBACK: (
         "note",
         "this host's name '{name}' resolves to loopback here ({at}), as in Debian's /etc/hosts; a rank 0 on this host listens at every "
         "address, and other hosts connect to {used}; set MASTER_ADDR to choose one address",
     ),
-    Kind.OWN_HOST_HAS_NO_ADDRESS: (
+    HostNameRemark.OWN_HOST_HAS_NO_ADDRESS: (
         "severe",
         "this host, '{name}', has only loopback addresses, so other hosts cannot reach it: bring up its network interface",
     ),
-    Kind.MEETING_IS_LOOPBACK: (
+    HostNameRemark.MEETING_IS_LOOPBACK: (
         "warning",
         "rank 0's host '{name}' is a loopback address ({at}), by which each host reaches only itself; if ranks run on other hosts, set "
         "MASTER_ADDR to an address of rank 0's host in the network between the hosts",
     ),
-    Kind.MEETING_DOES_NOT_RESOLVE: (
+    HostNameRemark.MEETING_DOES_NOT_RESOLVE: (
         "severe",
         "rank 0's host '{name}' does not resolve on this host: set MASTER_ADDR to its address, or fix DNS or /etc/hosts",
     ),
-    Kind.NO_ROUTE_TO_MEETING: (
+    HostNameRemark.NO_ROUTE_TO_MEETING: (
         "severe",
         "rank 0's host '{name}' ({at}) cannot be reached from this host: no route; set MASTER_ADDR to an address that has one",
     ),
-    Kind.IPV6_ONLY: (
+    HostNameRemark.IPV6_ONLY: (
         "note",
         "IPv6 addresses only: {names}; ranks meet and measure over IPv6, but MPICH's mpiexec needs IPv4 between hosts: start MPICH with "
         "srun --mpi=pmi2",
     ),
-    Kind.NO_COMMON_FAMILY: (
+    HostNameRemark.NO_COMMON_FAMILY: (
         "severe",
         "the hosts have no address family in common ({families}): give every host addresses of one family",
     ),
@@ -275,7 +277,7 @@ class NameFinding:
     used    the addresses at which other hosts connect, where they differ from what the name resolves to here
     """
 
-    kind: Kind
+    kind: HostNameRemark
     hosts: tuple[HostName, ...]
     used: tuple[str, ...] = ()
 
@@ -328,9 +330,9 @@ def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[st
     own, others = hosts[0], hosts[1:]
     across = bool(others) or (info is not None and info.local_ranks < info.ranks)
     if across and not own.reachable and not _all_here(hosts):
-        yield NameFinding(Kind.OWN_HOST_HAS_NO_ADDRESS, (own,))
+        yield NameFinding(HostNameRemark.OWN_HOST_HAS_NO_ADDRESS, (own,))
     elif own.reachable and own.addresses and all(map(is_loopback, own.addresses)):
-        yield NameFinding(Kind.OWN_NAME_IS_LOOPBACK, (own,), _used(own, info, env))
+        yield NameFinding(HostNameRemark.OWN_NAME_IS_LOOPBACK, (own,), _used(own, info, env))
     if info is not None and info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
         yield from _of_meeting(info.meeting.removeprefix("tcp://").strip("[]"), own)
     yield from _of_families([host for host in hosts if host.reachable])
@@ -352,20 +354,20 @@ def _of_meeting(host: str, own: HostName) -> Iterator[NameFinding]:
     named = _other(host)
     addresses = named.addresses
     if not addresses:
-        yield NameFinding(Kind.MEETING_DOES_NOT_RESOLVE, (named,))
+        yield NameFinding(HostNameRemark.MEETING_DOES_NOT_RESOLVE, (named,))
     elif all(map(is_loopback, addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
-        yield NameFinding(Kind.MEETING_IS_LOOPBACK, (named,))
+        yield NameFinding(HostNameRemark.MEETING_IS_LOOPBACK, (named,))
     elif not any(map(route_to, addresses)):
-        yield NameFinding(Kind.NO_ROUTE_TO_MEETING, (named,))
+        yield NameFinding(HostNameRemark.NO_ROUTE_TO_MEETING, (named,))
 
 
 def _of_families(hosts: Sequence[HostName]) -> Iterator[NameFinding]:
     ipv6_only = tuple(host for host in hosts if host.families == {Family.IPV6})
     ipv4_only = tuple(host for host in hosts if host.families == {Family.IPV4})
     if ipv6_only and ipv4_only:
-        yield NameFinding(Kind.NO_COMMON_FAMILY, (ipv4_only[0], ipv6_only[0]))
+        yield NameFinding(HostNameRemark.NO_COMMON_FAMILY, (ipv4_only[0], ipv6_only[0]))
     elif ipv6_only:
-        yield NameFinding(Kind.IPV6_ONLY, ipv6_only)
+        yield NameFinding(HostNameRemark.IPV6_ONLY, ipv6_only)
 
 
 # Where this shell is: in a launch, a Slurm job, a Kubernetes pod, or nowhere of the kind; by its variables.
@@ -431,7 +433,7 @@ _MEASURED = ("allreduce",)
 
 
 @dataclass(frozen=True)
-class Typed:
+class CommandLine:
     """A line to type, and what for."""
 
     purpose: str
@@ -439,21 +441,21 @@ class Typed:
 
 
 def typed(
-    env: Mapping[str, str], info: LaunchInfo | None, loaded: Library, found: Sequence[Found], *, serves: bool = True
-) -> Iterator[Typed]:
+    env: Mapping[str, str], info: LaunchInfo | None, loaded: MpiLibrary, found: Sequence[LauncherProgram], *, serves: bool = True
+) -> Iterator[CommandLine]:
     """The lines, nearest first; `serves`: whether the launch that this process is in, if any, starts what it is to start."""
     program = _program(env)
     if info and info.ranks > 1 and not serves:
         yield from () if info.launcher == "srun" else _by_mpirun(program, loaded, found)
     elif info and info.ranks > 1:
-        yield Typed("in this launch, as each of its ranks", shlex.join([*program, *_MEASURED]))
+        yield CommandLine("in this launch, as each of its ranks", shlex.join([*program, *_MEASURED]))
     else:
-        yield Typed("2 ranks on this host", shlex.join([*program, *_MEASURED, "--ranks", "2"]))
+        yield CommandLine("2 ranks on this host", shlex.join([*program, *_MEASURED, "--ranks", "2"]))
         yield from _by_mpirun(program, loaded, found)
         yield from _by_torchrun(program, found)
     yield from _by_slurm(env, info, program, loaded, found)
     if in_pod(env) or any(each.name == "kubectl" for each in found):
-        yield Typed(
+        yield CommandLine(
             "pods of Kubernetes", shlex.join([*program, "emit", "kubernetes", "--nodes", "2", "--image", "IMAGE", "--", *_MEASURED])
         )
 
@@ -466,41 +468,41 @@ def _program(env: Mapping[str, str]) -> list[str]:
     return [str(ours)] if os.access(ours, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
 
 
-def _by_mpirun(program: list[str], loaded: Library, found: Sequence[Found]) -> Iterator[Typed]:
+def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherProgram]) -> Iterator[CommandLine]:
     fitting = [each for each in found if each.name in MPI_NAMES and each.manager and each.manager in loaded.managers]
     if not fitting:
         return
     one = next((each for each in fitting if each.first), fitting[0])
     name = one.name if one.first else str(one.path)
-    yield Typed("2 ranks on this host, over MPI", shlex.join([name, "-n", "2", *program, *_MEASURED, "--backend", "mpi"]))
+    yield CommandLine("2 ranks on this host, over MPI", shlex.join([name, "-n", "2", *program, *_MEASURED, "--backend", "mpi"]))
     if one.family in _EMITTED:
         words = ["emit", "mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS", "--", *_MEASURED]
-        yield Typed("hosts that ssh reaches, by a script", shlex.join([*program, *words]))
+        yield CommandLine("hosts that ssh reaches, by a script", shlex.join([*program, *words]))
 
 
-def _by_torchrun(program: list[str], found: Sequence[Found]) -> Iterator[Typed]:
+def _by_torchrun(program: list[str], found: Sequence[LauncherProgram]) -> Iterator[CommandLine]:
     for one in [each for each in found if each.name == "torchrun"][:1]:
         name = one.name if one.first else str(one.path)
         words = [name, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED]
-        yield Typed("2 ranks on this host, started like a training", shlex.join([*words, "--backend", "gloo"]))
+        yield CommandLine("2 ranks on this host, started like a training", shlex.join([*words, "--backend", "gloo"]))
 
 
 def _by_slurm(
-    env: Mapping[str, str], info: LaunchInfo | None, program: list[str], loaded: Library, found: Sequence[Found]
-) -> Iterator[Typed]:
+    env: Mapping[str, str], info: LaunchInfo | None, program: list[str], loaded: MpiLibrary, found: Sequence[LauncherProgram]
+) -> Iterator[CommandLine]:
     there = next((each for each in found if each.name == "srun" and each.family), None)
     if there is None:
         return
     srun = ["srun", f"--mpi={_flag(loaded, there)}", "--kill-on-bad-exit=1"]
     if slurm.in_allocation(env):
         instead = ", in place of this step" if info and info.launcher == "srun" else ""
-        yield Typed(f"all nodes of this Slurm job{instead}", shlex.join([*srun, "--ntasks-per-node=1", *program, *_MEASURED]))
+        yield CommandLine(f"all nodes of this Slurm job{instead}", shlex.join([*srun, "--ntasks-per-node=1", *program, *_MEASURED]))
     else:
-        yield Typed("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", "--ntasks-per-node=1", *program, *_MEASURED]))
-        yield Typed("2 nodes of Slurm, by a batch script", shlex.join([*program, "emit", "slurm", "--nodes", "2", "--", *_MEASURED]))
+        yield CommandLine("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", "--ntasks-per-node=1", *program, *_MEASURED]))
+        yield CommandLine("2 nodes of Slurm, by a batch script", shlex.join([*program, "emit", "slurm", "--nodes", "2", "--", *_MEASURED]))
 
 
-def _flag(loaded: Library, srun: Found) -> str:
+def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
     """What the library takes and this Slurm has; PMI-2 of two that fit, which asks least of either."""
     wanted = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
     return next((flag for flag in wanted if flag in srun.plugins), wanted[0])
@@ -530,10 +532,10 @@ class Explanation:
 
     places: tuple[str, ...]
     names: tuple[HostName, ...]
-    library: Library
-    launchers: tuple[Found, ...]
+    library: MpiLibrary
+    launchers: tuple[LauncherProgram, ...]
     problems: tuple[Problem, ...]
-    commands: tuple[Typed, ...]
+    commands: tuple[CommandLine, ...]
     hosts: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -590,7 +592,7 @@ def mixed_mpi(env: Mapping[str, str]) -> Problem | None:
     return next(_of_mpirun(found, library(env)), None) if any(each.first for each in found) else None
 
 
-def _of_this_launch(info: LaunchInfo | None, loaded: Library, env: Mapping[str, str]) -> Iterator[Problem]:
+def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[str, str]) -> Iterator[Problem]:
     """A launcher that has started this process, and cannot start this library: no mistake of one that never could."""
     if info is None:
         return
@@ -601,7 +603,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: Library, env: Mapping[str, 
         yield Problem("note", info.advice)
 
 
-def _of_mpirun(found: Sequence[Found], loaded: Library) -> Iterator[Problem]:
+def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
     """mpirun and mpiexec that a shell would take by their names, but that are another MPI's."""
     wrong = [each for each in found if each.name in MPI_NAMES and each.first and each.manager and each.manager not in loaded.managers]
     if not wrong or not loaded.managers:
@@ -617,7 +619,7 @@ def _of_mpirun(found: Sequence[Found], loaded: Library) -> Iterator[Problem]:
         )
 
 
-def _of_srun(found: Sequence[Found], loaded: Library) -> Iterator[Problem]:
+def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
     """A Slurm that was built without what the library needs."""
     srun = next((each for each in found if each.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
@@ -632,6 +634,6 @@ def _of_srun(found: Sequence[Found], loaded: Library) -> Iterator[Problem]:
         )
 
 
-def _without_library(loaded: Library) -> Iterator[Problem]:
+def _without_library(loaded: MpiLibrary) -> Iterator[Problem]:
     if loaded.problem:
         yield Problem("warning" if loaded.mpi4py else "note", loaded.problem)

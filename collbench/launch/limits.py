@@ -21,7 +21,7 @@ _NO_LIMIT = 1 << 60  # version 1 of cgroups has no word for "none" but a very la
 
 
 @dataclass(frozen=True)
-class Limit:
+class RankLimit:
     """So many ranks have room; why: the rest of "N ranks need ..."."""
 
     ranks: int
@@ -43,12 +43,12 @@ def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool
         )
 
 
-def _limits(ranks: int, each_bytes: int) -> Iterator[Limit]:
+def _limits(ranks: int, each_bytes: int) -> Iterator[RankLimit]:
     free = free_bytes()
     need = f"about {format_bytes(ranks * each_bytes)} of memory ({format_bytes(each_bytes)} each) and {format_bytes(free)} is available"
-    yield Limit(free // each_bytes, need)
+    yield RankLimit(free // each_bytes, need)
     for room, where in free_tasks():
-        yield Limit(room // TASKS_PER_RANK, f"about {ranks * TASKS_PER_RANK} processes and threads and {where} leaves {max(0, room)}")
+        yield RankLimit(room // TASKS_PER_RANK, f"about {ranks * TASKS_PER_RANK} processes and threads and {where} leaves {max(0, room)}")
 
 
 def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:

@@ -19,7 +19,7 @@ from collbench.errors import FAILED, FINE, INTERRUPTED, NO_VERDICT, TERMINATED, 
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.shared_memory import remove_abandoned
-from collbench.launch.supervise import GRACE_S, Child, Supervisor, name_of, report_error
+from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
 # The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and what its exit code means.
 
@@ -118,7 +118,7 @@ def start_local(
             command = _mpi_command(mpiexec or find_mpiexec(env), ranks, [*program, *argv])
             return _through_mpiexec(command, ranks, shared, folder, grace_s)
         alone = without_manager(shared)
-        children = [Child(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
+        children = [SupervisedProcess(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
         supervisor = Supervisor(children, grace_s=grace_s)
         code = supervisor.run()
         _speak_for_rank_0(supervisor.signal, folder)
@@ -146,7 +146,7 @@ def node_workers(
         raise UsageError("--ranks-per-node under mpirun on several hosts needs the host of rank 0: export MASTER_ADDR")
     shared = {**without_manager(env), **_terminal_variables(env)}
     children = [
-        Child(f"rank {one.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(one)})
+        SupervisedProcess(f"rank {one.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(one)})
         for one in (_worker(info, k, i) for i in range(k))
     ]
     return Supervisor(children, grace_s=grace_s).run()
@@ -286,7 +286,7 @@ def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[
 
 
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
-    child = Child("mpiexec", command, environment(without_scheduler(env)), launches=True)
+    child = SupervisedProcess("mpiexec", command, environment(without_scheduler(env)), launches=True)
     seen: set[Path] = set()
 
     def failed() -> bool:

@@ -34,7 +34,7 @@ def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = No
 
 
 @dataclass
-class Child:
+class SupervisedProcess:
     """One process under supervision: `name` for sentences, its command and environment.
 
     It is killed when this process ends. A launcher (`launches`), which starts processes of its own, gets a guard, which ends them all.
@@ -96,7 +96,9 @@ class Supervisor:
     After the first failure, or a signal, the others have `grace_s` to end by themselves, then SIGTERM, and SIGKILL a second later.
     """
 
-    def __init__(self, children: Sequence[Child], *, grace_s: float = GRACE_S, failed_elsewhere: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, children: Sequence[SupervisedProcess], *, grace_s: float = GRACE_S, failed_elsewhere: Callable[[], bool] | None = None
+    ) -> None:
         self.children = children
         self.grace_s = grace_s
         self.failed_elsewhere = failed_elsewhere
@@ -173,7 +175,7 @@ class Supervisor:
             child.send(number)
 
     def _ended(self, key: selectors.SelectorKey) -> None:
-        child: Child = key.data
+        child: SupervisedProcess = key.data
         assert child.process is not None
         code = child.process.wait()
         self._selector.unregister(key.fileobj)

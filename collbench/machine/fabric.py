@@ -18,7 +18,7 @@ _NAMELESS = ("mellanox technologies", "aggregation node", "infinihost")  # adapt
 
 
 @dataclass(frozen=True)
-class Node:
+class FabricNode:
     """A switch, an adapter of a host, or a router. description: as its owner wrote it, "node07 HCA-1"."""
 
     guid: str
@@ -56,7 +56,7 @@ class Fabric:
     """
 
     source: str
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, FabricNode]
     cables: tuple[Cable, ...]
     lids: Mapping[End, int] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()

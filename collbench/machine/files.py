@@ -87,10 +87,10 @@ def _content(file: Path) -> str | None:
 
 def resolve(path: str, target: Callable[[str], str | None]) -> str | None:
     """Return `path` with links followed inside the tree, None for circles; `target(path)` gives the text of a link, or None."""
-    return Links(target).resolve(path)
+    return SymlinkResolver(target).resolve(path)
 
 
-class Links:
+class SymlinkResolver:
     """Follows the symbolic links of a tree. With `remember`, for trees that do not change, each link is followed once.
 
     The parts that are walked have a bound, for each path and for all remembered links: an archive of a few KB may hold thousands of links
@@ -162,7 +162,7 @@ _BEFORE_A_MEMBER = {*tarfile.GNU_TYPES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfil
 _CHUNK = 1 << 16
 
 
-class Readable(Protocol):
+class ByteStream(Protocol):
     """What can be read piece by piece; b"" at the end."""
 
     def read(self, size: int, /) -> bytes:
@@ -171,7 +171,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """A file's bytes, a link's target (as written, or "/…" of a hard link), or a folder (both None). `path` starts with "/"."""
 
     path: str
@@ -179,7 +179,7 @@ class Member:
     target: str | None = None
 
 
-def members(file: Path, left_out: Counter[str]) -> Iterator[Member]:
+def members(file: Path, left_out: Counter[str]) -> Iterator[ArchiveMember]:
     """The members of a tarball, plain or compressed with gzip, bzip2, xz or zstd. `left_out` counts the others by reason.
 
     Raises Unreadable for what is not a tarball, is damaged, or would grow beyond the limits.
@@ -197,7 +197,7 @@ def members(file: Path, left_out: Counter[str]) -> Iterator[Member]:
         raise Unreadable(f"{name} is not a valid tarball ({reason}): pack or copy it again") from None
 
 
-def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Member]:
+def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[ArchiveMember]:
     with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=_Header, errorlevel=0) as tar:
         for count, header in enumerate(tar, start=1):
             if count > MOST_MEMBERS:
@@ -240,15 +240,15 @@ def _leaves(parts: list[str], target: str) -> bool:
     return False
 
 
-def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> Member:
+def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> ArchiveMember:
     path = "/" + "/".join(part for part in header.name.split("/") if part not in {"", "."})
     if header.issym():
-        return Member(path, target=header.linkname)
+        return ArchiveMember(path, target=header.linkname)
     if header.islnk():
-        return Member(path, target="/" + header.linkname.removeprefix("./").lstrip("/"))
+        return ArchiveMember(path, target="/" + header.linkname.removeprefix("./").lstrip("/"))
     stream = tar.extractfile(header) if header.isreg() else None
     # tar fills a sysfs file up to the page that the kernel announced
-    return Member(path, data=stream.read(MOST_FILE).rstrip(b"\x00") if stream else None)
+    return ArchiveMember(path, data=stream.read(MOST_FILE).rstrip(b"\x00") if stream else None)
 
 
 class _Header(tarfile.TarInfo):
@@ -277,7 +277,7 @@ class _Header(tarfile.TarInfo):
 class _Bounded:
     """Ends a stream that would never end."""
 
-    def __init__(self, source: Readable, name: str) -> None:
+    def __init__(self, source: ByteStream, name: str) -> None:
         self._source, self._name, self._left = source, name, MOST_STREAM
 
     def read(self, size: int) -> bytes:
@@ -289,7 +289,7 @@ class _Bounded:
         return data
 
 
-def unpacked(raw: IO[bytes]) -> Readable:
+def unpacked(raw: IO[bytes]) -> ByteStream:
     """What unpacks a file with this beginning, with bounded memory; a plain one itself."""
     start = raw.read(6)
     raw.seek(0)
@@ -341,14 +341,14 @@ _NEVER_EMPTY = ("/proc/cpuinfo", "/proc/meminfo", "/proc/cmdline")
 class Archive:
     """The files of a tarball (see files.Files), paths from the folder that holds `sys` and `proc`. `doubts` reports what was left out."""
 
-    def __init__(self, found: Iterable[Member], doubts: tuple[str, ...] = ()) -> None:
+    def __init__(self, found: Iterable[ArchiveMember], doubts: tuple[str, ...] = ()) -> None:
         self._files: dict[str, bytes] = {}
         self._links: dict[str, str] = {}
         self._names: dict[str, set[str]] = {"/": set()}
         self.doubts = doubts
         for member in found:
             self._keep(member)
-        self._resolve = Links(self._links.get, remember=True).resolve
+        self._resolve = SymlinkResolver(self._links.get, remember=True).resolve
 
     def text(self, path: str) -> str | None:
         """See Files; here at most 8 MiB, as tools' outputs lie beside the kernel's files."""
@@ -366,7 +366,7 @@ class Archive:
         found = self._resolve(path)
         return found if found in self._files or found in self._names else None
 
-    def _keep(self, member: Member) -> None:
+    def _keep(self, member: ArchiveMember) -> None:
         """A later member of the same path takes the place of an earlier one, as it would on disk."""
         self._files.pop(member.path, None)
         self._links.pop(member.path, None)
@@ -405,7 +405,7 @@ def open_archive(path: Path) -> Archive:
     return archive
 
 
-def _top(found: Iterable[Member], name: str) -> str:
+def _top(found: Iterable[ArchiveMember], name: str) -> str:
     """The folder above `sys` and `proc`: "" or "/16em64t"."""
     tops: Mapping[str, None] = dict.fromkeys(top for member in found for top in _tops_of(member.path))
     highest = min((top.count("/") for top in tops), default=0)
@@ -423,10 +423,10 @@ def _tops_of(path: str) -> list[str]:
     return ["/".join(parts[:index]) for index, part in enumerate(parts) if part in _TOPS][:1]
 
 
-def _below(top: str, found: Iterable[Member]) -> list[Member]:
+def _below(top: str, found: Iterable[ArchiveMember]) -> list[ArchiveMember]:
     """The members below `top`, with paths from there."""
     return [
-        Member(member.path.removeprefix(top), member.data, _from_top(top, member.target))
+        ArchiveMember(member.path.removeprefix(top), member.data, _from_top(top, member.target))
         for member in found
         if member.path.startswith(top + "/")
     ]
@@ -442,7 +442,7 @@ def _from_top(top: str, target: str | None) -> str | None:
 _NOWHERE = "/.nowhere"
 
 
-class Recorded:
+class RecordedFiles:
     """Files (see topology.files) that notes what was asked. By real path: `texts`, `links` to absolute targets, and `folders`.
 
     A name that was listed and never read is noted as a folder: it is there, and its content stays unread.

@@ -20,7 +20,7 @@ from typing import IO, cast
 
 from collbench import __version__
 from collbench.errors import FINE, UsageError
-from collbench.machine.files import Files, Folder, Recorded
+from collbench.machine.files import Files, Folder, RecordedFiles
 from collbench.machine.readers import linux, network
 from collbench.machine.readers.linux import MASKED, shown
 from collbench.machine.readers.text import printable
@@ -178,7 +178,7 @@ class Parts:
 
 def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
     """What the readers of sysfs and procfs read of `files`, and what these commands print here, masked."""
-    recorded = Recorded(files)
+    recorded = RecordedFiles(files)
     host = linux.read(recorded).hostname or ""
     network.read(recorded)
     network.read_ethernet(recorded)

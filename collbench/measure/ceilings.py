@@ -14,12 +14,12 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Ceiling, HostRates, given, memory_ceiling, nothing, stream_ceiling
+from collbench.machine.peak.ceiling import Ceiling, HostRates, given_ceiling, memory_ceiling, no_ceiling, stream_ceiling
 from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
 from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node, neighbours_of, node_of
-from collbench.measure.crossing import Least, least
+from collbench.measure.crossing import LeastBytes, least
 from collbench.measure.probing import probed
 from collbench.measure.references import measure_memory, measure_streams
 from collbench.measure.request import Request
@@ -65,7 +65,7 @@ class Running:
             by_host.setdefault(self.host_of[rank], []).append(rank)
         return tuple((host, tuple(ranks)) for host, ranks in by_host.items())
 
-    def least(self, group: tuple[int, ...]) -> Least:
+    def least(self, group: tuple[int, ...]) -> LeastBytes:
         """What one group must send out of and into its hosts at least, in bytes."""
         return least(self.operation, self.cell, (group,), {rank: self.host_of[rank] for rank in group})
 
@@ -79,13 +79,13 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
     if running.operation.neighbours:
         return _of_neighbours(running)
     if running.operation.name not in OPERATIONS:
-        return nothing(f"the expected bandwidth of {running.operation.name} is unknown"), None
+        return no_ceiling(f"the expected bandwidth of {running.operation.name} is unknown"), None
     found = [ceilings(running.operation.name, _job(running, group, node_of)) for group in running.groups]
     bounds = [each.bound for each in found if each.bound]
     rings = [each.ring for each in found if each.ring]
     silent = next((each for each in bounds if each.bytes_per_s is None), None)
     if silent or not bounds:
-        return replace(silent or nothing("it moves nothing"), model="ring"), None
+        return replace(silent or no_ceiling("it moves nothing"), model="ring"), None
     bound, ring = _slowest(bounds), _slowest(rings) if rings else None
     shared = _Shared.of(running)
     bound = _slowest([bound, *shared.bounds()])
@@ -102,9 +102,9 @@ def _of_neighbours(running: Running) -> Found:
     shared = _Shared(running, tuple(running.least(group) for group in crossing))
     bounds, messages = shared.bounds(), _messages_out(running, crossing)
     if not bounds:
-        return nothing(f"the expected bandwidth of {running.operation.name} inside a host is unknown"), None
+        return no_ceiling(f"the expected bandwidth of {running.operation.name} inside a host is unknown"), None
     if silent := next((running.leaving[host].name for host in messages if running.leaving[host].bytes_per_s is None), None):
-        return nothing(f"the rate between nodes is unknown: {silent}"), None
+        return no_ceiling(f"the rate between nodes is unknown: {silent}"), None
     reached = [shared.of_ring(host, count / 2) for host, count in sorted(messages.items())]
     return _slowest(reached), _no_less(_slowest(bounds), _slowest(reached))
 
@@ -136,7 +136,7 @@ class _Shared:
     """What the groups that cross hosts must move together: bytes per host and direction, and by how many of them."""
 
     running: Running
-    least: tuple[Least, ...]
+    least: tuple[LeastBytes, ...]
 
     @classmethod
     def of(cls, running: Running) -> _Shared:
@@ -233,13 +233,13 @@ class GpuNodes:
     def whole(self) -> tuple[Node, ...] | Ceiling:
         """A node per host with the GPUs of all its ranks, or no ceiling, and why."""
         if not self.gpus or len(self.machines) != len(self.hosts):
-            return nothing("the GPU of each rank is unknown")
+            return no_ceiling("the GPU of each rank is unknown")
         if any(len({self.gpus[rank] for rank in ranks}) < len(ranks) for ranks in self.ranks):
-            return nothing("several ranks share a GPU: no link is between them")
+            return no_ceiling("several ranks share a GPU: no link is between them")
         try:
             return tuple(self.node(host, tuple(ranks)) for host, ranks in zip(self.hosts, self.ranks, strict=True))
         except UsageError as error:
-            return nothing(str(error))
+            return no_ceiling(str(error))
 
     def node(self, host: str, ranks: tuple[int, ...]) -> Node:
         """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source has."""
@@ -344,9 +344,9 @@ class Ceilings:
     def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
         """(the ceiling, the hard limit or None) of a cell that runs over these groups of ranks: the slowest one's."""
         if operation.is_barrier:
-            return nothing(f"{operation.name} moves nothing"), None
+            return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
-            return given(self.request.ceiling), None
+            return given_ceiling(self.request.ceiling), None
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if cell.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
@@ -360,15 +360,15 @@ class Ceilings:
     def _inside(self, operation: Operation, cell: Cell, backend: Backend, n: int) -> Ceiling:
         """What was measured inside the hosts, with all ranks at it as all groups are, for groups of n ranks."""
         if self._oversubscribed():
-            return nothing("more ranks than cores")
+            return no_ceiling("more ranks than cores")
         if (cell.streams or 1) > 1:
-            return nothing("the reference is one loopback TCP stream, not several")
+            return no_ceiling("the reference is one loopback TCP stream, not several")
         if _on_loopback(backend):
             return stream_ceiling(operation.bidirectional if operation.pair else not operation.rooted, self.rates)
         if _in_memory(backend):
             rates = self._memory.get((cell.dtype.name, cell.buffers), self.rates)
             return memory_ceiling(operation.cpu_model, cell.size_bytes, rates, n)
-        return nothing(f"{backend.name} does not report its path inside a host")
+        return no_ceiling(f"{backend.name} does not report its path inside a host")
 
     def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:
         """From the links that the machines have; of several groups those that cross hosts, and on GPUs the others as well."""
@@ -405,7 +405,7 @@ class Ceilings:
         if running.operation.pair:
             whole = tuple(node(host, tuple(ranks)) for host, ranks in zip(links, ranks_by_host(backend, self.world), strict=True))
             bound = ceilings("p2p", Job(whole, running.oversubscription, pairs=sharing)).bound
-            ceiling = bound or nothing("no pair crosses hosts")
+            ceiling = bound or no_ceiling("no pair crosses hosts")
         else:
             leaving = {host: Job((node(host, ()),), running.oversubscription).egress(node(host, ())) for host in links}
             ceiling, bound = ceiling_of(replace(running, leaving=leaving), node)

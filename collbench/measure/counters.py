@@ -265,7 +265,7 @@ _FIELDS = (
 
 
 @dataclass(frozen=True)
-class _Gpu:
+class _NvmlGpu:
     handle: Any
     address: str
     fields: tuple[_Field, ...]
@@ -301,7 +301,7 @@ class Gpus:
         """Leaves NVML."""
         self._session.try_to("nvmlShutdown")
 
-    def _known(self, handle: Any, index: int) -> _Gpu:
+    def _known(self, handle: Any, index: int) -> _NvmlGpu:
         """The GPU with the fields that its driver answers."""
         info = self._session.try_to("nvmlDeviceGetPciInfo", handle)[0]
         bus = getattr(info, "busId", "")
@@ -309,9 +309,9 @@ class Gpus:
         there = [one for one in _FIELDS if hasattr(self._session.nvml, _constant(one))]
         answered = self._values(handle, there)
         first = {one.name: replace(one, scopes=tuple(values)) for one in reversed(there) if (values := answered[one.constant])}
-        return _Gpu(handle, address, tuple(first.values()))
+        return _NvmlGpu(handle, address, tuple(first.values()))
 
-    def _counts(self, gpu: _Gpu) -> Counts:
+    def _counts(self, gpu: _NvmlGpu) -> Counts:
         values = self._values(gpu.handle, gpu.fields)
         whole = [one for one in gpu.fields if len(values[one.constant]) == len(one.scopes)]  # a link that is gone would be missed
         return {one.name: sum(values[one.constant].values()) * one.unit for one in whole}

@@ -26,7 +26,7 @@ _REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is 
 
 
 @dataclass(frozen=True)
-class Least:
+class LeastBytes:
     """Bytes that must at least cross in one iteration: out of and into each place, and all places' in one direction together.
 
     In `total` nothing copies or adds on the way.
@@ -55,7 +55,7 @@ class _Question:
     cell: Cell = field(compare=False)
 
 
-def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> Least:
+def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
     """For a cell with ranks (of `groups`) at these places. Ranks' blocks are the same or do not overlap."""
     n = len(groups[0]) if groups else 0
     count = operation.count(cell, n) if n else 0
@@ -64,11 +64,11 @@ def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[in
     part = _per_element(_Question(operation.name, reckoned, cell.root, cell.seed, groups, places, cell.traffic, operation, cell))
     size = count * cell.dtype.size * ((cell.window or 1) if operation.windowed else 1)
     out, into = ({place: share * size for place, share in shares.items()} for shares in (part.out, part.into))
-    return Least(out, into, part.total * size)
+    return LeastBytes(out, into, part.total * size)
 
 
 @lru_cache(maxsize=64)
-def _per_element(question: _Question) -> Least:
+def _per_element(question: _Question) -> LeastBytes:
     """In elements for each element that a part has."""
     out: dict[str, float] = defaultdict(float)
     into: dict[str, float] = defaultdict(float)
@@ -82,7 +82,7 @@ def _per_element(question: _Question) -> Least:
             for place in sources:
                 out[place] += share if needing - {place} else 0.0
             total += share * (len(sources) + len(needing) - 2 + (not sources & needing))
-    return Least(dict(out), dict(into), total)
+    return LeastBytes(dict(out), dict(into), total)
 
 
 def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, frozenset[str], frozenset[str]]]:
@@ -122,7 +122,7 @@ _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
 
 @dataclass(frozen=True)
-class Ran:
+class CaseActivity:
     """What ran between the two readings.
 
     iterations   of the operation, all of them: also warm-ups, and those without samples
@@ -135,10 +135,10 @@ class Ran:
     groups: Groups
     host_of: Mapping[int, str]
     iterations: int
-    must: Least | None = None
+    must: LeastBytes | None = None
 
 
-def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return for the row the hosts' counters (of `counters.moved`), JSON-ready.
 
     iterations   in all, warm-ups included
@@ -196,7 +196,7 @@ def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
     return decode(fact, OtherPath) if fact else None
 
 
-def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[str, Any]:
+def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActivity) -> dict[str, Any]:
     must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
     sends = any(must.values()) or (ran.operation.is_barrier and _meets_others(host, ran))
     why = _unknown(moved) if sends else None
@@ -211,7 +211,7 @@ def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[s
     return told | ({"unknown": why} if why else {})
 
 
-def _meets_others(host: str, ran: Ran) -> bool:
+def _meets_others(host: str, ran: CaseActivity) -> bool:
     """Whether ranks of a host wait for ranks of others: they must inform these, at least with a packet, that they have come."""
     return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
 
@@ -249,7 +249,7 @@ def _packets(moved: dict[str, Any]) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def _inside(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
     """In a job of one host: what went over its loopback, against what must pass between its ranks on some way. None between hosts."""
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
@@ -262,7 +262,7 @@ def _inside(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] |
     return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": _share(found, must)}
 
 
-def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
+def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
     """The path in one word. Unknown for one host's GPUs: what is not on its loopback may be on PCIe, NVLink or in memory."""
     inside = _inside(ran, by_host)
     if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
@@ -278,7 +278,7 @@ def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, d
     return "NVLink" if any(map(_by_nvlink, must)) else "shared memory"
 
 
-def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
+def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
     """Return the host that shows it most clearly; None where nothing shows it."""
     shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
     if not shown:
@@ -306,7 +306,7 @@ def _falls_short(way: Mapping[str, Any]) -> bool:
     return way["ratio"] is not None and way["ratio"] < _FAR_LESS
 
 
-def _too_few_packets(told: Mapping[str, Any], ran: Ran) -> bool:
+def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
     """Messages so small that the ranks' own talk hides them: yet in a synchronised mode each iteration that sends takes a packet.
 
     So does a barrier, which sends nothing else.

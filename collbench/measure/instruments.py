@@ -12,7 +12,7 @@ from typing import Any
 from collbench.control.world import World
 from collbench.measure import counters
 from collbench.measure.counters import Counts, Gpus, entries
-from collbench.measure.crossing import Ran, evidence
+from collbench.measure.crossing import CaseActivity, evidence
 from collbench.measure.prepared_cell import PreparedCase
 from collbench.measure.telemetry import Telemetry
 from collbench.operations.cell import Cell
@@ -28,7 +28,7 @@ _FEWEST_TICKS = 5  # of 10 ms: less is a rounding
 
 
 @dataclass(frozen=True)
-class Moment:
+class CpuReading:
     """Counters of this process and of the CPUs it may use; two of them make a `Span`. Ticks are the kernel's (10 ms)."""
 
     stolen: int
@@ -52,16 +52,16 @@ class Span:
         return asdict(self)
 
 
-def now(stat: Path = _STAT) -> Moment:
+def now(stat: Path = _STAT) -> CpuReading:
     """The counters at this moment; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
     rows = [line.split()[1:] for line in _lines(stat) if line.startswith("cpu") and line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
-    return Moment(stolen, sum(map(sum, counts)), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+    return CpuReading(stolen, sum(map(sum, counts)), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
 
 
-def between(before: Moment, after: Moment) -> Span:
+def between(before: CpuReading, after: CpuReading) -> Span:
     """What happened from `before` to `after`."""
     ticks, stolen = after.ticks - before.ticks, after.stolen - before.stolen
     known = after.ticks > 0 and ticks >= 0 and stolen >= 0
@@ -252,4 +252,4 @@ def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> d
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
     by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}
     must = ready.must(host_of) if ready.must else None
-    return evidence(Ran(ready.operation, ready.cell, ready.groups, host_of, everyone[0]["iterations"], must), by_host)
+    return evidence(CaseActivity(ready.operation, ready.cell, ready.groups, host_of, everyone[0]["iterations"], must), by_host)

@@ -32,7 +32,7 @@ class Failure:
     iteration: int
 
 
-class Broken(Exception):
+class FailedCall(Exception):
     """A sample failed; `failure` has the call and the code."""
 
     def __init__(self, failure: Failure) -> None:
@@ -74,7 +74,7 @@ class OnDevice:
             ctypes.c_void_p(samples.ctypes.data), ctypes.byref(self._progress), ctypes.byref(failure),
         )  # fmt: skip
         if done < n:
-            raise Broken(Failure(int(failure.code), int(failure.call), int(failure.iteration)))
+            raise FailedCall(Failure(int(failure.code), int(failure.call), int(failure.iteration)))
 
     def _struct(self) -> DeviceStruct:
         clock, (streams, starts, ends, comms) = self._clock, self._arrays
@@ -111,12 +111,12 @@ class OnDevice:
         for stream in clock.streams:
             while (code := query(ctypes.c_uint64(stream))) == _NOT_READY:
                 if error := self._async_error():
-                    raise Broken(Failure(error, _IN_LIBRARY, iteration))
+                    raise FailedCall(Failure(error, _IN_LIBRARY, iteration))
                 if time.monotonic() > end:
-                    raise Broken(Failure(0, _LATE, iteration))
+                    raise FailedCall(Failure(0, _LATE, iteration))
                 time.sleep(0)
             if code:
-                raise Broken(Failure(code, _IN_DEVICE, iteration))
+                raise FailedCall(Failure(code, _IN_DEVICE, iteration))
 
     def _async_error(self) -> int:
         if not self._clock.async_error:
@@ -153,7 +153,7 @@ def _each(function: Callable[..., int], arguments: Sequence[Sequence[int]] | zip
     for words in arguments:
         code = function(*map(ctypes.c_uint64, words))
         if code:
-            raise Broken(Failure(code, _IN_DEVICE, iteration))
+            raise FailedCall(Failure(code, _IN_DEVICE, iteration))
 
 
 def _call_all(slots: NativeSlots, slot: int, place: int, iteration: int) -> None:
@@ -162,7 +162,7 @@ def _call_all(slots: NativeSlots, slot: int, place: int, iteration: int) -> None
         call = slots.structs[slot].calls[i]
         code = _function(call.call, len(call.words))(*map(ctypes.c_uint64, call.words))
         if code:
-            raise Broken(Failure(code, place if place < 0 else i, iteration))
+            raise FailedCall(Failure(code, place if place < 0 else i, iteration))
 
 
 class CallFailed(RunFailed):
@@ -261,7 +261,7 @@ class Loop:
         assert isinstance(clock, DeviceClock)
         try:
             samples = device.run(n, batch, first)
-        except Broken as broken:
+        except FailedCall as broken:
             failure, why = broken.failure, device.explain(broken.failure)
             if why:
                 names = " and ".join(dict.fromkeys(name for name in self._timed.program.calls() if not name.startswith("ncclGroup")))

@@ -20,9 +20,9 @@ from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of
 from collbench.measure.instruments import Instruments, between, noticeable, now, told
 from collbench.measure.prepared_cell import PreparedCase, time_cell
 from collbench.measure.request import Budget
-from collbench.measure.sampling import Measured, slowest
+from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.sync import shared_page
-from collbench.native.library import CanaryStruct, library
+from collbench.native.library import StateProbeStruct, library
 
 # The state probe: a short measurement of the machine itself, before and after each case.
 #
@@ -45,13 +45,13 @@ class StateProbe:
         mates = [member.rank for member in world.on_host()]
         paired = all(len(world.on_host(host)) > 1 for host in world.hosts) and not world.oversubscribed
         self.kind = "cache line" if paired else "work"
-        self._ball: CanaryStruct | None = None
+        self._ball: StateProbeStruct | None = None
         if paired:
             self._page = shared_page(world, _LINE_BYTES * len(mates))
             here, place = ctypes.addressof(ctypes.c_char.from_buffer(self._page)), mates.index(world.rank)
             if place < len(mates) // 2 * 2:  # the odd one out only listens
                 line = here + place // 2 * _LINE_BYTES
-                self._ball = CanaryStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
+                self._ball = StateProbeStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
 
     def measure(self) -> float | None:
         """Seconds of a round trip or of the piece of work: the median of some blocks. None where it could not be measured."""
@@ -104,7 +104,7 @@ class MonitoredMeasurement:
     networks   between hosts what disturbed the network of each; stalls: samples far longer than the median
     """
 
-    measured: Measured
+    measured: Measurement
     canary_s: dict[str, float | None]
     silent: bool
     stolen: float | None
@@ -175,7 +175,7 @@ def watch(
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
 
-def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: bool, repeats: int) -> MonitoredMeasurement:
+def _result(measured: Measurement, everyone: Sequence[dict[str, Any]], listening: bool, repeats: int) -> MonitoredMeasurement:
     canaries = {when: _largest(one[when] for one in everyone) for when in ("before", "after")}
     changed = any(flipped(one["before"], one["after"]) for one in everyone)
     stolen = _largest(one["stolen"] for one in everyone)
@@ -212,12 +212,12 @@ def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork
     return tuple(of_host(host, one["moved"]) for host, one in zip(hosts, everyone, strict=True) if one.get("moved"))
 
 
-def _stalls(measured: Measured, timed: list[int]) -> list[Stall]:
+def _stalls(measured: Measurement, timed: list[int]) -> list[Stall]:
     series = slowest(measured.samples, timed)
     return stalls(measured.durations, float(np.median(series)) * measured.batch * measured.iterations) if len(series) else []
 
 
-def _is_launch_bound(enqueue_s: float, measured: Measured, timed: list[int]) -> bool:
+def _is_launch_bound(enqueue_s: float, measured: Measurement, timed: list[int]) -> bool:
     series = slowest(measured.samples, timed)
     return len(series) > 0 and enqueue_s >= _LAUNCH_BOUND * float(np.median(series))
 

@@ -420,32 +420,32 @@ _SECTION = re.compile(r"^(Errors|Warnings)\s*\n=+\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Answer:
+class RasReply:
     """`sentence`: the report of RAS, None when it could not be reached, with the reason in `why`."""
 
     sentence: str | None
     why: str | None = None
 
 
-def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
+def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasReply:
     """Return the report of NCCL's RAS about the job of this host. Never raises, trusts nothing it reads.
 
     It takes no longer than the deadline; to find the address of a host's name may take longer.
     """
     if env.get("NCCL_RAS_ENABLE") in _OFF:
-        return Answer(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
+        return RasReply(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
     place = _place(env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}")
     if place is None:
-        return Answer(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is not a valid HOST:PORT")
+        return RasReply(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is not a valid HOST:PORT")
     where = f"{printable(place[0], 80)}:{place[1]}"
     try:
         with _Client(place, deadline_s) as client:
-            return Answer(_sentence(client.status()))
+            return RasReply(_sentence(client.status()))
     except TimeoutError:
-        return Answer(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
+        return RasReply(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return Answer(None, f"NCCL's RAS at {where} cannot be reached ({printable(why, 120)}); NCCL has RAS since 2.24")
+        return RasReply(None, f"NCCL's RAS at {where} cannot be reached ({printable(why, 120)}); NCCL has RAS since 2.24")
 
 
 class _Client:

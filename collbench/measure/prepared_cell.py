@@ -13,10 +13,10 @@ from collbench.backends.backend import Backend, Group, Tuning
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
-from collbench.measure.crossing import Least
+from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.measure.request import Budget
-from collbench.measure.sampling import Measured, measure, schedule, short_schedule
+from collbench.measure.sampling import Measurement, measure, schedule, short_schedule
 from collbench.operations.cell import Cell
 from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
@@ -65,7 +65,7 @@ class PreparedCase:
     checking: Loop
     synchronised: bool = True
     program: Program = field(default_factory=lambda: Program(((),)))
-    must: Callable[[Mapping[int, str]], Least] | None = None
+    must: Callable[[Mapping[int, str]], LeastBytes] | None = None
 
     @property
     def timed(self) -> list[int]:
@@ -273,7 +273,7 @@ def _try(make: Callable[[], T]) -> T | str:
         return str(error) or "not enough memory"
 
 
-def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measured | None:
+def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
     cell, each = ready.cell, ready.loop.iterations
     plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
@@ -406,7 +406,7 @@ def _what(ready: PreparedCase) -> str:
 # One of many measurements: a prepared cell, timed by the short protocol.
 
 
-def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measured | None:
+def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Runs the short protocol on all ranks; the result is at rank 0."""
     cell = ready.cell
     plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Group
 from collbench.backends.clock import MonotonicClock
-from collbench.backends.host import Block, Buffers
+from collbench.backends.host import Buffers, MappedBlock
 from collbench.control.world import World
 from collbench.errors import WaitExpired
 from collbench.machine.peak.ceiling import HostRates, Rate, agreed, settled
@@ -79,7 +79,7 @@ def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: f
     Raises MemoryError, OSError for a CPU that this process may not use, and WaitExpired.
     """
     share = max(n_bytes // len(cpus), 1)
-    pairs = _everywhere(cpus, lambda place: (_filled(share), Block(share, 1)), patience_s)
+    pairs = _everywhere(cpus, lambda place: (_filled(share), MappedBlock(share, 1)), patience_s)
     meeting = Meeting(len(cpus))
     loops = [Loop(Timed(_copying(*pair), meeting.program(place), MonotonicClock(), ctypes.c_int64())) for place, pair in enumerate(pairs)]
     tried = np.max(_everywhere(cpus, lambda place: loops[place].run(2)[0], patience_s), axis=0)
@@ -127,13 +127,13 @@ class Meeting:
         return Program(((call,),), keep=self, explain=os.strerror)
 
 
-def _filled(n_bytes: int) -> Block:
-    block = Block(n_bytes, 1)
+def _filled(n_bytes: int) -> MappedBlock:
+    block = MappedBlock(n_bytes, 1)
     write_pattern(block.slot(0))
     return block
 
 
-def _copying(source: Block, target: Block) -> Program:
+def _copying(source: MappedBlock, target: MappedBlock) -> Program:
     from_, to = source.slot(0), target.slot(0)
     call: Call = PythonCall("copy", lambda: np.copyto(to, from_))
     if library() is not None:

@@ -15,7 +15,7 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measure.loop import exit_skew
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.prepared_cell import DataError, PreparedCase
-from collbench.measure.sampling import Measured, sound
+from collbench.measure.sampling import Measurement, sound
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
@@ -157,7 +157,7 @@ def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found:
         yield "skew_limited"
 
 
-def _exit_skew(measured: Measured, hosts: Sequence[Sequence[int]]) -> Samples | None:
+def _exit_skew(measured: Measurement, hosts: Sequence[Sequence[int]]) -> Samples | None:
     """Seconds per sample by which ranks of one host left the synchronisation apart, at the worst host; None where no host has two."""
     starts = measured.starts_ns
     skews = [exit_skew(starts[list(ranks)]) for ranks in hosts if len(ranks) > 1 and len(starts) > max(ranks)]

@@ -29,7 +29,7 @@ Samples = NDArray[np.float64]
 
 
 @dataclass
-class Measured:
+class Measurement:
     """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
     stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
@@ -59,10 +59,10 @@ class WarmUp(Look):
     """A batch of which the samples are not kept."""
 
 
-Plan = Generator[Look, Samples, Measured]
+Plan = Generator[Look, Samples, Measurement]
 
 
-def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured | None:
+def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measurement | None:
     """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None. `what`: the cell, in sentences."""
     look: Look | None = next(plan) if plan else None
     starts: list[Samples] = []
@@ -87,7 +87,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured 
             look = plan.send(taken)
         except StopIteration as stop:
             world.decide([0, 0, False], f"{what}: the next samples")
-            measured: Measured = stop.value
+            measured: Measurement = stop.value
             measured.loop_s, measured.durations = loop_s, durations
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
             return measured
@@ -117,7 +117,7 @@ def schedule(
     first = yield WarmUp((1, 1))
     once = max(*slowest(first, timed), now() - began, 1e-7)
     batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
-    measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
+    measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
     if once > budget.max_time_s:
         measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
         measured.reached = None if budget.iterations else False
@@ -128,7 +128,7 @@ def schedule(
     return measured
 
 
-def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measured) -> Generator[Look, Samples, None]:
+def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Look, Samples, None]:
     """Windows until two in a row agree (medians within 2 %, quartiles within 5 %), the cap, or a quarter of the budget."""
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one already
@@ -158,7 +158,7 @@ def _alike(a: Samples, b: Samples) -> bool:
 
 
 def _sample(
-    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measured, now: Callable[[], float]
+    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
 ) -> Generator[Look, Samples, None]:
     """Looks, each half as large again in all, until the interval is narrow enough, a cap, or the budget's end.
 
@@ -184,7 +184,7 @@ def _wanted(n: int, budget: Budget) -> int:
     return min(int(n * (_GROWTH - 1)) + 1, MOST_SAMPLES - n)
 
 
-def _enough(measured: Measured, budget: Budget, timed: list[int], limits: tuple[float, float]) -> str | None:
+def _enough(measured: Measurement, budget: Budget, timed: list[int], limits: tuple[float, float]) -> str | None:
     """Why the samples suffice, or None. `limits`: the seconds left, and the seconds that a sample takes."""
     n = measured.samples.shape[1]
     if budget.iterations:
@@ -202,7 +202,7 @@ def _enough(measured: Measured, budget: Budget, timed: list[int], limits: tuple[
     return "out_of_reach" if halfway and missing > _HOPELESS * left_s / each else None
 
 
-def _judge(measured: Measured) -> None:
+def _judge(measured: Measurement) -> None:
     if measured.samples.shape[1] < FEW:
         measured.flags.append("few_samples")
     if measured.reached is False:
@@ -234,7 +234,7 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
     each = _seconds(first, timed)
     look_s = max(0.0, now() - began - each)
     batch = 1 if mode == "isolated" else max(1, min(_BATCH, int(budget.max_time_s / _BATCHES / each)))
-    measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), warmups=budget.warmup or 1, batch=batch)
+    measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), warmups=budget.warmup or 1, batch=batch)
     if each > budget.max_time_s:
         measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
         measured.reached = None if budget.iterations else False
@@ -248,7 +248,7 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
 
 
 def _sample_short(
-    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measured, now: Callable[[], float]
+    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
 ) -> Generator[Look, Samples, None]:
     """Up to two looks. `limits`: when the last one must begin to return, and the seconds of an iteration."""
     ending, each = limits
@@ -267,7 +267,7 @@ def _sample_short(
         measured.stopped, wanted = _enough_short(budget, timed, measured, second=n > 0)
 
 
-def _enough_short(budget: Budget, timed: list[int], measured: Measured, second: bool) -> tuple[str | None, int]:
+def _enough_short(budget: Budget, timed: list[int], measured: Measurement, second: bool) -> tuple[str | None, int]:
     """Why the samples suffice (None: they do not), and how many more would."""
     n = measured.samples.shape[1]
     if budget.iterations:

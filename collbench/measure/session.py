@@ -445,7 +445,7 @@ def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
 # How launches that measure begin and end: the run folder, and errors that end them early.
 
 
-class Ending(Protocol):
+class EndListener(Protocol):
     """A listener at rank 0 that only hears of the end."""
 
     def end(self) -> None:
@@ -463,7 +463,7 @@ class RunContext:
 
     launch: Launch
     opened: list[OpenBackend]
-    listener: Ending | None
+    listener: EndListener | None
     ended: Callable[[int], None]
     let_go: Callable[[], None] = lambda: None
 

@@ -28,7 +28,7 @@ Told = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Pair:
+class HostPair:
     """The first ranks of two hosts, or of one host twice where there are not two."""
 
     source: Member
@@ -40,10 +40,10 @@ class Pair:
         return self.source == self.target
 
 
-def pairs(world: World) -> list[Pair]:
+def pairs(world: World) -> list[HostPair]:
     """Each host to the next one, the last to the first; the only one to itself."""
     leaders = [world.on_host(host)[0] for host in world.hosts]
-    return [Pair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
+    return [HostPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
 
 
 def patience(world: World) -> float:

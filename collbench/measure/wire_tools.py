@@ -47,7 +47,7 @@ _FEWEST, _MOST = 20, 5000
 
 
 @dataclass(frozen=True)
-class Ask:
+class ToolRequest:
     """One run: LATENCY or BANDWIDTH of messages of so many bytes, for about so many seconds where the tool goes by time."""
 
     operation: str
@@ -61,7 +61,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ToolFigure:
     """The figure that a tool prints.
 
     time_s      of one message
@@ -110,15 +110,15 @@ class WireTool(Protocol):
         """The version in what `asks_version` printed; None: it is not there."""
         ...
 
-    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """The command of the end that waits, at a TCP port of this address."""
         ...
 
-    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """The command of the end that begins, to that port."""
         ...
 
-    def parse(self, ask: Ask, printed: str) -> Figure:
+    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
         """The figure in what the client printed. Raises RunFailed where there is none that can be true."""
         ...
 
@@ -167,27 +167,29 @@ class FiPingpong:
         found = _VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Waits for one client."""
         return ["fi_pingpong", "-B", str(port), *_same(ask, address)]
 
-    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Begins."""
         return ["fi_pingpong", "-P", str(port), *_same(ask, address), address]
 
-    def parse(self, ask: Ask, printed: str) -> Figure:
+    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
         """The column usec/xfer of the only line of figures."""
         found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
         time_s = figure_of(self.name, found[0] * 1e-6 if len(found) == 1 else None, printed)
         trips = _trips(ask)
-        return Figure(time_s, 2 * trips, trips * ask.size_bytes, f"mean of half the round trip over {trips} (usec/xfer), without a warm-up")
+        return ToolFigure(
+            time_s, 2 * trips, trips * ask.size_bytes, f"mean of half the round trip over {trips} (usec/xfer), without a warm-up"
+        )
 
 
-def _same(ask: Ask, address: str) -> list[str]:
+def _same(ask: ToolRequest, address: str) -> list[str]:
     return ["-I", str(_trips(ask)), "-S", str(ask.size_bytes), "-e", "rdm", *(["-6"] if ":" in address else [])]
 
 
-def _trips(ask: Ask) -> int:
+def _trips(ask: ToolRequest) -> int:
     return max(_FI_PINGPONG_FEWEST, min(_FI_PINGPONG_MOST, _BYTES // ask.size_bytes))
 
 
@@ -264,7 +266,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-class Server:
+class ToolServer:
     """Keeps the end that is written to waiting, one run after the other, until the `with` ends."""
 
     def __init__(self, writes: Writes, tcp_port: int) -> None:
@@ -272,7 +274,7 @@ class Server:
         self._running: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ToolServer:
         self._thread.start()
         return self
 
@@ -363,24 +365,24 @@ class IbWriteBw:
         found = _IB_WRITE_BW_VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Waits for one client."""
         return [*_same_ib_write_bw(ask), "-p", str(port)]
 
-    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Writes."""
         return [*_same_ib_write_bw(ask), "-p", str(port), address]
 
-    def parse(self, ask: Ask, printed: str) -> Figure:
+    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
         """The column BW average."""
         rate = rate_in(printed)
         time_s = figure_of(self.name, ask.size_bytes / rate if rate else None, printed)
         found = _DEVICE.search(printed)
         facts = {"device": found[1] or found[2]} if found else {}
-        return Figure(time_s, ask.messages, ask.messages * ask.size_bytes, f"mean over {ask.messages} writes (BW average)", facts)
+        return ToolFigure(time_s, ask.messages, ask.messages * ask.size_bytes, f"mean over {ask.messages} writes (BW average)", facts)
 
 
-def _same_ib_write_bw(ask: Ask) -> list[str]:
+def _same_ib_write_bw(ask: ToolRequest) -> list[str]:
     return ["ib_write_bw", "-s", str(ask.size_bytes), "-n", str(ask.messages), "-F", "--report_gbits"]
 
 
@@ -401,15 +403,15 @@ class Iperf3:
         found = _IPERF3_VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Waits for one client."""
         return ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)]
 
-    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Sends for the time that was asked, a second at least."""
         return ["iperf3", "--client", address, "--port", str(port), "--time", str(max(1, round(ask.seconds))), "--json"]
 
-    def parse(self, ask: Ask, printed: str) -> Figure:
+    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
         """The time that so many bytes take at the mean rate of what arrived."""
         said = _object(printed)
         received = _part(said, "end", "sum_received")
@@ -419,7 +421,7 @@ class Iperf3:
         time_s = figure_of(self.name, ask.size_bytes * seconds / n_bytes, printed)
         again = _number(_part(said, "end", "sum_sent").get("retransmits"))
         statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {ask.size_bytes} bytes of the stream"
-        return Figure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
+        return ToolFigure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
 
 
 def _object(printed: str) -> dict[str, Any]:
@@ -455,7 +457,7 @@ _SPARE_S = 5  # the tool's own end comes after ours
 
 
 @dataclass(frozen=True)
-class Done:
+class ToolExit:
     """How a tool ended (code None: it was still running), and what it printed."""
 
     code: int | None
@@ -490,14 +492,14 @@ class Tool:
             if stream:
                 stream.close()
 
-    def ended(self) -> Done:
+    def ended(self) -> ToolExit:
         """Waits for its end. Raises RunFailed where it prints without end, or does not end within its time."""
         printed = self._read(self._end)
         if printed is None:
             raise RunFailed(f"{self._command[0]} did not end within {self._limit_s:.0f} s")
         while self._code() is None and time.monotonic() < self._end:
             time.sleep(_PROCESS_PAUSE_S)
-        return Done(self._code(), *printed)
+        return ToolExit(self._code(), *printed)
 
     def await_listening(self, port: int, limit_s: float) -> None:
         """Waits until it listens at a TCP port. Raises RunFailed where it ends before, or does not within so many seconds."""
@@ -541,7 +543,7 @@ class Tool:
             raise RunFailed(f"{self._command[0]} printed more than {_MOST_BYTES >> 20} MiB, which is not a valid result")
 
 
-def once(command: Sequence[str], limit_s: float) -> Done:
+def once(command: Sequence[str], limit_s: float) -> ToolExit:
     """Runs it to its end. Raises RunFailed where it cannot be started, prints without end, or does not end in time."""
     with Tool(command, limit_s) as tool:
         return tool.ended()
@@ -594,17 +596,17 @@ class UcxPerftest:
         found = _UCX_PERFTEST_VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Wait for one client, which sends the parameters."""
         return ["ucx_perftest", "-p", str(port), *_family(address)]
 
-    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
         """Begins; the figures as CSV."""
         count = _count(ask)
         words = ["-p", str(port), "-t", _TESTS[ask.operation], "-s", str(ask.size_bytes), "-n", str(count), "-w", str(_warmup(count))]
         return ["ucx_perftest", *words, "-f", "-v", *_family(address), address]
 
-    def parse(self, ask: Ask, printed: str) -> Figure:
+    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
         """The median of a latency, the mean of a rate: of the times beside a rate the others are those of handing over."""
         told = _columns(printed)
         median = next((told[name] for name in told if name.startswith("50.0_percentile")), None)
@@ -612,10 +614,10 @@ class UcxPerftest:
         time_us = median if latency else told.get(_TITLE)
         time_s = figure_of(self.name, None if time_us is None else time_us * 1e-6, printed)
         what = f"median of half the round trip over {count} (50.0 %ile)" if latency else f"mean over {count} messages (overall)"
-        return Figure(time_s, count, count * ask.size_bytes, f"{what}, after {_warmup(count)} to warm up")
+        return ToolFigure(time_s, count, count * ask.size_bytes, f"{what}, after {_warmup(count)} to warm up")
 
 
-def _count(ask: Ask) -> int:
+def _count(ask: ToolRequest) -> int:
     return max(20, min(_TRIPS, _UCX_PERFTEST_MOST_BYTES // ask.size_bytes)) if ask.operation == LATENCY else ask.messages
 
 
@@ -692,7 +694,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Ran:
+class ToolResult:
     """What came of one run: a figure with the commands that made it, or why there is none.
 
     version     as the source's host has it
@@ -700,7 +702,7 @@ class Ran:
     left_bytes  payload that these counted meanwhile, whosever it was; None: not known
     """
 
-    figure: Figure | None
+    figure: ToolFigure | None
     why: str | None
     server: str
     client: str
@@ -739,7 +741,7 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
     return Tools(tools, {tool.name: [str(each[tool.name]) for each in told] for tool in tools})
 
 
-def run_tool(world: World, tool: WireTool, ask: Ask, courses: Sequence[Course], versions: Sequence[str]) -> list[Ran]:
+def run_tool(world: World, tool: WireTool, ask: ToolRequest, courses: Sequence[Course], versions: Sequence[str]) -> list[ToolResult]:
     """One run per course, all at the same time; what came of each, at all ranks, which all call.
 
     A process that drives several ranks, and so is the source of several courses, begins one after the other.
@@ -764,7 +766,7 @@ def _by_course(told: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
     return {at: each for one in told for at, each in one.items()}
 
 
-def _waits(tool: WireTool, ask: Ask, course: Course, waiting: ExitStack, limits_s: tuple[float, float]) -> Told:
+def _waits(tool: WireTool, ask: ToolRequest, course: Course, waiting: ExitStack, limits_s: tuple[float, float]) -> Told:
     """Starts the end that waits, which lives to the end of `waiting`; limits_s: until it listens, and until it ends. Gives its port."""
 
     def start() -> int:
@@ -776,7 +778,7 @@ def _waits(tool: WireTool, ask: Ask, course: Course, waiting: ExitStack, limits_
     return attempt(start)
 
 
-def _begins(tool: WireTool, ask: Ask, course: Course, offer: Told, limit_s: float) -> Told:
+def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit_s: float) -> Told:
     """What the client prints, and the bytes that left this host meanwhile."""
     if "value" not in offer:
         return {"why": f"{course.target.host}: {offer.get('why')}"}
@@ -806,12 +808,12 @@ def _left(before: counters.Counters, after: counters.Counters) -> int | None:
     return None if None in parts else sum(part for part in parts if part)
 
 
-def _came(tool: WireTool, ask: Ask, course: Course, port: int | None, told: Told) -> Ran:
+def _came(tool: WireTool, ask: ToolRequest, course: Course, port: int | None, told: Told) -> ToolResult:
     server = shlex.join(tool.server(ask, course.address, port)) if port else ""
     client = shlex.join(tool.client(ask, course.address, port)) if port else ""
     said = told.get("value")
     if not said:
-        return Ran(None, str(told.get("why", f"{tool.name} printed nothing")), server, client)
-    figure, left = Figure(**said["figure"]), said["left"]
+        return ToolResult(None, str(told.get("why", f"{tool.name} printed nothing")), server, client)
+    figure, left = ToolFigure(**said["figure"]), said["left"]
     strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
-    return Ran(figure, None, server, client, other_path=strayed, left_bytes=left)
+    return ToolResult(figure, None, server, client, other_path=strayed, left_bytes=left)

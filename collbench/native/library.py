@@ -59,7 +59,7 @@ class BarrierStruct(ctypes.Structure):
     ]
 
 
-class CanaryStruct(ctypes.Structure):
+class StateProbeStruct(ctypes.Structure):
     """What collbench_ping_pong needs; see reference.c."""
 
     _fields_ = [

@@ -314,7 +314,7 @@ _ALIGN = 4096
 
 
 @dataclass(frozen=True)
-class Extent:
+class BufferExtent:
     """Elements of one rank's buffers in one slot; in place, send lies inside the same block as recv."""
 
     send: int
@@ -324,7 +324,7 @@ class Extent:
     total: int
 
     @classmethod
-    def of(cls, operation: Operation, place: Place) -> Extent:
+    def of(cls, operation: Operation, place: Place) -> BufferExtent:
         """Where send and receive elements lie. Out of place they are apart; in place they overlap as the blocks demand."""
         send, recv = operation.sends(place), operation.receives(place)
         if not place.cell.in_place:
@@ -334,7 +334,7 @@ class Extent:
         return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
 
     @classmethod
-    def apart(cls, send: int, recv: int, width: int) -> Extent:
+    def apart(cls, send: int, recv: int, width: int) -> BufferExtent:
         """So many elements of `width` bytes, the receive elements first, the send elements at the next page."""
         gap = -(-recv * width // _ALIGN) * _ALIGN // width
         return cls(send, recv, gap, 0, gap + send)
@@ -368,9 +368,11 @@ def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
     count, width = operation.count(cell, n), cell.dtype.size
     if operation.uneven:
         parts = elements(cell.traffic, n, count)
-        largest = max(Extent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True))
+        largest = max(
+            BufferExtent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True)
+        )
     else:
-        largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in {0, n - 1, cell.root or 0})
+        largest = max(BufferExtent.of(operation, Place(rank, n, count, cell)).total for rank in {0, n - 1, cell.root or 0})
     return stride_of(largest * width, slots, cell.device)
 
 
@@ -386,7 +388,7 @@ def bytes_on_host(operation: Operation, cell: Cell, n: int, ranks: int, groups: 
     if not operation.rooted or n < 2:
         return ranks * largest
     slots, other = slots_for(cell), 0 if cell.root else 1
-    extent = Extent.of(operation, Place(other, n, operation.count(cell, n), cell))
+    extent = BufferExtent.of(operation, Place(other, n, operation.count(cell, n), cell))
     roots = min(groups, ranks)
     return roots * largest + (ranks - roots) * stride_of(extent.total * cell.dtype.size, slots, cell.device) * slots
 

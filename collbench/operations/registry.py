@@ -17,7 +17,7 @@ from collbench.operations.operation import Operation
 # Plug-ins of other packages, found by entry points. A broken one is reported in one sentence and does not affect the others.
 
 
-class Broken(UsageError):
+class BrokenEntry(UsageError):
     """A plug-in that cannot be used.
 
     plugin   the name of its entry point; place: "module:object", as the entry point has it
@@ -31,7 +31,7 @@ class Broken(UsageError):
 
 
 @dataclass(frozen=True)
-class Plugin:
+class EntryPoint:
     """An entry point of another package: {name = "module:object"}.
 
     package   the package's name in pip
@@ -52,9 +52,9 @@ class Plugin:
         except (Exception, SystemExit) as error:
             raise self.broken(f"does not load ({_line(error)})") from error
 
-    def broken(self, defect: str, remedy: str = "") -> Broken:
+    def broken(self, defect: str, remedy: str = "") -> BrokenEntry:
         """Return the error with this defect, such as "contains no Operation"."""
-        return Broken(self.name, self.point.value, defect, remedy or f"fix or uninstall {self.package}")
+        return BrokenEntry(self.name, self.point.value, defect, remedy or f"fix or uninstall {self.package}")
 
     def tried(self, what: str, call: Any) -> Any:
         """Return what a call of the plug-in returns. Raises Broken for any exception."""
@@ -64,19 +64,19 @@ class Plugin:
             raise self.broken(f"raises in {what} ({_line(error)})") from error
 
 
-def plugins(group: str, taken: Collection[str]) -> Mapping[str, Plugin]:
+def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
     """Return the plug-ins of a group by the name that users type: the entry point's, or name@package where that is one of `taken`."""
     from importlib.metadata import entry_points
 
-    found: dict[str, Plugin] = {}
+    found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         package = point.dist.name if point.dist else "the package that provides it"
-        own = Plugin(point.name, point, package)
+        own = EntryPoint(point.name, point, package)
         other = found.get(point.name)
         if point.name in taken:
-            found[f"{point.name}@{package}"] = Plugin(point.name, point, package, "has a name that collbench itself uses")
+            found[f"{point.name}@{package}"] = EntryPoint(point.name, point, package, "has a name that collbench itself uses")
         elif other:
-            found[point.name] = Plugin(point.name, point, package, f"has the same name as a plug-in of package {other.package}")
+            found[point.name] = EntryPoint(point.name, point, package, f"has the same name as a plug-in of package {other.package}")
         else:
             found[point.name] = own
     return found
@@ -107,7 +107,7 @@ def _own() -> Iterator[Operation]:
         yield from _in(import_module(f"{builtin.__name__}.{module.name}"))
 
 
-def _inside(plugin: Plugin, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
+def _inside(plugin: EntryPoint, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
     """Return a plug-in's own operations: an Operation, or those of a module. Raises Broken."""
     found: Any = plugin.load()
     inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
@@ -123,15 +123,15 @@ def _inside(plugin: Plugin, known: Mapping[str, Operation], commands: frozenset[
 
 
 @cache
-def _found() -> tuple[dict[str, Operation], dict[str, Broken]]:
+def _found() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
     """Return (operations by name, errors of broken plug-ins by name)."""
     found = {operation.name: operation for operation in _own()}
-    wrong: dict[str, Broken] = {}
+    wrong: dict[str, BrokenEntry] = {}
     taken = _reserved | {name for one in found.values() for name in (one.name, one.command)}
     for name, plugin in plugins("collbench.operations", ()).items():
         try:
             found |= {operation.name: operation for operation in _inside(plugin, found, _reserved)}
-        except Broken as error:
+        except BrokenEntry as error:
             wrong[f"{name}@{plugin.package}" if name in taken else name] = error
     return found, wrong
 
@@ -141,7 +141,7 @@ def operations() -> dict[str, Operation]:
     return _found()[0]
 
 
-def broken() -> dict[str, Broken]:
+def broken() -> dict[str, BrokenEntry]:
     """Return the errors of plug-ins with operations that are not in `operations`, by the plug-in's name."""
     return _found()[1]
 

@@ -177,7 +177,7 @@ _FILES = ("traffic",)  # keys that name files, which are looked for beside the s
 
 
 @dataclass(frozen=True)
-class Table:
+class SuiteSweep:
     """One sweep, its defaults filled in.
 
     file    the suite that contains it; where: its place there, "sweeps[2] 'large'"
@@ -211,7 +211,7 @@ class Suite:
     name: str
     title: str
     run: Mapping[str, Any]
-    sweeps: tuple[Table, ...]
+    sweeps: tuple[SuiteSweep, ...]
     files: tuple[str, ...]
     digest: str
 
@@ -341,13 +341,13 @@ def _beside(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {key: [str(folder / one) for one in _listed(value)] if key in _FILES else value for key, value in values.items()}
 
 
-def _table(sweep: _Sweep, defaults: Mapping[str, Any]) -> Table:
+def _table(sweep: _Sweep, defaults: Mapping[str, Any]) -> SuiteSweep:
     own = {key: value for key, value in sweep.values.items() if key != "name"}
     values = {key: _listed(value) for key, value in _together(defaults, own)}
     place = place_of(sweep.number, sweep.name)
     if "operations" not in values:
         raise UsageError(f'suite {sweep.file}, {place} names no operations: add a line like operations = ["allreduce"]')
-    return Table(sweep.file, place, sweep.name, tuple(own), values)
+    return SuiteSweep(sweep.file, place, sweep.name, tuple(own), values)
 
 
 # A sweep that sets one of these replaces the default of the other.
@@ -410,7 +410,7 @@ def check_names(suite: Suite, backends: Collection[str]) -> None:
             raise UsageError(f"suite {table.file}, {table.where}: {wrong}")
 
 
-def _wrong(table: Table, backends: Collection[str]) -> Iterator[str]:
+def _wrong(table: SuiteSweep, backends: Collection[str]) -> Iterator[str]:
     known_operations = dict.fromkeys([*commands(), *operations()])
     yield from (f"operation {name!r}: {broken()[name]}" for name in table.values["operations"] if name in broken())
     yield from _unknown("operation", table.values["operations"], known_operations)

@@ -49,7 +49,7 @@ CPU = BackendDefaults()
 CUDA = BackendDefaults("cuda", "pipelined", "rotating", 2**30)  # as nccl-tests measures
 
 
-def cpu_defaults(backend: str) -> BackendDefaults:
+def default_for_cpu(backend: str) -> BackendDefaults:
     """Return the defaults of CPU backends, for any name."""
     return CPU
 
@@ -89,7 +89,7 @@ class Sweep:
     split: Split | None = None
     traffic: Traffic | None = None
     streams: int | None = None
-    defaults: Callable[[str], BackendDefaults] = cpu_defaults
+    defaults: Callable[[str], BackendDefaults] = default_for_cpu
     place: str = ""
 
     @property

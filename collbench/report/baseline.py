@@ -13,13 +13,13 @@ from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline, scheme_of, times_of
-from collbench.gate.diff import Moved, Moves
-from collbench.gate.history import CELL, GROUP, WHOLE, History, Series, Step
+from collbench.gate.diff import BaselineDiff, Shift
+from collbench.gate.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
 from collbench.gate.paired import PAIRS
 from collbench.gate.reasons import rendered
-from collbench.gate.rule import ENOUGH, FEWEST, Limits, learn
-from collbench.gate.self_test import LAUNCHES, Recorded, Setting
-from collbench.gate.self_test import Outcome as self_test_Outcome
+from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
+from collbench.gate.self_test import LAUNCHES, NoiseRecord, TrialSetting
+from collbench.gate.self_test import SelfTestLine as self_test_Outcome
 from collbench.gate.state import steady_baseline
 from collbench.report.cells import NOTHING, printable
 from collbench.report.outcome_text import count_text, format_margin
@@ -51,7 +51,7 @@ def after_adding(path: Path, held: int) -> str:
     return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
-def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences: Sequence[str]) -> Iterator[Line]:
+def _table(baseline: Baseline, cells: Sequence[Cell], limits: BaselineLimits, sentences: Sequence[str]) -> Iterator[Line]:
     yield Line(printable(f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cells), 'cell')}"), "head")
     yield from (Line(printable(f"  {_about(each)}")) for each in baseline.allocations)
     yield from (Line(printable(text), "foot") for text in sentences)
@@ -80,7 +80,7 @@ def hosts_of(allocation: Allocation) -> str:
     return told if len(names) <= _MOST_HOSTS else f"{len(names)} hosts, {names[0]} to {names[-1]}"
 
 
-def _sentences(path: Path, allocations: int, limits: Limits) -> Iterator[str]:
+def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator[str]:
     if allocations < FEWEST:
         more = f"add {FEWEST - allocations} more: collbench baseline add {quote(str(path))} RUN…"
         yield f"the gate needs {FEWEST} allocations for a verdict; {more}"
@@ -92,7 +92,7 @@ def _sentences(path: Path, allocations: int, limits: Limits) -> Iterator[str]:
         yield f"all cells: their median shows {_percent(exp(limits.whole) - 1)}"
 
 
-def _figures(limits: Limits, number: int, visible: float) -> list[str]:
+def _figures(limits: BaselineLimits, number: int, visible: float) -> list[str]:
     centre = float(limits.centre[number])
     time = format_time(exp(centre)) if isfinite(centre) else NOTHING
     return [str(int(limits.allocations[number])), time, _percent(visible - 1) if isfinite(visible) else NOTHING]
@@ -118,7 +118,7 @@ def _word(place: int, value: object) -> str:
     return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
 
 
-def _json(cells: Sequence[Cell], limits: Limits) -> Iterator[Line]:
+def _json(cells: Sequence[Cell], limits: BaselineLimits) -> Iterator[Line]:
     visible = limits.visible()
     for number, cell in enumerate(cells):
         centre, factor = float(limits.centre[number]), float(visible[number])
@@ -141,7 +141,7 @@ _HISTORY_TITLES = ("", "allocations", "time µs", "trend", "course")
 _TWO_SIDED = 1.96  # standard errors to either side: 95 %
 
 
-def chosen(history: History, pattern: str) -> list[Series]:
+def chosen(history: History, pattern: str) -> list[CaseHistory]:
     """Return the cases with names that match the pattern (`*` is anything), and their groups. Raises UsageError if none matches."""
     cells = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
     if not cells:
@@ -167,7 +167,7 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
     yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters)
 
 
-def _table_history(history: History, shown: Sequence[Series], letters: str) -> Iterator[Line]:
+def _table_history(history: History, shown: Sequence[CaseHistory], letters: str) -> Iterator[Line]:
     cells, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (True, False))
     yield Line(printable(f"{history.of}: {title(history)}"), "head")
     yield from (Line(printable(note), "doubtful") for note in history.notes)
@@ -193,12 +193,12 @@ def title(history: History) -> str:
     return f"{what}; changed: {', '.join(told) or 'nothing'}"
 
 
-def by_step(series: Sequence[Series]) -> list[Series]:
+def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
     """All cells together first, then those with the largest change; without one they keep their order."""
     return sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
 
 
-def sentences(history: History, series: Series) -> Iterator[str]:
+def sentences(history: History, series: CaseHistory) -> Iterator[str]:
     """A sentence for each step, and one for where it was not measured."""
     yield from (step_told(history, step) for step in series.steps)
     missing = history.missing(series)
@@ -206,7 +206,7 @@ def sentences(history: History, series: Series) -> Iterator[str]:
         yield missing
 
 
-def step_told(history: History, step: Step) -> str:
+def step_told(history: History, step: LevelChange) -> str:
     """ "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
     low, high = interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
@@ -216,12 +216,12 @@ def step_told(history: History, step: Step) -> str:
     return f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
 
 
-def interval(step: Step) -> tuple[float, float]:
+def interval(step: LevelChange) -> tuple[float, float]:
     """95 %, as factors; a little too far from 1, since the place with the largest change was chosen."""
     return exp(step.change - _TWO_SIDED * step.error), exp(step.change + _TWO_SIDED * step.error)
 
 
-def with_it(history: History, step: Step) -> str:
+def with_it(history: History, step: LevelChange) -> str:
     """What else changed with a step: "software mpi: 4.3 → 5.0"."""
     state = history.state(step)
     found = [*([state] if state else []), *(each.sentence() for each in history.between(step.before, step.at))]
@@ -240,13 +240,13 @@ def _reading(allocations: int, letters: str) -> str:
     return f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured. trend: the last level over the first"
 
 
-def _row(series: Series, allocations: int, letters: str) -> list[str]:
+def _row(series: CaseHistory, allocations: int, letters: str) -> list[str]:
     time = format_time(exp(series.levels[-1].value)) if series.about.kind == CELL and series.levels else NOTHING
     trend = f"× {series.trend:.3f}" if series.trend is not None else NOTHING
     return [printable(series.about.name), f"{len(series.known)} of {allocations}", time, trend, course(series, letters)]
 
 
-def course(series: Series, letters: str) -> str:
+def course(series: CaseHistory, letters: str) -> str:
     """A letter for each of the last allocations, the first one for the fastest; a span of two floors at least: noise stays flat."""
     values = [float(each) for each in series.values[-MOST_ALLOCATIONS:]]
     there = [each for each in values if isfinite(each)]
@@ -264,7 +264,7 @@ def _aligned(row: Sequence[str], wide: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _json_history(history: History, shown: Sequence[Series]) -> Iterator[Line]:
+def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Line]:
     """An object for each series: what it is of, its values by allocation, its steps."""
     names = [each.name for each in history.allocations]
     for each in shown:
@@ -277,7 +277,7 @@ def _json_history(history: History, shown: Sequence[Series]) -> Iterator[Line]:
         yield Line(json.dumps(plain(found), allow_nan=False))
 
 
-def _step_json(history: History, step: Step) -> dict[str, object]:
+def _step_json(history: History, step: LevelChange) -> dict[str, object]:
     low, high = interval(step)
     since = history.allocations[step.at]
     return {
@@ -293,12 +293,12 @@ _MOST, _DIFF_MOST_NAMED = 60, 8
 _BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyond its limit by chance"
 
 
-def diff_lines(moves: Moves, format: str) -> Iterator[Line]:
+def diff_lines(moves: BaselineDiff, format: str) -> Iterator[Line]:
     """What is between two sides, in `format`, one of FORMATS; in JSON one object."""
     yield from _json_diff(moves) if format == "json" else _table_diff(moves)
 
 
-def _table_diff(moves: Moves) -> Iterator[Line]:
+def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     beyond = worst_first([each for each in moves.moved if each.beyond])
     cells = [each for each in moves.moved if each.about.kind == CELL]
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
@@ -312,13 +312,13 @@ def _table_diff(moves: Moves) -> Iterator[Line]:
     yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
 
 
-def _how_many(cells: Sequence[Moved]) -> str:
+def _how_many(cells: Sequence[Shift]) -> str:
     """Return how many cells have each of the four outcomes."""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
     return f"{plural(len(cells), 'cell')}: {count_text(count_outcomes(each.outcome for each in cells), notes)}"
 
 
-def worst_first(moved: Sequence[Moved]) -> list[Moved]:
+def worst_first(moved: Sequence[Shift]) -> list[Shift]:
     """The furthest first, slower or faster."""
     return sorted(moved, key=lambda each: -abs(log(each.factor)))
 
@@ -330,12 +330,12 @@ def _about_diff(side: Sequence[Allocation]) -> str:
     return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
 
 
-def _told(each: Moved) -> str:
+def _told(each: Shift) -> str:
     limit = NOTHING if each.limit is None else f"{100 * ((each.limit if each.factor > 1 else 1 / each.limit) - 1):+.1f} %"
     return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % time; noise limit {limit}"
 
 
-def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
+def _feet(moves: BaselineDiff, cells: Sequence[Shift]) -> Iterator[str]:
     unknown = sum(each.limit is None for each in cells)
     if unknown:
         yield f"of {plural(unknown, 'cell')} the noise is unknown: too few allocations measured them"
@@ -347,13 +347,13 @@ def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
             yield f"only in {name}: {', '.join(each.name for each in only[:_DIFF_MOST_NAMED])}{more}"
 
 
-def _summary(moves: Moves) -> dict[str, int]:
+def _summary(moves: BaselineDiff) -> dict[str, int]:
     """Return the number of cells with each outcome."""
     counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CELL)
     return {each.value.replace(" ", "_"): number for each, number in counts.items()}
 
 
-def _json_diff(moves: Moves) -> Iterator[Line]:
+def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
     found = {
         "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
         "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
@@ -374,7 +374,7 @@ _WIDE = 45
 _WANTED = {True: "found", False: "false alarms"}
 
 
-def head(setting: Setting) -> Iterator[Line]:
+def head(setting: TrialSetting) -> Iterator[Line]:
     """What the trials are, and the titles."""
     cells = len(setting.scheme.of)
     if setting.paired:
@@ -402,7 +402,7 @@ def line(outcome: self_test_Outcome, format: str) -> Line:
     )
 
 
-def limits_of(recorded: Recorded) -> Iterator[Line]:
+def limits_of(recorded: NoiseRecord) -> Iterator[Line]:
     """The limits of a table drawn from recorded allocations."""
     allocations, launches = len(recorded.allocation), len(recorded.launch)
     yield Line(

@@ -15,7 +15,7 @@ from collbench.results.row import SERIES, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
-    from collbench.analysis.best import Judged, Loss
+    from collbench.analysis.best import JudgedChoice, Loss
 
 
 _CELL_LETTERS = 32_767  # the most that a spreadsheet's cell holds
@@ -385,7 +385,7 @@ def _field_text(row: Row, name: str) -> str:
     return f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name)
 
 
-def _choice_texts(judged: Judged) -> list[str]:
+def _choice_texts(judged: JudgedChoice) -> list[str]:
     losses = [_loss_text(loss) for loss in judged.losses]
     good, unknown = len(judged.as_good), judged.unknown
     within = f", or within {format_percent(100 * judged.within)} of the best" if judged.within >= _SOMETHING else ""

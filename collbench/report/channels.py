@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from collbench.device.bandwidth import Figure
+from collbench.device.bandwidth import KernelFigure
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cells import NOTHING, printable
@@ -20,7 +20,7 @@ from collbench.stats.median import Median, median
 from collbench.units import format_percent, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
-    from collbench.device.gpu import Gpu
+    from collbench.device.gpu import OpenGpu
 
 
 # What `collbench kernels` prints: a line per kernel, as it is measured, or one JSON object per line.
@@ -39,7 +39,7 @@ class KernelsWriter:
         self._above = False
         self._names: dict[int, str] = {}
 
-    def start(self, gpus: Sequence[Gpu], size: int) -> None:
+    def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
         """The GPUs and the titles."""
         self._names = {gpu.index: gpu.name for gpu in gpus}
         if self._format == "json":
@@ -50,7 +50,7 @@ class KernelsWriter:
         self._screen.data(Line(f"arrays of {format_size(size)}"))
         self._screen.data(Line(f"{_padded(_KERNELS_TITLES)}  floor", "head"))
 
-    def figure(self, figure: Figure) -> None:
+    def figure(self, figure: KernelFigure) -> None:
         """A line."""
         if self._format == "json":
             self._screen.data(
@@ -79,7 +79,7 @@ class KernelsWriter:
             self._screen.data(Line(f"{ABOVE}: {said}", "foot"))
 
 
-def line(figure: Figure) -> str:
+def line(figure: KernelFigure) -> str:
     """ "0      copy           512 MiB   4380 of 4800 GB/s (91 %)     4371–4390       0      memory clock × width × 2"."""
     size = format_size(figure.size_bytes) if figure.size_bytes else ""
     where = "→".join(map(str, figure.gpus))
@@ -96,7 +96,7 @@ def _padded(cells: Sequence[str]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
 
 
-def _value(figure: Figure, known: Median) -> str:
+def _value(figure: KernelFigure, known: Median) -> str:
     if not figure.moved_bytes:
         return f"{format_time(known.value)} µs"
     rate = figure.moved_bytes / known.value if known.value else 0.0
@@ -106,23 +106,23 @@ def _value(figure: Figure, known: Median) -> str:
     return f"{of} {ABOVE}" if _above(figure, known) else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
 
 
-def _above(figure: Figure, known: Median) -> bool:
+def _above(figure: KernelFigure, known: Median) -> bool:
     limit = figure.floor_bytes_per_s
     return bool(limit and known.value and figure.moved_bytes / known.value > TOLERANCE * limit)
 
 
-def _interval(figure: Figure, known: Median) -> tuple[float | None, float | None]:
+def _interval(figure: KernelFigure, known: Median) -> tuple[float | None, float | None]:
     """The interval in the unit of the figure: bytes per second, or seconds."""
     if not known.ci_low or not known.ci_high or not figure.moved_bytes:
         return known.ci_low, known.ci_high
     return figure.moved_bytes / known.ci_high, figure.moved_bytes / known.ci_low
 
 
-def _shown(figure: Figure, value: float) -> str:
+def _shown(figure: KernelFigure, value: float) -> str:
     return format_rate(value) if figure.moved_bytes else format_time(value)
 
 
-def record(figure: Figure) -> dict[str, Any]:
+def record(figure: KernelFigure) -> dict[str, Any]:
     """The figure for programs: rates in bytes per second, times in seconds of one run; what is unknown is null."""
     known = median(np.array(figure.seconds))
     low, high = _interval(figure, known)

@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Any, TextIO
 
 from collbench.errors import FINE, NEGATIVE, UsageError
-from collbench.launch.explain import Explanation, Found, HostName
+from collbench.launch.explain import Explanation, HostName, LauncherProgram
 from collbench.launch.software import NAMES
-from collbench.machine.doctor.examine import looked_at, not_looked_at, sentence
+from collbench.machine.doctor.examine import examined_parts, sentence, unexamined_parts
 from collbench.machine.doctor.finding import SEVERITIES, Finding
 from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
@@ -64,7 +64,7 @@ def _names(names: Sequence[HostName]) -> str:
     return "; ".join([f"{shown[0]} (this host)", *shown[1:], *more])
 
 
-def _launchers(found: Sequence[Found]) -> Iterator[Line]:
+def _launchers(found: Sequence[LauncherProgram]) -> Iterator[Line]:
     rows = [(each.name, str(each.path), _what(each)) for each in found]
     if not rows:
         yield Line("launchers   none found: collbench starts ranks on this host by itself")
@@ -82,7 +82,7 @@ def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
         yield Line(printable(f"{'software' if number == 0 else '':<12}{', '.join(names)}: {versions}"))
 
 
-def _what(found: Found) -> str:
+def _what(found: LauncherProgram) -> str:
     plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
     hidden = "" if found.first else " (not the first in PATH)"
     return (
@@ -106,7 +106,7 @@ def json_lines_launch(told: Explanation) -> Iterator[Line]:
     yield Line(json.dumps(document))
 
 
-def _found(each: Found) -> dict[str, object]:
+def _found(each: LauncherProgram) -> dict[str, object]:
     known = {"name": each.name, "path": str(each.path), "family": each.family, "version": each.version, "first_in_path": each.first}
     return {**known, "mpi_plugins": list(each.plugins), "trouble": each.trouble}
 
@@ -116,7 +116,7 @@ _STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 _MOST_HOSTS = 6
 
 
-def tell_findings(
+def print_findings(
     findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], format: str, stream: TextIO, *, color: str = "auto"
 ) -> int:
     """Prints the findings on `stream`. Returns the exit code: 1 with a severe one, else 0. Raises UsageError for an unknown format."""
@@ -154,8 +154,8 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
         "schema": SCHEMA,
         "findings": [asdict(finding) for finding in findings],
         "hostnames": [machine.hostname for machine in machines],
-        "looked_at": looked_at(machines, logs),
-        "not_looked_at": not_looked_at(machines, logs),
+        "looked_at": examined_parts(machines, logs),
+        "not_looked_at": unexamined_parts(machines, logs),
         "gpudirect": states(machines, logs),
         "logs": [asdict(summarize(log)) for log in logs],
     }

@@ -34,7 +34,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class WordPage:
     """What `explain` prints for a word.
 
     group    one of GROUPS
@@ -63,13 +63,13 @@ class Page:
 
 
 @cache
-def pages() -> tuple[Page, ...]:
+def pages() -> tuple[WordPage, ...]:
     """Return all pages, by group."""
     found = [*_of_table(), *_of_flags(), *_of_findings(), *_of_facts()]
     return tuple(sorted(found, key=lambda page: (list(GROUPS).index(page.group), page.word)))
 
 
-def page(word: str) -> list[Page]:
+def page(word: str) -> list[WordPage]:
     """Return the pages of a word, in any case ("-", "_" and spaces are alike); a few words have several, such as `latency`.
 
     Raises UsageError for a word without a page; it names the most similar words.
@@ -106,27 +106,29 @@ def _first_sentence(text: str) -> str:
     return short if len(short) <= 100 else f"{short[:97].rsplit(' ', 1)[0]} …"
 
 
-def _of_table() -> Iterator[Page]:
+def _of_table() -> Iterator[WordPage]:
     import tomllib
 
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     for group, words in table.items():
         for word, fields in words.items():
-            yield Page(group=group, word=word, **{**fields, "names": tuple(fields.get("names", ()))})
+            yield WordPage(group=group, word=word, **{**fields, "names": tuple(fields.get("names", ()))})
 
 
-def _of_flags() -> Iterator[Page]:
+def _of_flags() -> Iterator[WordPage]:
     from collbench.results.flags import FLAGS
 
     for flag in FLAGS.values():
-        yield Page(group="flag", word=flag.code, names=(flag.name,), means=f"{flag.text[0].upper()}{flag.text[1:]}.", remedy=flag.action)
+        yield WordPage(
+            group="flag", word=flag.code, names=(flag.name,), means=f"{flag.text[0].upper()}{flag.text[1:]}.", remedy=flag.action
+        )
 
 
-def _of_findings() -> Iterator[Page]:
+def _of_findings() -> Iterator[WordPage]:
     from collbench.machine.doctor.finding import pages as of_doctor
 
     for code, each in of_doctor().items():
-        yield Page(
+        yield WordPage(
             group="finding",
             word=code,
             title=each.title,
@@ -137,7 +139,7 @@ def _of_findings() -> Iterator[Page]:
         )
 
 
-def _of_facts() -> Iterator[Page]:
+def _of_facts() -> Iterator[WordPage]:
     """The docstring of each kind of fact explains it."""
     from collbench.reason import Fact, Text
 
@@ -147,7 +149,7 @@ def _of_facts() -> Iterator[Page]:
     kinds: Iterator[type[Fact]] = _kinds(Fact)
     for kind in kinds:
         if kind is not Text:
-            yield Page(group="reason", word=str(kind.__struct_config__.tag), means=kind.__doc__ or "")
+            yield WordPage(group="reason", word=str(kind.__struct_config__.tag), means=kind.__doc__ or "")
 
 
 def _has_facts(module: str) -> bool:

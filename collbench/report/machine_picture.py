@@ -91,7 +91,7 @@ class Wire:
 
 
 @dataclass
-class Plan:
+class PictureLayout:
     """All boxes and links of the picture."""
 
     domains: list[tuple[Domain, Box]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Planner:
 
     def __init__(self, domains: list[Domain], devices: dict[str, PciDevice]) -> None:
         self._devices = devices
-        self.plan = Plan()
+        self.plan = PictureLayout()
         self._bars = max((_depth(domain.below) for domain in domains), default=0)
         flat = [each for domain in domains for each in _flat(domain.below)]
         self._nics = any(not isinstance(part, Gpu | Switch) for part in flat)
@@ -308,7 +308,7 @@ _DEEPEST = 150.0
 _GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16, 512 of them, is 63 GB/s
 
 
-def gpu_links(machine: Machine, plan: Plan, limiting: frozenset[str]) -> tuple[list[str], float]:
+def gpu_links(machine: Machine, plan: PictureLayout, limiting: frozenset[str]) -> tuple[list[str], float]:
     """What is drawn below the GPUs, and where that ends. Links with unknown far end are a sentence."""
     boxes = {part.key: box for part, box in plan.parts if isinstance(part, Gpu)}
     links = [link for link in machine.gpu_links if link.a in boxes and link.count > 0]
@@ -491,7 +491,7 @@ def _head(machine: Machine, width: float) -> Iterator[str]:
         yield text(20, 56 + 18 * place, words, "soft", room=width - 40)
 
 
-def _domains(plan: Plan, machine: Machine) -> Iterator[str]:
+def _domains(plan: PictureLayout, machine: Machine) -> Iterator[str]:
     for domain, box in plan.domains:
         name, *about = numa_facts(domain.node, machine)
         yield rect(box, "panel", radius=12)
@@ -502,7 +502,7 @@ def _domains(plan: Plan, machine: Machine) -> Iterator[str]:
             yield text(box.middle, box.y + 92, "no GPU, no NIC", "small mid")
 
 
-def _wires(plan: Plan, limiting: frozenset[str]) -> Iterator[str]:
+def _wires(plan: PictureLayout, limiting: frozenset[str]) -> Iterator[str]:
     for wire in plan.wires:
         line = f"M{wire.x:g} {wire.above:g}V{wire.below:g}"
         link = wire.device.link if wire.device and not wire.device.virtual else None
@@ -532,7 +532,7 @@ def _label(wire: Wire, bad: bool, limits: bool) -> Iterator[str]:
         yield tag(wire.x, y - 32 if bad else y - 18)
 
 
-def _boxes(plan: Plan) -> Iterator[str]:
+def _boxes(plan: PictureLayout) -> Iterator[str]:
     for switch, box in plan.switches:
         yield rect(box, "switch", switch_text(switch.device))
         yield text(box.middle, box.y + 19.5, _switch_name(switch, box.width), "mid", room=box.width - 8)
@@ -549,7 +549,7 @@ def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
     return next((words for words in choices if fitting(words, room, size) == words), choices[-1])
 
 
-def _parts(plan: Plan, machine: Machine, limiting: frozenset[str]) -> Iterator[str]:
+def _parts(plan: PictureLayout, machine: Machine, limiting: frozenset[str]) -> Iterator[str]:
     for part, box in plan.parts:
         if isinstance(part, Gpu):
             lines = [gpu_model(part), memory(part.memory_bytes)]
@@ -599,7 +599,7 @@ def _card(box: Box, kind: str, name: str, lines: list[str], about: str, *, bad: 
         yield tag(box.middle, box.y - 4)
 
 
-def _notes(empty: list[Domain], left_out: int, plan: Plan, machine: Machine) -> Iterator[str]:
+def _notes(empty: list[Domain], left_out: int, plan: PictureLayout, machine: Machine) -> Iterator[str]:
     """Below the picture: how to read it, and what is not in it."""
     if plan.wires:
         yield "Lines are as wide as their links are fast; dotted: unknown."

@@ -22,7 +22,7 @@ from collbench.results.row import Row
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
-    from collbench.analysis.hunt.protocol import Answer, Ask, Suspect
+    from collbench.analysis.hunt.protocol import RoundRequest, RoundResult, Suspect
     from collbench.analysis.pairs import PairEffects
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
@@ -205,8 +205,8 @@ class PairsListening(Listening):
         self._arguments = arguments
         self._about: Mapping[str, Any] = {}
         self._effects: PairEffects | None = None
-        self._judging: Generator[Ask, Answer, list[Suspect]] | None = None
-        self._asked: Ask | None = None
+        self._judging: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
+        self._asked: RoundRequest | None = None
         self._suspects: list[Suspect] = []
         self._theirs: list[Row] = []
         watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")

@@ -252,7 +252,7 @@ def _labels(row: Row) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Readable:
+class RunsInFolders:
     """The runs in some folders.
 
     runs      those that can be shown, including runs without rows
@@ -270,7 +270,7 @@ class Readable:
         return [*self.sentences, *(warning for run in self.runs for warning in (*run.warnings, resumed_sentence(run)) if warning)]
 
 
-def readable(paths: Sequence[Path]) -> Readable:
+def readable(paths: Sequence[Path]) -> RunsInFolders:
     """Return the runs in all of `paths`. Raises UsageError if none of them can be read, and for a launch that is given twice."""
     found: list[Run] = []
     sentences: list[str] = []
@@ -289,7 +289,7 @@ def readable(paths: Sequence[Path]) -> Readable:
     if not found:
         raise UsageError("; ".join(sentences))
     check_once(found)
-    return Readable(found, sentences, whole)
+    return RunsInFolders(found, sentences, whole)
 
 
 def _runs_in(path: Path) -> list[Run]:

@@ -132,7 +132,7 @@ def step_time_of(about: Mapping[str, Any]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class RunKind:
     """A kind of run other than rows and pairs.
 
     name    of the command, and of its key in run.json
@@ -151,17 +151,17 @@ class Kind:
 
 
 KINDS = (
-    Kind("hunt", HUNT, "a hunt", check_hunt, show_hunt),
-    Kind("workload", WORKLOAD, "training traffic", check_training, show_training),
+    RunKind("hunt", HUNT, "a hunt", check_hunt, show_hunt),
+    RunKind("workload", WORKLOAD, "training traffic", check_training, show_training),
 )
 
 
-def kind_of(run: Run) -> Kind | None:
+def kind_of(run: Run) -> RunKind | None:
     """Return the kind of a run; None for rows and pairs."""
     return next((kind for kind in KINDS if kind.name in run.info or (run.path / kind.file).is_file()), None)
 
 
-def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, Kind]]:
+def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
     """Yield the runs of these kinds, in their order."""
     yield from ((run, kind) for run in runs if (kind := kind_of(run)))
 
@@ -171,15 +171,15 @@ def not_drawn(runs: Sequence[Run]) -> list[str]:
     return [f"{run.path} has {kind.what}, which is not written to files: use `collbench report {run.path}`" for run, kind in of_kinds(runs)]
 
 
-def show_all(runs: Sequence[tuple[Run, Kind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+def show_all(runs: Sequence[tuple[Run, RunKind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
     """Show runs one after the other; in CSV consecutive runs of a kind have one header."""
-    headed_kind: Kind | None = None
+    headed_kind: RunKind | None = None
     for run, kind in runs:
         headed = kind.show(run, format, out=out, err=err, color=color, headed=kind is headed_kind)
         headed_kind = kind if headed and format == "csv" else None
 
 
-def write_kinds_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:
+def write_kinds_csv(runs: Sequence[tuple[Run, RunKind]], path: Path, err: TextIO) -> None:
     """Write runs of one kind to one file, with one header. Raises UsageError if it cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:

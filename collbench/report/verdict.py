@@ -16,7 +16,7 @@ from collbench.errors import UsageError
 from collbench.gate.confirm import OURS
 from collbench.gate.paired import STACK
 from collbench.gate.reasons import LaunchesNeeded
-from collbench.gate.rule import ENOUGH, FEWEST, STRIKES
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST
 from collbench.gate.verdict import (
     ACCEPTED,
     CLEARED,
@@ -299,7 +299,7 @@ _EXPECT, _SUITE = "changes.toml", "confirm.toml"
 
 
 @dataclass(frozen=True)
-class Typed:
+class GateCommand:
     """The gate's command line, and how the candidate was measured.
 
     baseline, runs  as typed; besides: the other arguments that judge (--expect FILE …)
@@ -330,14 +330,14 @@ class Typed:
         return _command("gate", "--baseline", str(self.baseline), *map(str, self.runs), *more, *self.besides)
 
 
-def following(verdict: Verdict, typed: Typed) -> Iterator[Line]:
+def next_commands(verdict: Verdict, typed: GateCommand) -> Iterator[Line]:
     """Yield lines that begin with "next:", and indented commands; none where the reasons give the remedy."""
     for text in _texts(verdict, typed):
         yield Line(short(text, 4000), "" if text.startswith("  ") else "head")
 
 
-def _texts(verdict: Verdict, typed: Typed) -> Iterator[str]:
-    waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < STRIKES
+def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
+    waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < CONFIRMATIONS
     stack = STACK if verdict.mode == "paired" else ()  # these are expected to differ
     unexpected = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
     if verdict.result == PASSED:
@@ -368,7 +368,7 @@ def arguments_of(options: Mapping[str, str]) -> list[str]:
     return [*options["command"].split(" "), *(word for name, value in others for word in ([name] if value == "given" else [name, value]))]
 
 
-def _replacing(verdict: Verdict, typed: Typed) -> Iterator[str]:
+def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     """Yield commands for launches that replace those in another machine state."""
     lacking = [each for each in verdict.reasons if isinstance(each, LaunchesNeeded)]
     known = [(each.allocation, each.more, typed.commands[each.allocation]) for each in lacking if typed.commands.get(each.allocation)]
@@ -384,7 +384,7 @@ def _replacing(verdict: Verdict, typed: Typed) -> Iterator[str]:
     yield from ("and judge all together:", f"  {typed.judge(*added)}")
 
 
-def _kept(verdict: Verdict, typed: Typed) -> Iterator[str]:
+def _kept(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     """Yield how to add a good allocation; the later ones of three may hold suspects alone."""
     if len(verdict.candidates) == 1 and not typed.slowed:
         why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
@@ -392,7 +392,7 @@ def _kept(verdict: Verdict, typed: Typed) -> Iterator[str]:
         yield f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}"
 
 
-def _announcing(verdict: Verdict, typed: Typed, change: Change, number: int) -> Iterator[str]:
+def _announcing(verdict: Verdict, typed: GateCommand, change: Change, number: int) -> Iterator[str]:
     """Yield a table to edit; kind and what are patterns, so special characters are escaped."""
     expires = date.fromisoformat(verdict.judged_on) + timedelta(_DAYS)
     each = "" if number == 1 else f", one table for each of the {number} (* matches anything)"
@@ -405,14 +405,14 @@ def _announcing(verdict: Verdict, typed: Typed, change: Change, number: int) -> 
         yield from ("and judge again:", f"  {typed.judge('--expect', _EXPECT)}")
 
 
-def _again(verdict: Verdict, typed: Typed) -> Iterator[str]:
+def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     """Yield commands that measure the suspects in fresh allocations and judge all together."""
     if typed.imported or not typed.nameable:
         return
     if typed.suite is None:
         yield from ("next: write a suite of the suspects:", f"  {typed.judge('--confirm-suite', _SUITE)}")
         return
-    more = STRIKES - len(verdict.candidates)
+    more = CONFIRMATIONS - len(verdict.candidates)
     names = _fresh_names(verdict.candidates[0], more)
     where = "one more fresh allocation" if more == 1 else "two fresh allocations, one command in each"
     yield f"next: measure the suspects again in {where}:"
@@ -431,7 +431,7 @@ def _fresh_names(first: str, more: int) -> list[str]:
     return found
 
 
-def _measured(name: str, typed: Typed) -> str:
+def _measured(name: str, typed: GateCommand) -> str:
     """Return the command for five launches; a Slurm job is an allocation by its number."""
     suite = str(typed.suite)
     if typed.launcher in (None, "local"):
@@ -441,7 +441,7 @@ def _measured(name: str, typed: Typed) -> str:
     return _started(["run", suite, *allocation, "--quiet", "--out"], name, _LAUNCHES, typed)
 
 
-def _started(words: Sequence[str], folder: str, count: int, typed: Typed) -> str:
+def _started(words: Sequence[str], folder: str, count: int, typed: GateCommand) -> str:
     """Return the command for so many launches into a folder."""
     if typed.launcher in (None, "local"):
         return _command(*words, folder, *(["--launches", str(count)] if count > 1 else []))

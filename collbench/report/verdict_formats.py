@@ -105,7 +105,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands
 
 
 @dataclass(frozen=True)
-class Files:
+class OutputFiles:
     """The output files; None: not requested."""
 
     out: Path | None = None
@@ -124,7 +124,7 @@ class Files:
                 raise UsageError(f"--{name} needs {listed(missing)}: pip install 'collbench[report]'")
 
 
-def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
+def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path]) -> None:
     """Write all files atomically, verdict.json first. `runs` are the candidate's, for the page. Raises UsageError."""
     if files.out:
         write_whole(files.out, to_page(verdict.as_json()), "--out")
@@ -184,7 +184,7 @@ _OURS: Mapping[str, Callable[[str], bool]] = {
 }
 
 
-def remove_earlier(files: Files, read: Path | None = None) -> None:
+def remove_earlier(files: OutputFiles, read: Path | None = None) -> None:
     """Remove the files of an earlier gate. `read` is the verdict to show: it stays until it is replaced.
 
     Empty files, pipes and the summary of a GitHub step stay too. Raises UsageError, before anything is removed, for a file that no gate

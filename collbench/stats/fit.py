@@ -142,7 +142,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Regime:
+class FitSegment:
     """A range of sizes (bytes, both ends included) in which time = alpha_s + size · s_per_byte."""
 
     first: float
@@ -167,7 +167,7 @@ class Fit:
     off  (size in bytes, time / fit - 1) where that is more than 10 %, positive: slower than the fit; by size ascending
     """
 
-    regimes: tuple[Regime, ...]
+    regimes: tuple[FitSegment, ...]
     off: tuple[tuple[float, float], ...]
 
     def time_s(self, size: float) -> float:
@@ -220,7 +220,7 @@ def _chains(index: dict[tuple[int, int], int], count: int) -> Iterator[list[int]
                 yield [index[run] for run in runs]
 
 
-def _regimes(data: Points, lines: Lines, chosen: list[int]) -> tuple[Regime, ...]:
+def _regimes(data: Points, lines: Lines, chosen: list[int]) -> tuple[FitSegment, ...]:
     reach = _reach(data, lines, chosen)
     return tuple(_regime(data, lines, line, reach) for line in chosen)
 
@@ -235,14 +235,16 @@ def _reach(data: Points, lines: Lines, chosen: list[int]) -> float:
     return t_quantile(0.975, spare) * deviation
 
 
-def _regime(data: Points, lines: Lines, line: int, reach: float) -> Regime:
+def _regime(data: Points, lines: Lines, line: int, reach: float) -> FitSegment:
     kept = lines.weights[line] > 0
     a, b = 1 / data.times_s[kept], data.sizes[kept] / data.times_s[kept]
     aa, ab, bb = a @ a, a @ b, b @ b
     determinant = float(determined(aa, ab, bb))
     alpha, beta = float(lines.alpha_s[line]), float(lines.s_per_byte[line])
     first, last = float(data.sizes[lines.first[line]]), float(data.sizes[lines.last[line] - 1])
-    return Regime(first, last, _bounds(alpha, reach * sqrt(float(bb) / determinant)), _bounds(beta, reach * sqrt(float(aa) / determinant)))
+    return FitSegment(
+        first, last, _bounds(alpha, reach * sqrt(float(bb) / determinant)), _bounds(beta, reach * sqrt(float(aa) / determinant))
+    )
 
 
 def _bounds(value: float, reach: float) -> Bounds:

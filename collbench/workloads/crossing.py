@@ -25,19 +25,19 @@ _Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Moved:
+class CrossingBytes:
     """Bytes by place (a rank, or a host's number), payload alone; exact: no algorithm in question could move more or fewer."""
 
     sent: dict[int, float]
     received: dict[int, float]
     exact: bool
 
-    def __add__(self, other: Moved) -> Moved:
+    def __add__(self, other: CrossingBytes) -> CrossingBytes:
         """Both, one after the other."""
-        return Moved(_sum(self.sent, other.sent), _sum(self.received, other.received), self.exact and other.exact)
+        return CrossingBytes(_sum(self.sent, other.sent), _sum(self.received, other.received), self.exact and other.exact)
 
 
-def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: str | None = None) -> Moved:
+def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: str | None = None) -> CrossingBytes:
     """What an exchange moves between places, all its `times` together.
 
     places     by rank the number of its host; None: every rank is a place of its own
@@ -54,12 +54,16 @@ def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: st
     exact = exchange.operation not in _LEAST
     for group, matrix in zip(exchange.groups, matrices, strict=True):
         _count([at[rank] for rank in group], matrix if exact else _copied_once(group, at, exchange), sent, received)
-    return Moved(_times(sent, exchange.times), _times(received, exchange.times), exact)
+    return CrossingBytes(_times(sent, exchange.times), _times(received, exchange.times), exact)
 
 
-def moved_in_step(exchanges: Sequence[Exchange], places: Sequence[int] | None = None, algorithms: Mapping[str, str] | None = None) -> Moved:
+def moved_in_step(
+    exchanges: Sequence[Exchange], places: Sequence[int] | None = None, algorithms: Mapping[str, str] | None = None
+) -> CrossingBytes:
     """What all of them move together; algorithms: by operation, else as `moved` takes it."""
-    return reduce(Moved.__add__, (moved(one, places, (algorithms or {}).get(one.operation)) for one in exchanges), Moved({}, {}, True))
+    return reduce(
+        CrossingBytes.__add__, (moved(one, places, (algorithms or {}).get(one.operation)) for one in exchanges), CrossingBytes({}, {}, True)
+    )
 
 
 def _times(one: Mapping[int, float], times: int) -> dict[int, float]:

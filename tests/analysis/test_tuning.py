@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.best import Judged, judged
+from collbench.analysis.best import JudgedChoice, judged
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured
 
@@ -19,7 +19,7 @@ def row(p50: float, algorithm: str | None = None, protocol: str | None = None, *
     return make_row(**{"size_bytes": 4 * K, **values})
 
 
-def only(rows: list[Row]) -> Judged:
+def only(rows: list[Row]) -> JudgedChoice:
     (found,) = judged(rows)
     return found
 

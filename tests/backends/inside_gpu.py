@@ -13,7 +13,7 @@ from collbench.backends.mpi import MpiBackend
 from collbench.backends.torch_distributed import TorchBinding, TorchMemory
 from collbench.control.world import World
 from collbench.device.buffers import DeviceBuffers
-from collbench.device.gpu import Gpu
+from collbench.device.gpu import OpenGpu
 from collbench.launch.info import LaunchInfo
 from collbench.measure.loop import Loop, Timed
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -49,9 +49,9 @@ def test_a_library_that_says_no_has_none_and_says_so(world):
 
 def test_one_that_says_yes_has_a_gpu_per_rank(aware):
     assert aware.devices == {"cpu", "cuda"}
-    assert aware.gpus == (Gpu(0).bus_id,)
+    assert aware.gpus == (OpenGpu(0).bus_id,)
     assert can_do(aware, ALLREDUCE, on_gpu()) is None
-    assert aware.free_bytes(on_gpu()) == Gpu(0).free_bytes()
+    assert aware.free_bytes(on_gpu()) == OpenGpu(0).free_bytes()
     assert aware.free_bytes(make_cell()) is None
 
 

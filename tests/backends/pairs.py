@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from collbench.backends.socket import Link, Links, _settle
+from collbench.backends.socket import ConnectionMaker, Connections, _settle
 from collbench.control.members import Member
 
 T = TypeVar("T")
@@ -50,28 +50,28 @@ def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
 
 
 @contextmanager
-def meeting(n: int = 2, timeout_s: float = PATIENCE_S) -> Iterator[list[Links]]:
+def meeting(n: int = 2, timeout_s: float = PATIENCE_S) -> Iterator[list[ConnectionMaker]]:
     """The links of n ranks that have told one another where they listen."""
     worlds = ranks(n)
-    made = at_once(*(lambda world=world: Links(world, timeout_s) for world in worlds))
-    assert all(isinstance(one, Links) for one in made), made
+    made = at_once(*(lambda world=world: ConnectionMaker(world, timeout_s) for world in worlds))
+    assert all(isinstance(one, ConnectionMaker) for one in made), made
     yield made
     for one in made:
         one.close()
 
 
 @contextmanager
-def linked(streams: int = 1, deadline_s: float | None = None) -> Iterator[tuple[Link, Link]]:
+def linked(streams: int = 1, deadline_s: float | None = None) -> Iterator[tuple[Connections, Connections]]:
     """Both ends of a link; `deadline_s` instead of the usual one."""
     with meeting() as (first, second):
         ends = at_once(lambda: first.connect(1, streams), lambda: second.connect(0, streams))
-        assert all(isinstance(end, Link) for end in ends), ends
+        assert all(isinstance(end, Connections) for end in ends), ends
         yield tuple(_hurried(end, deadline_s) if deadline_s else end for end in ends)
         for end in ends:
             end.close()
 
 
-def _hurried(link: Link, deadline_s: float) -> Link:
+def _hurried(link: Connections, deadline_s: float) -> Connections:
     for each in link.sockets:
         _settle(each, deadline_s)
     return replace(link, deadline_s=deadline_s)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from collbench.backends.gpu_memory import Place, chosen_gpus, may_share, shared, trouble
+from collbench.backends.gpu_memory import ProcessPlace, chosen_gpus, may_share, shared, trouble
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("1b", "43", "52", "9d"))
 
 
 def place(driven, visible=(A, B), host="node1", **more):
-    return Place(host, tuple(visible), tuple(driven), **more)
+    return ProcessPlace(host, tuple(visible), tuple(driven), **more)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,6 @@ def test_an_exclusive_gpu_takes_several_ranks_of_one_process():
 
 def test_a_place_survives_the_control_plane():
     there = place([A], alone=(A,), host_id="x")
-    assert Place.from_json({"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}) == there
+    assert (
+        ProcessPlace.from_json({"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}) == there
+    )

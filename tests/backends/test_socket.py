@@ -11,7 +11,7 @@ import pytest
 
 from collbench.backends.backend import Available, Group, Settings, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_defaults, backend_names
-from collbench.backends.socket import Link, SocketBackend, native
+from collbench.backends.socket import Connections, SocketBackend, native
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
@@ -56,7 +56,7 @@ def test_it_is_there_everywhere_and_taken_only_when_asked_for():
 def test_a_pair_has_the_cells_streams_until_it_is_released(both, streams):
     groups = paired(both, pair_cell(streams=streams))
     assert [group.driven for group in groups] == [(0,), (1,)]
-    assert all(isinstance(group.handle, Link) and len(group.handle.sockets) == (streams or 1) for group in groups)
+    assert all(isinstance(group.handle, Connections) and len(group.handle.sockets) == (streams or 1) for group in groups)
     for backend, group in zip(both, groups, strict=True):
         backend.release(group)
     assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.addresses import listen_at
 from collbench.backends import socket as socket_links
-from collbench.backends.socket import Links
+from collbench.backends.socket import ConnectionMaker
 from collbench.errors import RunFailed
 from tests.backends.pairs import PATIENCE_S, at_once, linked, meeting, ranks
 
@@ -45,12 +45,12 @@ def test_pairs_are_made_again_and_in_any_order():
 def strange_greetings(links):
     """What others than the right rank might say to rank 1."""
     first, second = links
-    own = socket_links._Way(0, 1, 1, 1).greetings(second._key)[0]
+    own = socket_links._StreamSet(0, 1, 1, 1).greetings(second._key)[0]
     return {
-        "another launch": socket_links._Way(0, 1, 1, 1).greetings(first._key)[0],
-        "another rank": socket_links._Way(2, 1, 1, 1).greetings(second._key)[0],
-        "an earlier attempt": socket_links._Way(0, 1, 0, 1).greetings(second._key)[0],
-        "another stream": socket_links._Way(0, 1, 1, 2).greetings(second._key)[1],
+        "another launch": socket_links._StreamSet(0, 1, 1, 1).greetings(first._key)[0],
+        "another rank": socket_links._StreamSet(2, 1, 1, 1).greetings(second._key)[0],
+        "an earlier attempt": socket_links._StreamSet(0, 1, 0, 1).greetings(second._key)[0],
+        "another stream": socket_links._StreamSet(0, 1, 1, 2).greetings(second._key)[1],
         "a browser": b"GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + bytes(8),
         "half a greeting": own[:-1],
         "nothing": b"",
@@ -112,7 +112,7 @@ def test_who_does_not_come_is_named():
 
 def test_an_address_that_is_not_the_hosts_ends_all_ranks_with_the_same_sentence():
     worlds = ranks(2, ("127.0.0.1", "192.0.2.7"))
-    said = at_once(*(lambda world=world: Links(world, 10) for world in worlds))
+    said = at_once(*(lambda world=world: ConnectionMaker(world, 10) for world in worlds))
     assert [type(one) for one in said] == [RunFailed, RunFailed]
     assert str(said[0]) == str(said[1])
     assert str(said[0]).startswith("rank 1 (node1, pid 101) cannot listen at 192.0.2.7 (")

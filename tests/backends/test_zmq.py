@@ -15,7 +15,7 @@ import zmq
 from collbench.backends.backend import Available, Group, Settings, Unavailable, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_class, backend_names
 from collbench.backends.unavailable import DoesNotLoad, NotInstalled, UnknownVersion
-from collbench.backends.zmq import Window, ZmqBackend, ZmqLink, ZmqMessages, joined, window_of
+from collbench.backends.zmq import QueueLimits, ZmqBackend, ZmqLink, ZmqMessages, joined, window_of
 from collbench.errors import RunFailed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
@@ -136,7 +136,7 @@ def test_a_pair_that_nobody_released_is_closed_by_the_next_and_the_last_in_the_e
 
 @pytest.mark.parametrize(
     ("size", "window", "wanted"),
-    [(8, None, Window(6, 6)), (8, 64, Window(132, 132)), (2**20, 64, Window(132, 64)), (2**30, 64, Window(132, 2))],
+    [(8, None, QueueLimits(6, 6)), (8, 64, QueueLimits(132, 132)), (2**20, 64, QueueLimits(132, 64)), (2**30, 64, QueueLimits(132, 2))],
 )
 def test_all_that_is_posted_finds_room_and_the_receiver_holds_64_mib_at_most(size, window, wanted):
     assert window_of(pair_cell(size=size, window=window)) == wanted
@@ -226,7 +226,7 @@ def test_a_stranger_who_comes_first_is_no_rank(monkeypatch):
                 other.send(b"let me in")
                 time.sleep(0.2)
 
-        failed, _ = at_once(lambda: joined(contexts[1], links[1].world, beside[1], Window(4, 4)), stranger)
+        failed, _ = at_once(lambda: joined(contexts[1], links[1].world, beside[1], QueueLimits(4, 4)), stranger)
     assert isinstance(failed, RunFailed)
     assert "do not meet over ZeroMQ at 127.0.0.1 (another process connected first): see whether a firewall" in str(failed)
     for context in contexts:

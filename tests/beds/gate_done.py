@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.gate.baseline import Group, size_class
+from collbench.gate.baseline import CaseGroup, size_class
 
 CELL_PERCENT, GROUP_PERCENT = 10.0, 5.0
 
@@ -47,7 +47,7 @@ class Done:
         return suspicion["kind"] == "group" and suspicion["name"] in self._groups()
 
     def _groups(self) -> set[str]:
-        return {str(Group(self.backend, "allreduce", size_class(size))) for size in self.sizes}
+        return {str(CaseGroup(self.backend, "allreduce", size_class(size))) for size in self.sizes}
 
 
 def drawn(kind: str, seed: int, visible: Mapping[tuple[str, int], float]) -> Done:

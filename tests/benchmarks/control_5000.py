@@ -25,7 +25,7 @@ from collbench.addresses import LOOPBACK
 from collbench.control.addresses import hub_places
 from collbench.control.security import Keys, secret_of
 from collbench.control.tree import LARGE_BYTES
-from collbench.control.wire import Kind, Message
+from collbench.control.wire import Message, MessageKind
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from tests.benchmarks.command import main
@@ -146,7 +146,7 @@ class Nodes:
                 "rank": rank, "host": f"node{rank:05}", "local_rank": 0, "pid": rank, "cpus": list(range(64)),
                 "routes": [[LOOPBACK, LOOPBACK]],
             }  # fmt: skip
-            self._say(rank, Message(Kind.HELLO, 0, [[rank, about, 0]]))
+            self._say(rank, Message(MessageKind.HELLO, 0, [[rank, about, 0]]))
 
     def _say(self, rank: int, message: Message) -> None:
         self.socket.send_multipart([_name(rank), *message.frames()], copy=False)
@@ -155,24 +155,24 @@ class Nodes:
         """Serve until every node has received the decision."""
         while self._left:
             name, kind, step, *_ = self.socket.recv_multipart()
-            self._heard(int(name[1:]), Kind(kind), int(step))
+            self._heard(int(name[1:]), MessageKind(kind), int(step))
         for rank in self.mine:
-            self._say(rank, Message(Kind.BYE, 0, rank))
+            self._say(rank, Message(MessageKind.BYE, 0, rank))
         self.socket.close()
         self.context.term()
 
-    def _heard(self, rank: int, kind: Kind, step: int) -> None:
+    def _heard(self, rank: int, kind: MessageKind, step: int) -> None:
         """Receive without decoding: thousands of nodes would decode thousands of members each, on rank 0's cores."""
-        if kind is Kind.TELL and step == 0:
+        if kind is MessageKind.TELL and step == 0:
             size = 8 * self._values
-            self._say(rank, Message(Kind.OFFER, 1, size) if size > LARGE_BYTES else self._array(rank))
-        elif kind is Kind.GRANT:
+            self._say(rank, Message(MessageKind.OFFER, 1, size) if size > LARGE_BYTES else self._array(rank))
+        elif kind is MessageKind.GRANT:
             self._say(rank, self._array(rank))
-        elif kind is Kind.TELL:
+        elif kind is MessageKind.TELL:
             self._left -= 1
 
     def _array(self, rank: int) -> Message:
-        return Message(Kind.SAY, 1, [[rank, ["gathering", [self._values]], 1]], [np.full(self._values, float(rank)).tobytes()])
+        return Message(MessageKind.SAY, 1, [[rank, ["gathering", [self._values]], 1]], [np.full(self._values, float(rank)).tobytes()])
 
 
 def _name(rank: int) -> bytes:

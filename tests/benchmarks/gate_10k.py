@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Allocation, CaseTimes, Cell
 from collbench.gate.baseline import Figures, add_all, scheme_of
 from collbench.gate.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
@@ -120,7 +120,7 @@ def _rows(count: int) -> Iterator[Row]:
 
 def _allocation(number: int, names: Sequence[Cell], times_s: Figures) -> Allocation:
     launches = len(times_s)
-    measured = {cell: Measured(tuple(map(float, each))) for cell, each in zip(names, times_s.T, strict=True)}
+    measured = {cell: CaseTimes(tuple(map(float, each))) for cell, each in zip(names, times_s.T, strict=True)}
     began = f"2026-01-{1 + number % 28:02d}T{number % 24:02d}:00:00Z"
     facts = {"software": {"collbench": "0.1.0"}, "hosts": {"names": "node1, node2", "number": "2"}}
     return Allocation(f"good-{number:02d}", began, launches, 0, (_CANARY_S,) * launches, facts, measured)

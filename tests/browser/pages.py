@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.snapshot import topology_json
 from collbench.report.html import page as page_of
-from collbench.report.html.chart import Chart, Link, Section, Spot, Table
+from collbench.report.html.chart import Chart, FileLink, Section, Table, Tooltip
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run
 from tests.machine.machines import dgx
@@ -72,5 +72,5 @@ def _hostile_section() -> Section:
     table = Table([EVIL, EVIL], [[EVIL, EVIL]])
     drawing = '<svg viewBox="0 0 100 100"><circle cx="50" cy="50" r="5"/></svg>'
     data: dict[str, Any] = {"names": [EVIL]}
-    chart = Chart("evil", EVIL, EVIL, EVIL, drawing, table, [Spot(50, 50, EVIL)], data)
-    return Section("evil-section", EVIL, [EVIL], [(EVIL, table)], [chart], [(EVIL, [Link(EVIL, "javascript%3Aalert(1)/run.json")])])
+    chart = Chart("evil", EVIL, EVIL, EVIL, drawing, table, [Tooltip(50, 50, EVIL)], data)
+    return Section("evil-section", EVIL, [EVIL], [(EVIL, table)], [chart], [(EVIL, [FileLink(EVIL, "javascript%3Aalert(1)/run.json")])])

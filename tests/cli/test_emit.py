@@ -163,9 +163,9 @@ class TestWhereItGoes:
 
     @pytest.mark.parametrize("kind", [kind for kind in kinds().values() if kind.submit], ids=lambda kind: kind.name)
     def test_without_the_command_that_takes_it(self, kind: object, tmp_path: Path) -> None:
-        from collbench.deploy.job import Kind
+        from collbench.deploy.job import LauncherKind
 
-        assert isinstance(kind, Kind)
+        assert isinstance(kind, LauncherKind)
         image = ["--image", "a/b:c"] if kind.name == "kubernetes" else []
         said = refused(tmp_path, kind.name, *image, "--submit", env={"PATH": str(tmp_path)})
         assert said == f"--submit: {kind.submit[0]} not found: {kind.remedy}"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.hunt.protocol import CONFIRMED, Answer, Figure, Suspect, Verdict
+from collbench.analysis.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
 from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
 from collbench.deploy import drain
-from collbench.deploy.drain import Outcome
+from collbench.deploy.drain import CommandOutcome
 from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
@@ -26,7 +26,7 @@ ABOUT: dict[str, Any] = {
     "places": list(NAMES), "by": "node", "backend": "mpi", "virtual": False, "no_groups": None, "ranks_per_place": 2,
     "nics": ["eth0", "eth1"], "nodes": [], "max_time_s": 0.5, "promised": 9, "ceiling": None,
 }  # fmt: skip
-SICK = Verdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
+SICK = HuntVerdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
 
 
 def typed(**changes: Any) -> argparse.Namespace:
@@ -65,8 +65,8 @@ def test_a_file_of_links_chooses_the_pairs_and_says_what_they_cross() -> None:
 
 def test_a_round_is_told_figure_by_figure() -> None:
     one = a_round(speed_bytes_per_s=(1e9, None), wrong=(0, 3), na=(None, "gone"), flags=("simulated",))
-    assert answer_of(one) == Answer(
-        (Figure(1e9, 1e9, 1e-6, 1e9, 1e9, 0, None), Figure(None, 1e9, 1e-6, 1e9, 1e9, 3, "gone")), ("simulated",)
+    assert answer_of(one) == RoundResult(
+        (GroupFigure(1e9, 1e9, 1e-6, 1e9, 1e9, 0, None), GroupFigure(None, 1e9, 1e-6, 1e9, 1e9, 3, "gone")), ("simulated",)
     )  # fmt: skip
 
 
@@ -160,20 +160,20 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm that drains whoever is named; the second node is never reached: Ctrl-C comes before."""
     out: set[str] = set()
 
-    def ask(words: Any, env: Any) -> Outcome:
+    def ask(words: Any, env: Any) -> CommandOutcome:
         if "update" not in words:
             nodes = "\n".join(f"NodeName={name} State=IDLE{'+DRAIN' * (name in out)}" for name in NAMES if name in words or len(words) == 5)
-            return Outcome(0, nodes)
+            return CommandOutcome(0, nodes)
         if out:
             raise Interrupted(signal.SIGINT)
         out.add(words[2].removeprefix("NodeName="))
-        return Outcome(0)
+        return CommandOutcome(0)
 
     monkeypatch.setattr("collbench.deploy.drain.apply", partial(drain.apply, run=ask))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
-TWO = Verdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in (3, 5)), {"sweep": 8}, 20)
+TWO = HuntVerdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in (3, 5)), {"sweep": 8}, 20)
 
 
 def test_what_was_drained_before_ctrl_c_is_kept_with_the_line_that_undoes_it(drained: None, tmp_path: Path) -> None:

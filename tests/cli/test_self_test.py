@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, Measured
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import add_all
 from tests.cli.command import Finished, one_sentence, run_here
 from tests.results.rows import make_row
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     add_all(tmp_path / "good", [
         Allocation(
             f"good-{number}", f"2026-11-1{number}", 2, 0, (6e-8, 6e-8), {},
-            {cell: Measured(tuple(1e-3 * random.normal(1, 0.003, 2))) for cell in cells[: 3 if number < 2 else 4]},
+            {cell: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for cell in cells[: 3 if number < 2 else 4]},
         )
         for number in range(5)
     ])  # fmt: skip

@@ -15,7 +15,7 @@ from collbench.control.diagnosis import RankState
 from collbench.control.members import Member
 from collbench.control.security import Secret, secret_of
 from collbench.control.server import Server
-from collbench.control.watchdog import Ending
+from collbench.control.watchdog import EndProcess
 from collbench.launch.info import LaunchInfo
 
 DEADLINE_S = 20.0
@@ -55,12 +55,12 @@ class Here:
         return secret_of(self.info(0), {})
 
     def hub(self) -> Server:
-        end = Server(self.info(0), self.secret, lambda: RankState(0), Ending(no_end), DEADLINE_S)
+        end = Server(self.info(0), self.secret, lambda: RankState(0), EndProcess(no_end), DEADLINE_S)
         self.stack.callback(self.close, end)
         return end
 
     def spoke(self, rank: int, secret: Secret | None = None, **other: Any) -> Client:
-        end = Client(self.info(rank, **other), secret or self.secret, lambda: RankState(rank), Ending(no_end))
+        end = Client(self.info(rank, **other), secret or self.secret, lambda: RankState(rank), EndProcess(no_end))
         self.stack.callback(self.close, end)
         return end
 

@@ -10,26 +10,26 @@ from functools import cache
 from typing import Any
 
 from collbench.control.diagnosis import RankState, rank_states
-from collbench.control.wire import PIECE_BYTES, Kind, Malformed, Message, entries, parsed
+from collbench.control.wire import PIECE_BYTES, Malformed, Message, MessageKind, entries, parsed
 
 _ABOUT = {"rank": 1, "host": "node1", "local_rank": 0, "pid": 4242, "cpus": [0, 1], "began": 7}
 _REAL = (
-    Message(Kind.HELLO, 0, [[1, _ABOUT, 0], [2, _ABOUT, 0]]),
-    Message(Kind.WELCOME),
-    Message(Kind.MOVED, 0, 1),
-    Message(Kind.SAY, 5, [[1, {"x": [1.5, None]}, 2], [2, "words", 0]], [b"12345678", bytes(PIECE_BYTES + 9)]),
-    Message(Kind.OFFER, 5, 1 << 20),
-    Message(Kind.GRANT, 5),
-    Message(Kind.TELL, 5, {"cells": list(range(2000))}),
-    Message(Kind.BEAT, 0, [RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
-    Message(Kind.STUCK, 0, "allreduce 64 MiB on mpi"),
-    Message(Kind.WHERE),
-    Message(Kind.HERE, 0, [RankState(1).as_json()]),
-    Message(Kind.STACK, 0, 1),
-    Message(Kind.STACKED, 0, [1, "poll\nMPI_Allreduce"]),
-    Message(Kind.GONE, 0, [1, {"kind": "process_end", "killed": True, "signal": 9}]),
-    Message(Kind.BYE, 0, 1),
-    Message(Kind.ABORT, 0, ["rank 1 (node1, pid 4242): the folder is gone", 4]),
+    Message(MessageKind.HELLO, 0, [[1, _ABOUT, 0], [2, _ABOUT, 0]]),
+    Message(MessageKind.WELCOME),
+    Message(MessageKind.MOVED, 0, 1),
+    Message(MessageKind.SAY, 5, [[1, {"x": [1.5, None]}, 2], [2, "words", 0]], [b"12345678", bytes(PIECE_BYTES + 9)]),
+    Message(MessageKind.OFFER, 5, 1 << 20),
+    Message(MessageKind.GRANT, 5),
+    Message(MessageKind.TELL, 5, {"cells": list(range(2000))}),
+    Message(MessageKind.BEAT, 0, [RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
+    Message(MessageKind.STUCK, 0, "allreduce 64 MiB on mpi"),
+    Message(MessageKind.WHERE),
+    Message(MessageKind.HERE, 0, [RankState(1).as_json()]),
+    Message(MessageKind.STACK, 0, 1),
+    Message(MessageKind.STACKED, 0, [1, "poll\nMPI_Allreduce"]),
+    Message(MessageKind.GONE, 0, [1, {"kind": "process_end", "killed": True, "signal": 9}]),
+    Message(MessageKind.BYE, 0, 1),
+    Message(MessageKind.ABORT, 0, ["rank 1 (node1, pid 4242): the folder is gone", 4]),
 )
 _WORDS: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "\x00\x1b[2J", "\ud800", "a" * 5000, [], {},
@@ -57,9 +57,9 @@ def heard(frames: list[bytes]) -> str:
     """ "message" or "refused": what rank 0 makes of these frames, read as far as it reads them. Anything else is raised."""
     try:
         message = parsed(frames)
-        if message.kind is Kind.SAY:
+        if message.kind is MessageKind.SAY:
             entries(message, {1, 2})
-        if message.kind in (Kind.BEAT, Kind.HERE):
+        if message.kind in (MessageKind.BEAT, MessageKind.HERE):
             rank_states(message.body, {1, 2})
     except Malformed:
         return "refused"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from collbench.control.diagnosis import Cause, HangDiagnosis, ProcessEnd, RankPaused, RankState
+from collbench.control.diagnosis import HangCause, HangDiagnosis, ProcessEnd, RankPaused, RankState
 from collbench.control.members import HostKilled, Member, other_candidates
 from collbench.control.server import Coordinator
-from collbench.control.tree import Child
-from collbench.control.watchdog import Ending
-from collbench.control.wire import Kind, Message
+from collbench.control.tree import ChildConnection
+from collbench.control.watchdog import EndProcess
+from collbench.control.wire import Message, MessageKind
 from collbench.errors import PeerFailed
 from collbench.reason import decode
 
@@ -22,7 +22,7 @@ EXITED = ProcessEnd(exit_code=0)
 MEASURING = "allreduce 8 B on mpi: measuring"
 
 
-def coordinator(*children: Child) -> Coordinator:
+def coordinator(*children: ChildConnection) -> Coordinator:
     """Of ranks 0 to 3 that have joined; connections are made up."""
     cut = [child for child in children if child.cut is not None]
     down: Any = SimpleNamespace(
@@ -32,15 +32,15 @@ def coordinator(*children: Child) -> Coordinator:
         forget=cut.remove,
         tell=lambda message: None,
     )
-    part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), Ending(lambda *_: None), 5.0)
+    part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
     part._about = {rank: {} for rank in range(1, 4)}
     part.names = {rank: f"rank {rank} (h, pid {rank})" for rank in range(4)}
     part.expected = part.names
     return part
 
 
-def child(*ranks: int, cut: float | None = None) -> Child:
-    found = Child(bytes(ranks))
+def child(*ranks: int, cut: float | None = None) -> ChildConnection:
+    found = ChildConnection(bytes(ranks))
     found.ranks, found.cut = set(ranks), cut
     return found
 
@@ -58,7 +58,7 @@ def diagnosed(part: Coordinator) -> HangDiagnosis | RankPaused:
 
 def ended(part: Coordinator) -> HangDiagnosis:
     hang = diagnosed(part)
-    assert isinstance(hang, HangDiagnosis) and hang.cause is Cause.ENDED
+    assert isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ENDED
     return hang
 
 
@@ -136,16 +136,16 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
     assert ended(part).ranks == (3,)
 
 
-def granting() -> tuple[Coordinator, Child, list[int]]:
+def granting() -> tuple[Coordinator, ChildConnection, list[int]]:
     """A coordinator, a connection of rank 1, and the steps in which it was told to send, in order."""
     one, granted = child(1), list[int]()
     part = coordinator(one)
-    part.down.send = lambda child, message: granted.append(message.step) if message.kind is Kind.GRANT else None
+    part.down.send = lambda child, message: granted.append(message.step) if message.kind is MessageKind.GRANT else None
     return part, one, granted
 
 
-def offer(part: Coordinator, one: Child, step: int, size: int) -> None:
-    part._from_below(one, Message(Kind.OFFER, step, size))
+def offer(part: Coordinator, one: ChildConnection, step: int, size: int) -> None:
+    part._from_below(one, Message(MessageKind.OFFER, step, size))
 
 
 def test_a_message_larger_than_the_room_is_granted_alone() -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.control.watchdog import Ending
+from collbench.control.watchdog import EndProcess
 
 
 class Told:
@@ -15,7 +15,7 @@ class Told:
 
     def __init__(self, for_all: bool, watched: bool) -> None:
         self.done: list[str] = []
-        self.ending = Ending(lambda *_: self.done.append("end"), lambda sentence, code: self.done.append(f"{sentence} {code}"), for_all)
+        self.ending = EndProcess(lambda *_: self.done.append("end"), lambda sentence, code: self.done.append(f"{sentence} {code}"), for_all)
         self.node = SimpleNamespace(descriptors=[1] if watched else [], kill=lambda *_: self.done.append("kill"))
 
     def at(self, *seconds: float) -> list[str]:

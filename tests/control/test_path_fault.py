@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.control.diagnosis import Cause, HangEvidence, RankState, diagnose
+from collbench.control.diagnosis import HangCause, HangEvidence, RankState, diagnose
 from collbench.control.path import Direction, PathEvidence, PathFault, PathProblem, PathReport, ProbeResult, directions
 
 HOSTS = {"10.0.0.1": "n1", "10.0.0.2": "n2"}
@@ -48,7 +48,7 @@ def evidence(ranks: dict[int, RankState], path: PathFault | None, **more: object
 def test_a_rank_that_is_behind_because_its_packets_are_lost_is_not_named() -> None:
     ranks = {0: RankState(0, "gathering", waits=True, step=9), 1: RankState(1, WARM, step=8)}
     found = diagnose(evidence(ranks, fault(STALLED, HOLE)))
-    assert (found.cause, found.ranks) == (Cause.PATH, ())
+    assert (found.cause, found.ranks) == (HangCause.PATH, ())
     assert found.path and (found.path.problem, found.path.limit_bytes, found.path.source, found.path.target) == (
         PathProblem.MTU,
         1000,
@@ -60,25 +60,25 @@ def test_a_rank_that_is_behind_because_its_packets_are_lost_is_not_named() -> No
 
 def test_of_a_silent_rank_on_another_host_no_more_is_concluded_than_that_no_answer_came() -> None:
     found = diagnose(evidence({0: RankState(0, WARM)}, None))
-    assert (found.cause, found.ranks, found.source, found.target) == (Cause.NO_ANSWER, (1,), "n2", "n1")
+    assert (found.cause, found.ranks, found.source, found.target) == (HangCause.NO_ANSWER, (1,), "n2", "n1")
 
 
 def test_a_hole_explains_silence_and_a_stall_alone_does_not() -> None:
-    assert diagnose(evidence({0: RankState(0, WARM)}, fault(STALLED, HOLE))).cause is Cause.PATH
-    assert diagnose(evidence({0: RankState(0, WARM)}, fault(STALLED))).cause is Cause.NO_ANSWER
+    assert diagnose(evidence({0: RankState(0, WARM)}, fault(STALLED, HOLE))).cause is HangCause.PATH
+    assert diagnose(evidence({0: RankState(0, WARM)}, fault(STALLED))).cause is HangCause.NO_ANSWER
 
 
 def test_where_data_are_lost_as_well_it_is_not_the_control_connection_alone() -> None:
     cut = {"unreachable": frozenset({1}), "elsewhere": {1: "10.9.0.2"}}
     alone = PathFault(PathProblem.STALLED, "n1", "n2", stalled=1)
-    assert diagnose(evidence({0: RankState(0, WARM)}, alone, **cut)).cause is Cause.CONTROL_LOST
-    assert diagnose(evidence({0: RankState(0, WARM)}, PathFault(PathProblem.STALLED, "n1", "n2", stalled=2), **cut)).cause is Cause.PATH
+    assert diagnose(evidence({0: RankState(0, WARM)}, alone, **cut)).cause is HangCause.CONTROL_LOST
+    assert diagnose(evidence({0: RankState(0, WARM)}, PathFault(PathProblem.STALLED, "n1", "n2", stalled=2), **cut)).cause is HangCause.PATH
 
 
 def test_a_process_that_was_killed_or_stopped_is_named_whatever_the_path_does() -> None:
     path = fault(STALLED, HOLE)
-    assert diagnose(evidence({0: RankState(0, WARM)}, path, gone=[1])).cause is Cause.ENDED
-    assert diagnose(evidence({0: RankState(0, WARM)}, path, held=frozenset({1}))).cause is Cause.STOPPED
+    assert diagnose(evidence({0: RankState(0, WARM)}, path, gone=[1])).cause is HangCause.ENDED
+    assert diagnose(evidence({0: RankState(0, WARM)}, path, held=frozenset({1}))).cause is HangCause.STOPPED
 
 
 @pytest.mark.parametrize(("again", "sent", "problem"), [(2, 41, None), (3, 41, PathProblem.LOSS), (7, 10, PathProblem.LOSS), (8, 10, None)])

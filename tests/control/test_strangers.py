@@ -17,7 +17,7 @@ import zmq
 
 from collbench.control.security import ConnectionsRefused, Keys, RejectedPeers, Secret, closing
 from collbench.control.tree import RankRestarted
-from collbench.control.wire import PIECE_BYTES, Kind, Message
+from collbench.control.wire import PIECE_BYTES, Message, MessageKind
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
 from tests.control.ends_here import Here, about, launch
@@ -62,7 +62,7 @@ def without_curve(here: Here) -> None:
     stranger.linger = 0
     monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     stranger.connect(f"tcp://127.0.0.1:{here.port}")
-    stranger.send_multipart(Message(Kind.HELLO, 0, [[1, about(1), 0]]).frames())
+    stranger.send_multipart(Message(MessageKind.HELLO, 0, [[1, about(1), 0]]).frames())
     assert monitor.poll(5000)
     context.destroy(linger=0)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.control.diagnosis import Cause, HangEvidence, ProcessEnd, RankState, diagnose
+from collbench.control.diagnosis import HangCause, HangEvidence, ProcessEnd, RankState, diagnose
 
 CELL = "allreduce 64 MiB on mpi"
 WARM = f"{CELL}: warm-up"
@@ -29,31 +29,31 @@ def standing(rank, phase=WARM, **more):
 def test_a_rank_that_is_iterations_behind_never_entered_the_one_that_the_others_wait_in():
     others = [standing(rank, iteration=41, step=7) for rank in range(32) if rank != 13]
     found = diagnose(seen([*others, standing(13, iteration=40, step=7)], 32))
-    assert (found.cause, found.phase, found.ranks, found.names) == (Cause.BEHIND, WARM, (13,), ("rank 13 (node03, pid 4213)",))
+    assert (found.cause, found.phase, found.ranks, found.names) == (HangCause.BEHIND, WARM, (13,), ("rank 13 (node03, pid 4213)",))
     assert (found.iteration, found.detail, found.waiting, found.members, found.timeout_s) == (41, "", 31, 32, 60.0)
 
 
 def test_a_rank_that_is_steps_behind_is_at_its_own_phase():
     waiting = standing(0, f"{CELL}: gathering samples", waits=True, step=9)
     found = diagnose(seen([waiting, standing(1, iteration=3, step=8)], 2, what=""))
-    assert (found.cause, found.phase, found.ranks) == (Cause.BEHIND, f"{CELL}: gathering samples", (1,))
+    assert (found.cause, found.phase, found.ranks) == (HangCause.BEHIND, f"{CELL}: gathering samples", (1,))
     assert (found.detail, found.iteration, found.waiting, found.members) == (WARM, 3, 1, 2)
 
 
 def test_a_rank_that_waits_for_others_is_never_the_cause():
     waiting = [standing(0, "gathering", waits=True, step=9), *(standing(rank, "deciding", waits=True, step=10) for rank in (1, 2))]
     found = diagnose(seen([*waiting, standing(3, step=8)], what="gathering"))
-    assert (found.cause, found.ranks, found.detail) == (Cause.BEHIND, (3,), WARM)
+    assert (found.cause, found.ranks, found.detail) == (HangCause.BEHIND, (3,), WARM)
 
 
 def test_a_rank_between_two_phases_has_no_phase_to_name():
     found = diagnose(seen([standing(0, "gathering", waits=True, step=2), standing(1, "", step=1)], 2, what="gathering"))
-    assert (found.cause, found.detail) == (Cause.BEHIND, "work between two phases")
+    assert (found.cause, found.detail) == (HangCause.BEHIND, "work between two phases")
 
 
 def test_where_no_rank_is_behind_none_is_named():
     found = diagnose(seen([standing(rank, iteration=41, step=7) for rank in range(4)]))
-    assert (found.cause, found.ranks, found.members, found.iteration) == (Cause.NOTHING_MOVES, (), 4, 41)
+    assert (found.cause, found.ranks, found.members, found.iteration) == (HangCause.NOTHING_MOVES, (), 4, 41)
 
 
 def test_a_rank_that_is_ahead_is_not_the_cause():
@@ -63,12 +63,12 @@ def test_a_rank_that_is_ahead_is_not_the_cause():
 
 def test_a_process_that_was_killed():
     found = diagnose(seen([standing(0)], what="", gone=[2], how={2: KILLED}))
-    assert (found.cause, found.phase, found.ranks, found.end) == (Cause.ENDED, WARM, (2,), KILLED)
+    assert (found.cause, found.phase, found.ranks, found.end) == (HangCause.ENDED, WARM, (2,), KILLED)
 
 
 def test_of_several_that_have_ended_the_first_is_named():
     found = diagnose(seen([standing(0)], what="", gone=[3, 1, 2]))
-    assert (found.cause, found.ranks, found.more, found.end) == (Cause.ENDED, (3,), 2, ProcessEnd())
+    assert (found.cause, found.ranks, found.more, found.end) == (HangCause.ENDED, (3,), 2, ProcessEnd())
 
 
 def test_while_joining_a_rank_may_have_no_name_yet():
@@ -79,22 +79,22 @@ def test_a_stopped_process_even_if_it_is_killed_meanwhile():
     answers = [standing(rank) for rank in (0, 1, 3)]
     for gone in ([], [2]):
         found = diagnose(seen(answers, held=frozenset({2}), gone=gone, doing={2: "poll < MPID_Progress_wait < PMPI_Allreduce"}))
-        assert (found.cause, found.ranks, found.doing) == (Cause.STOPPED, (2,), "poll < MPID_Progress_wait < PMPI_Allreduce")
+        assert (found.cause, found.ranks, found.doing) == (HangCause.STOPPED, (2,), "poll < MPID_Progress_wait < PMPI_Allreduce")
 
 
 def test_a_host_that_does_not_answer():
     found = diagnose(seen([standing(0), standing(1)], unreachable=frozenset({2, 3})))
-    assert (found.cause, found.ranks) == (Cause.HOST_SILENT, (2, 3))
+    assert (found.cause, found.ranks) == (HangCause.HOST_SILENT, (2, 3))
 
 
 def test_a_control_connection_that_is_lost_while_the_host_is_there():
     found = diagnose(seen([standing(0), standing(1), standing(2)], unreachable=frozenset({3}), elsewhere={3: "10.0.9.2"}))
-    assert (found.cause, found.ranks, found.detail) == (Cause.CONTROL_LOST, (3,), "10.0.9.2")
+    assert (found.cause, found.ranks, found.detail) == (HangCause.CONTROL_LOST, (3,), "10.0.9.2")
 
 
 def test_behind_a_silent_first_rank_of_a_node_no_rank_can_be_heard_and_none_is_named():
     found = diagnose(seen([standing(0), standing(1)], spokesmen={2: 2, 3: 2}))
-    assert (found.cause, found.ranks) == (Cause.PROCESS_SILENT, (2,))
+    assert (found.cause, found.ranks) == (HangCause.PROCESS_SILENT, (2,))
 
 
 def test_more_than_four_are_counted():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collbench.deploy.job import Kind, Value, job_of
+from collbench.deploy.job import LauncherKind, Value, job_of
 
 COMMAND = ("allreduce", "--sizes", "1K-1G")
 _STAND_IN = """#!/bin/bash
@@ -30,14 +30,14 @@ class Recorded:
         return self.words[self.words.index(option) + 1]
 
 
-def text(kind: Kind, said: Mapping[str, Value], command: Sequence[str] = COMMAND) -> str:
+def text(kind: LauncherKind, said: Mapping[str, Value], command: Sequence[str] = COMMAND) -> str:
     """The file."""
     return kind.render(job_of(kind, tuple(command), said))
 
 
 def recorded(
     folder: Path,
-    kind: Kind,
+    kind: LauncherKind,
     said: Mapping[str, Value],
     *argv: str,
     command: Sequence[str] = COMMAND,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from collbench.deploy.job import Kind, job_of
+from collbench.deploy.job import LauncherKind, job_of
 from collbench.deploy.kinds import kinds
 from tests.cli.command import run_here
 from tests.deploy.texts import HOSTILE
@@ -42,7 +42,7 @@ each_kind = pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: k
 Words = list[str]
 
 
-def emitted(kind: Kind, command: Sequence[str], **said: Any) -> str:
+def emitted(kind: LauncherKind, command: Sequence[str], **said: Any) -> str:
     settings: dict[str, Any] = {**NEEDED.get(kind.name, {}), "nodes": NODES, "ranks-per-node": RANKS, **said}
     return kind.render(job_of(kind, tuple(command), settings))
 
@@ -117,12 +117,12 @@ def holds(lines: Sequence[Words], wanted: Words) -> bool:
 
 
 @each_kind
-def test_the_words_stand_in_the_file_as_they_were_typed(kind: Kind, tmp_path: Path) -> None:
+def test_the_words_stand_in_the_file_as_they_were_typed(kind: LauncherKind, tmp_path: Path) -> None:
     assert holds(started(emitted(kind, ORDINARY), tmp_path), ["collbench", *ORDINARY])
 
 
 @each_kind
-def test_hostile_words_come_through(kind: Kind, tmp_path: Path) -> None:
+def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
     command = ["allreduce", *HOSTILE]
     lines = started(emitted(kind, command), tmp_path)
     assert holds(lines, ["collbench", *command]), lines
@@ -130,7 +130,7 @@ def test_hostile_words_come_through(kind: Kind, tmp_path: Path) -> None:
 
 
 @each_kind
-def test_so_does_the_path_of_the_program(kind: Kind, tmp_path: Path) -> None:
+def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> None:
     program = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
     assert holds(started(emitted(kind, ORDINARY, program=program), tmp_path), [program, *ORDINARY])
     assert not (tmp_path / "injected").exists()
@@ -163,7 +163,7 @@ def pairs(part: Any) -> Iterator[tuple[str, str]]:
 
 
 @each_kind
-def test_and_the_values_of_variables(kind: Kind, tmp_path: Path) -> None:
+def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None:
     wanted = {f"HOSTILE_{number}": word for number, word in enumerate(HOSTILE)}
     text = emitted(kind, ORDINARY, env=tuple(f"{name}={value}" for name, value in wanted.items()))
     assert variables(text, tmp_path) == wanted
@@ -196,13 +196,13 @@ STARTS: dict[str, Callable[[str], int]] = {
         ({"nodes": 512, "ranks-per-node": 8}, 4096),
     ],
 )
-def test_as_many_ranks_as_the_job_has(kind: Kind, said: dict[str, int], ranks: int) -> None:
+def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], ranks: int) -> None:
     assert kind.name in STARTS, f"say in STARTS where the file of {kind.name} says how many ranks it starts"
     assert STARTS[kind.name](emitted(kind, ORDINARY, **said)) == ranks
 
 
 @each_kind
-def test_the_command_line_writes_the_same_file_as_its_kind(kind: Kind, tmp_path: Path) -> None:
+def test_the_command_line_writes_the_same_file_as_its_kind(kind: LauncherKind, tmp_path: Path) -> None:
     said = [word for name, value in NEEDED.get(kind.name, {}).items() for word in (f"--{name}", value)]
     told = ["emit", kind.name, "--nodes", str(NODES), "--ranks-per-node", str(RANKS), *said]
     done = run_here(tmp_path, *told, "--", *ORDINARY)
@@ -210,7 +210,7 @@ def test_the_command_line_writes_the_same_file_as_its_kind(kind: Kind, tmp_path:
 
 
 @each_kind
-def test_a_file_is_short_and_ends_with_its_line(kind: Kind) -> None:
+def test_a_file_is_short_and_ends_with_its_line(kind: LauncherKind) -> None:
     text = emitted(kind, ORDINARY)
     assert text.endswith("\n") and not text.endswith("\n\n")
     assert "\n\n\n" not in text.replace("\n\n\n@", "\n\n@").replace("\n\n\ndef", "\n\ndef"), "empty lines where nothing is said"
@@ -220,7 +220,7 @@ def test_a_file_is_short_and_ends_with_its_line(kind: Kind) -> None:
 
 @each_kind
 @pytest.mark.parametrize("where", ["command", "program", "env"])
-def test_a_line_end_never_gets_into_a_file(kind: Kind, where: str) -> None:
+def test_a_line_end_never_gets_into_a_file(kind: LauncherKind, where: str) -> None:
     from collbench.errors import UsageError
 
     command = (*ORDINARY, "--allocation", "a\nb") if where == "command" else ORDINARY

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from collbench.deploy import job as handing
-from collbench.deploy.job import Kind
+from collbench.deploy.job import LauncherKind
 from collbench.errors import UsageError
 
-TAKEN = Kind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")
+TAKEN = LauncherKind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")
 THEN = "write the file with --write, then run: take FILE"
-RUN_BY_HAND = Kind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
+RUN_BY_HAND = LauncherKind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
 
 
 def command(folder: Path, lines: str, first: str = "#!/bin/sh") -> dict[str, str]:
@@ -22,7 +22,7 @@ def command(folder: Path, lines: str, first: str = "#!/bin/sh") -> dict[str, str
     return {"PATH": f"{folder}:{os.environ['PATH']}", "OWN": "kept"}
 
 
-def refusal(kind: Kind, env: dict[str, str], text: str = "job\n") -> str:
+def refusal(kind: LauncherKind, env: dict[str, str], text: str = "job\n") -> str:
     with pytest.raises(UsageError) as refused:
         handing.submit(kind, text, env)
     assert "\n" not in str(refused.value)

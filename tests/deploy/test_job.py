@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, Job, Kind, Setting, job_of
+from collbench.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
 from collbench.errors import UsageError
 
-KIND = Kind("some", "a kind", ".x", EVERYWHERE, lambda job: "", "start FILE")
+KIND = LauncherKind("some", "a kind", ".x", EVERYWHERE, lambda job: "", "start FILE")
 
 
-def job(*command: str, **said: object) -> Job:
+def job(*command: str, **said: object) -> LaunchJob:
     settings: dict[str, object] = {name.replace("_", "-"): value for name, value in said.items()}
     return job_of(KIND, command or ("allreduce",), settings)  # type: ignore[arg-type]
 
@@ -65,7 +65,7 @@ def test_what_was_said_is_told_from_defaults() -> None:
     assert job(nodes=2).said == {"nodes"} and job(nodes=2).nodes == job().nodes
 
 
-def refusal(setting: Setting, text: str) -> str:
+def refusal(setting: JobSetting, text: str) -> str:
     with pytest.raises(UsageError) as refused:
         setting.parse(text)
     return str(refused.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.job import Kind, Setting
+from collbench.deploy.job import JobSetting, LauncherKind
 from collbench.deploy.kinds import kinds, knowing, settings
 
 FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "collbench/deploy/kinds").glob("*.py") if path.stem != "__init__")
@@ -18,7 +18,7 @@ def test_every_file_is_a_kind_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
-def test_a_kind_says_what_a_user_needs(kind: Kind) -> None:
+def test_a_kind_says_what_a_user_needs(kind: LauncherKind) -> None:
     assert kind.summary and "FILE" in kind.start and not kind.summary.endswith(".")
     assert kind.suffix.startswith(".")
     names = [setting.name for setting in kind.settings]
@@ -38,7 +38,7 @@ def test_kinds_that_share_a_settings_name_share_the_setting() -> None:
 
 
 @pytest.mark.parametrize("setting", settings().values(), ids=lambda setting: setting.name)
-def test_a_default_is_a_value_that_could_have_been_typed(setting: Setting) -> None:
+def test_a_default_is_a_value_that_could_have_been_typed(setting: JobSetting) -> None:
     if setting.default is not None and not setting.many:
         assert setting.parse(str(setting.default)) == setting.default
     assert setting.summary and "\n" not in setting.summary and not setting.summary.endswith(".")

@@ -15,7 +15,7 @@ from collbench.backends.backend import Group
 from collbench.backends.host import Buffers
 from collbench.device import buffers as checker_room
 from collbench.device.buffers import DeviceBuffers, checker_of, prove
-from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count
+from collbench.device.gpu import OpenGpu, driver_address, driver_error, gpu_count
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.builtin.allgather import ALLGATHER
@@ -37,7 +37,7 @@ FAKE = "FAKE GPU (test double)"
 
 @pytest.fixture(scope="module")
 def gpus():
-    return [Gpu(0), Gpu(gpu_count() > 1)]
+    return [OpenGpu(0), OpenGpu(gpu_count() > 1)]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_gpu_reports_its_properties(gpus, double):
 def test_a_gpu_that_is_not_there_is_one_sentence():
     n = gpu_count()
     with pytest.raises(UsageError, match=rf"^GPU {n} is not there: CUDA shows this process {n}$"):
-        Gpu(n)
+        OpenGpu(n)
 
 
 def test_memory_is_the_drivers_and_goes_back_with_its_last_reference(gpus):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, looked_at, not_looked_at
+from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, examined_parts, unexamined_parts
 from collbench.machine.doctor.finding import Finding, pages, worst_first
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import read_file
@@ -166,11 +166,11 @@ def test_every_function_that_looks_like_a_rule_is_run() -> None:
 
 
 def test_what_was_looked_at() -> None:
-    assert looked_at([dgx()]) == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
-    assert looked_at([]) == "nothing"
-    missing = not_looked_at([dgx(), laptop()])
+    assert examined_parts([dgx()]) == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
+    assert examined_parts([]) == "nothing"
+    missing = unexamined_parts([dgx(), laptop()])
     assert "the IOMMU (sysfs), on 1 of 2 machines" in missing
     assert not any(text.startswith("GPUs") for text in missing)  # the laptop has none, which is known
     hidden = replace(laptop(), unknown={"gpus": "the file names no GPU"})
-    assert "GPUs (the file names no GPU), on 1 of 2 machines" in not_looked_at([dgx(), hidden])
-    assert "ACS (`lspci -vvv`, as root)" in not_looked_at([Machine(gpus=dgx().gpus)])
+    assert "GPUs (the file names no GPU), on 1 of 2 machines" in unexamined_parts([dgx(), hidden])
+    assert "ACS (`lspci -vvv`, as root)" in unexamined_parts([Machine(gpus=dgx().gpus)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.machine.doctor.log_summary import Choice, GpuDirect, Hca, LinkLayer, gpudirect_of, summarize, summary_lines
+from collbench.machine.doctor.log_summary import CountedChoice, GpuDirect, Hca, LinkLayer, gpudirect_of, summarize, summary_lines
 from collbench.machine.readers.nccl_log import read
 
 LOG = """\
@@ -37,7 +37,7 @@ def test_the_facts_of_a_log() -> None:
     assert (found.ranks, found.nodes, found.local_ranks, found.hosts) == (16, 2, 8, ("n1", "n2"))
     assert (found.gpudirect, found.nvls, found.multi_node_nvlink, found.collnet) == (GpuDirect.IN_USE, True, False, False)
     assert found.channels == {"coll": 16, "collnet": 16, "nvls": 24, "p2p": 32}
-    assert found.choices == (Choice("AllReduce", "NVLS", "SIMPLE", 2), Choice("AllReduce", "RING", "LL", 1))
+    assert found.choices == (CountedChoice("AllReduce", "NVLS", "SIMPLE", 2), CountedChoice("AllReduce", "RING", "LL", 1))
     assert found.settings == {"NCCL_IB_HCA": "mlx5"}
     assert found.plugins == {"network": "IBplug v10 (v10)", "profiler": "absent"}
 

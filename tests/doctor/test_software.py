@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collbench.launch import explain
-from collbench.launch.explain import Library
+from collbench.launch.explain import MpiLibrary
 from collbench.machine.doctor import host
 from collbench.machine.doctor.finding import Finding
 from tests.cli.command import run
@@ -95,7 +95,7 @@ def stand_in_mpiexec(folder: Path, says: str) -> str:
 
 @pytest.mark.parametrize(("says", "codes"), [(OPEN_MPI, ["CB2802"]), ("HYDRA build details:\n    Version:  5.0.2", [])])
 def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, codes: list[str]) -> None:
-    monkeypatch.setattr(explain, "library", lambda env: Library(MPICH, "/opt/libmpi.so", "4.1.2"))
+    monkeypatch.setattr(explain, "library", lambda env: MpiLibrary(MPICH, "/opt/libmpi.so", "4.1.2"))
     path = stand_in_mpiexec(tmp_path, says)
     findings = list(host.mixed_mpiexec("node1", {"PATH": path}))
     assert [finding.code for finding in findings] == codes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.measure.instruments import Moment, between, binding, noticeable, now, settings
+from collbench.measure.instruments import CpuReading, between, binding, noticeable, now, settings
 
 CPU = min(os.sched_getaffinity(0))
 
@@ -26,10 +26,10 @@ def test_stolen_time_is_a_share_of_the_time_of_the_cpus_that_may_be_used(tmp_pat
 
 
 @pytest.mark.parametrize(("before", "after", "stolen"), [
-    (Moment(0, 100, 0), Moment(4, 200, 0), 0.0),  # fewer ticks than a rounding makes
-    (Moment(0, 100, 0), Moment(5, 200, 0), 0.05),
-    (Moment(0, 0, 0), Moment(0, 0, 0), None),  # no /proc
-    (Moment(9, 900, 0), Moment(1, 1000, 0), None),  # a CPU left in between
+    (CpuReading(0, 100, 0), CpuReading(4, 200, 0), 0.0),  # fewer ticks than a rounding makes
+    (CpuReading(0, 100, 0), CpuReading(5, 200, 0), 0.05),
+    (CpuReading(0, 0, 0), CpuReading(0, 0, 0), None),  # no /proc
+    (CpuReading(9, 900, 0), CpuReading(1, 1000, 0), None),  # a CPU left in between
 ])  # fmt: skip
 def test_what_is_not_known_is_not_zero(before, after, stolen):
     assert between(before, after).stolen == stolen
@@ -40,7 +40,7 @@ def test_two_percent_are_noticeable():
 
 
 def test_lost_cores_are_counted():
-    assert between(Moment(0, 1, 5), Moment(0, 2, 9)).preempted == 4
+    assert between(CpuReading(0, 1, 5), CpuReading(0, 2, 9)).preempted == 4
     assert now().preempted >= 0
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.readers import nccl_log
-from collbench.machine.readers.nccl_log import GDR, KIND, Choice, Connection, NcclLog, looks_like, read, read_file
-from collbench.machine.readers.nccl_startup import Library, Release
+from collbench.machine.readers.nccl_log import GDR, KIND, CallChoice, Connection, NcclLog, looks_like, read, read_file
+from collbench.machine.readers.nccl_startup import LogLibrary, Release
 from collbench.machine.readers.text import Unreadable
 from tests.benchmarks.nccl_log import KINDS
 from tests.helpers import CAPTURED_MACHINES
@@ -59,7 +59,7 @@ def test_a_whole_log() -> None:
             ("node1", Connection(0, 0, 2, "send", "NET/IB/0/GDRDMA", "0")),
             ("node2", Connection(1, 1, 3, "send", "NET/IB/1/GDRDMA", "1")), ("node2", Connection(1, 1, 0, "", "P2P/CUMEM/read", None)),
         ), names={("node1", 0): "mlx5_0:1/IB", ("node1", 1): "mlx5_1:1/IB"},
-        startup=(("", Release(Library.NCCL, "2.21.5", "2.21.5+cuda12.4")),),
+        startup=(("", Release(LogLibrary.NCCL, "2.21.5", "2.21.5+cuda12.4")),),
     )  # fmt: skip
 
 
@@ -199,28 +199,32 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "key", "choice"),
     [
-        ("1048576 Bytes -> Algo 1 proto 2 time 34.1", (None, 1048576), Choice("RING", "SIMPLE", None)),  # 2.20 to 2.22
-        ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", ("AllReduce", 8), Choice("TREE", "LL", None)),  # 2.23
-        ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", ("AllReduce", 64), Choice("NVLS_TREE", "LL128", 8)),
+        ("1048576 Bytes -> Algo 1 proto 2 time 34.1", (None, 1048576), CallChoice("RING", "SIMPLE", None)),  # 2.20 to 2.22
+        ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", ("AllReduce", 8), CallChoice("TREE", "LL", None)),  # 2.23
+        (
+            "AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}",
+            ("AllReduce", 64),
+            CallChoice("NVLS_TREE", "LL128", 8),
+        ),
         (
             "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
-            ("Broadcast", 64), Choice("RING", "LL", 1),
+            ("Broadcast", 64), CallChoice("RING", "LL", 1),
         ),
         (
             "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
-            ("AllReduce", 4096), Choice("Symmetric AllReduce_AGxLL_R", None, 8),
+            ("AllReduce", 4096), CallChoice("Symmetric AllReduce_AGxLL_R", None, 8),
         ),
-        ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", ("AllGather", 32), Choice("Copy Engine", None, None)),
-        ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", ("AllGather", 32), Choice("Hierarchical CE", None, None)),
+        ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", ("AllGather", 32), CallChoice("Copy Engine", None, None)),
+        ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", ("AllGather", 32), CallChoice("Hierarchical CE", None, None)),
     ],
 )  # fmt: skip
-def test_what_nccl_chose_for_a_call(line: str, key: tuple[str | None, int], choice: Choice) -> None:
+def test_what_nccl_chose_for_a_call(line: str, key: tuple[str | None, int], choice: CallChoice) -> None:
     assert log(line, line).choices == {key: {choice: 2}}
 
 
 def test_a_size_with_two_choices_has_the_usual_one_first() -> None:
     lines = [f"AllReduce: 8 Bytes -> Algo {name} proto LL channel{{Lo..Hi}}={{0..0}}" for name in ("TREE", "RING", "RING")]
-    assert list(log(*lines).choices["AllReduce", 8].items()) == [(Choice("RING", "LL", 1), 2), (Choice("TREE", "LL", 1), 1)]
+    assert list(log(*lines).choices["AllReduce", 8].items()) == [(CallChoice("RING", "LL", 1), 2), (CallChoice("TREE", "LL", 1), 1)]
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,20 @@ import pytest
 
 from collbench.machine.readers.nccl_log import NcclLog, read
 from collbench.machine.readers.nccl_startup import (
-    Cause,
     CollNet,
     Communicator,
     FabricBroken,
     FabricMember,
-    Library,
+    HostProblem,
     ListedGpu,
+    LogLibrary,
+    LogSetting,
+    NcclPlugin,
     NvSwitch,
     Platform,
-    Plugin,
     PluginKind,
     PluginState,
-    Setting,
-    SlowLink,
+    SlowGraphLink,
     StartupFact,
     TopologyFile,
 )
@@ -35,18 +35,18 @@ def log(line: str) -> NcclLog:
 @pytest.mark.parametrize(
     ("line", "library", "number", "text"),
     [
-        ("NCCL version 2.27.3+cuda12.9", Library.NCCL, "2.27.3", "2.27.3+cuda12.9"),
-        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO NCCL version 2.99.1+cuda12.9", Library.NCCL, "2.99.1", "2.99.1+cuda12.9"),
-        ("NCCL version 2.28.9-1+cuda13.0", Library.NCCL, "2.28.9", "2.28.9-1+cuda13.0"),
-        ("NCCL version 2.16.3a0+cuda11.7", Library.NCCL, "2.16.3", "2.16.3a0+cuda11.7"),
-        ("# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22703", Library.NCCL, "2.27.3", "2.27.3"),
-        ("# nccl-tests version 2.9.0 nccl-headers=2708 nccl-library=2708", Library.NCCL, "2.7.8", "2.7.8"),
-        ("RCCL version : 2.22.3-develop:1a2b3c4", Library.RCCL, "2.22.3", "2.22.3-develop:1a2b3c4"),
-        ("RCCL version 2.20.5+hip6.2 HEAD:1a2b3c4+", Library.RCCL, "2.20.5", "2.20.5+hip6.2"),
-        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0a1b2c3", Library.RCCL, "2.27.7", "2.27.7-HEAD:0a1b2c3"),
+        ("NCCL version 2.27.3+cuda12.9", LogLibrary.NCCL, "2.27.3", "2.27.3+cuda12.9"),
+        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO NCCL version 2.99.1+cuda12.9", LogLibrary.NCCL, "2.99.1", "2.99.1+cuda12.9"),
+        ("NCCL version 2.28.9-1+cuda13.0", LogLibrary.NCCL, "2.28.9", "2.28.9-1+cuda13.0"),
+        ("NCCL version 2.16.3a0+cuda11.7", LogLibrary.NCCL, "2.16.3", "2.16.3a0+cuda11.7"),
+        ("# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22703", LogLibrary.NCCL, "2.27.3", "2.27.3"),
+        ("# nccl-tests version 2.9.0 nccl-headers=2708 nccl-library=2708", LogLibrary.NCCL, "2.7.8", "2.7.8"),
+        ("RCCL version : 2.22.3-develop:1a2b3c4", LogLibrary.RCCL, "2.22.3", "2.22.3-develop:1a2b3c4"),
+        ("RCCL version 2.20.5+hip6.2 HEAD:1a2b3c4+", LogLibrary.RCCL, "2.20.5", "2.20.5+hip6.2"),
+        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0a1b2c3", LogLibrary.RCCL, "2.27.7", "2.27.7-HEAD:0a1b2c3"),
     ],
 )
-def test_the_version_of_any_form(line: str, library: Library, number: str, text: str) -> None:
+def test_the_version_of_any_form(line: str, library: LogLibrary, number: str, text: str) -> None:
     found = log(line)
     assert found.release is not None
     assert (found.library, found.version, found.release.text) == (library, number, text)
@@ -73,41 +73,41 @@ def test_the_library_counts_more_than_nccl_tests() -> None:
     ],
 )
 def test_messages_that_only_rccl_prints(line: str) -> None:
-    assert log(line).library is Library.RCCL
+    assert log(line).library is LogLibrary.RCCL
 
 
 @pytest.mark.parametrize(
     ("line", "fact"),
     [
-        ("NCCL_IB_GID_INDEX set by environment to 3.", Setting("NCCL_IB_GID_INDEX", "3")),
-        ("NCCL_IB_HCA set by environment to =mlx5_0,mlx5_1", Setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1")),
-        ("Comm config minCTAs reset to NCCL_MIN_CTAS=32", Setting("NCCL_MIN_CTAS", "32")),
+        ("NCCL_IB_GID_INDEX set by environment to 3.", LogSetting("NCCL_IB_GID_INDEX", "3")),
+        ("NCCL_IB_HCA set by environment to =mlx5_0,mlx5_1", LogSetting("NCCL_IB_HCA", "=mlx5_0,mlx5_1")),
+        ("Comm config minCTAs reset to NCCL_MIN_CTAS=32", LogSetting("NCCL_MIN_CTAS", "32")),
         ("comm 0x5 rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0", Communicator(16, 2, 8, False)),
         ("comm 0x5 rank 3 nRanks 8 nNodes 1 localRanks 8 localRank 3 MNNVL 1", Communicator(8, 1, 8, True)),
         ("comm 0x5 rank 0 nRanks 4 nNodes 4 localRanks 1 localRank 0", Communicator(4, 4, 1, None)),
         ("MNNVL busId 0x901000 fabric UUID 4ac1.77be cliqueId 0x7ffe state 3 healthMask 0x55", FabricMember("4ac1.77be", "0x7ffe", 3)),
         ("MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration", FabricBroken(8)),
-        ("NET/Plugin: Loaded net plugin IBplug v10 (v10)", Plugin(PluginKind.NET, PluginState.LOADED, "IBplug v10", 10)),
-        ("NET/Plugin: Loaded collnet plugin SHARP (v8)", Plugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 8)),
-        ("TUNER/Plugin: Using nccl_ofi_tuner (v3)", Plugin(PluginKind.TUNER, PluginState.LOADED, "nccl_ofi_tuner", 3)),
-        ("NET/Plugin: Could not find: libnccl-net.so", Plugin(PluginKind.NET, PluginState.ABSENT)),
-        ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", Plugin(PluginKind.PROFILER, PluginState.ABSENT)),
-        ("PROFILER/Plugin: Loaded Inspector (v4)", Plugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
+        ("NET/Plugin: Loaded net plugin IBplug v10 (v10)", NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBplug v10", 10)),
+        ("NET/Plugin: Loaded collnet plugin SHARP (v8)", NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 8)),
+        ("TUNER/Plugin: Using nccl_ofi_tuner (v3)", NcclPlugin(PluginKind.TUNER, PluginState.LOADED, "nccl_ofi_tuner", 3)),
+        ("NET/Plugin: Could not find: libnccl-net.so", NcclPlugin(PluginKind.NET, PluginState.ABSENT)),
+        ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", NcclPlugin(PluginKind.PROFILER, PluginState.ABSENT)),
+        ("PROFILER/Plugin: Loaded Inspector (v4)", NcclPlugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
         (
             "NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
-            Plugin(PluginKind.NET, PluginState.UNSUITABLE),
+            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE),
         ),
-        ("External network plugin libnccl-net.so is unsupported", Plugin(PluginKind.NET, PluginState.UNSUITABLE)),
-        ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", SlowLink(0.2, "PCI", True)),
-        ("+ PCI[0.2] - GPU/0-68000 (5)", SlowLink(0.2, "GPU", False)),
+        ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
+        ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", SlowGraphLink(0.2, "PCI", True)),
+        ("+ PCI[0.2] - GPU/0-68000 (5)", SlowGraphLink(0.2, "GPU", False)),
         ("              + NVL[370.8] - NVS/0-0", NvSwitch()),
         ("rank 0 Connected CollNet", CollNet()),
         ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
         ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
         ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedGpu("node7", 3, "NVIDIA H200")),
-        ("NET/IB : No device found.", Cause.NO_RDMA_DEVICE),
-        ("Failed to open libibverbs.so[.1]", Cause.NO_VERBS_LIBRARY),
-        ("Count not open libibverbs.so.1", Cause.NO_VERBS_LIBRARY),
+        ("NET/IB : No device found.", HostProblem.NO_RDMA_DEVICE),
+        ("Failed to open libibverbs.so[.1]", HostProblem.NO_VERBS_LIBRARY),
+        ("Count not open libibverbs.so.1", HostProblem.NO_VERBS_LIBRARY),
     ],
 )  # fmt: skip
 def test_a_message_and_its_fact(line: str, fact: StartupFact) -> None:

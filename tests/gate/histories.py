@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Allocation, CaseTimes, Cell
 from tests.results.rows import make_row
 
 SIZES = (8, 64, 1024, 2 << 20, 16 << 20, 64 << 20, 256 << 20)
@@ -33,7 +33,7 @@ def nights(
             for size in sizes:
                 slower, noise = factor(number, backend, size), np.exp(random.normal(0, 0.003) + random.normal(0, 0.003, 3))
                 if slower is not None:
-                    cells[cell(size, backend)] = Measured(tuple((1e-6 + size * 1e-9) * slower * float(each) for each in noise))
+                    cells[cell(size, backend)] = CaseTimes(tuple((1e-6 + size * 1e-9) * slower * float(each) for each in noise))
         facts = {"software": {"mpi version": mpi[number] if mpi else "4.3"}, "hosts": {"names": "node1, node2"}}
         began = f"{date(2026, 11, 1) + timedelta(days=number)}T03:00:00+00:00"
         found.append(Allocation(f"night-{number + 1}", began, 3, 0, (6e-8,) * 3, facts, cells))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Allocation, CaseTimes, Cell
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import Floor
@@ -29,7 +29,7 @@ def cell(size: int) -> Cell:
 def allocation(name: str, factors: Mapping[int, float] | None = None, launches: int = 5, **changes: Any) -> Allocation:
     """Every size takes a microsecond and a nanosecond per byte, times its factor."""
     times = {size: (1e-6 + size * 1e-9) * (factors or {}).get(size, 1.0) for size in SIZES}
-    cells = {cell(size): Measured((time,) * launches) for size, time in times.items()}
+    cells = {cell(size): CaseTimes((time,) * launches) for size, time in times.items()}
     whole = Allocation(name, "2026-11-12" if name.startswith("good") else "2026-11-20", launches, 0, (6e-8,) * launches, FACTS, cells)
     return replace(whole, **changes)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.gate.baseline import Figures, Group, Scheme, known_median
+from collbench.gate.baseline import CaseGroup, Figures, Scheme, known_median
 from collbench.gate.paired import learn_pairs
 from collbench.gate.rule import exceed, slower
 
-LARGE, MID, SMALL = (Group("mpi", "allreduce", name) for name in ("large", "mid", "small"))
+LARGE, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
 ONE_GROUP = Scheme.of_cells([LARGE] * 3)
 OWN = np.array([-0.3, -0.1, 0.0, 0.1, 0.3])
 

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.gate.allocation import Cell
 from collbench.gate.cause import cause_of
-from collbench.gate.verdict import ACCEPTED, CLEARED, Cause
+from collbench.gate.verdict import ACCEPTED, CLEARED, LikelyCause
 from tests.gate.patterns import LARGE, MID, SMALL, cells, judged
 
 ALL = (*SMALL, *MID, *LARGE)
@@ -31,7 +31,7 @@ def on_mpi(cell: dict[str, Any]) -> bool:
     return bool(cell["backend"] == "mpi")
 
 
-def cause(listed: list[Cell], slower: Slower, factor: float = 1.1, seed: int = 0) -> Cause | None:
+def cause(listed: list[Cell], slower: Slower, factor: float = 1.1, seed: int = 0) -> LikelyCause | None:
     known = judged(listed, lambda cell: factor if slower(cell) else 1.0, seed)
     return cause_of(known.suspicions, known.groups, known.cells)
 
@@ -73,7 +73,7 @@ def test_a_link_with_a_tenth_less_is_the_link_where_only_large_messages_were_mea
 
 def test_five_percent_of_one_backend_s_large_messages_are_that_backend_s() -> None:
     found = cause(cells(sizes=ON_HOSTS), lambda cell: on_mpi(cell) and cell["size_bytes"] > 1 << 20, 1.05)
-    assert found == Cause(
+    assert found == LikelyCause(
         "backend",
         "mpi, or a link that mpi alone uses: large messages of allreduce are 1.06 times slower on it, on gloo not",
     )
@@ -83,7 +83,7 @@ def test_the_sentence_says_by_how_much_and_what_is_not_slower() -> None:
     found = cause(cells(sizes=ALL), big, 1.2)
     assert found is not None
     assert found.sentence == "the link: large messages are 1.20 times slower on gloo and mpi, small ones are not"
-    assert cause(cells(sizes=ALL, operations=THREE), lambda cell: bool(cell["operation"] == "broadcast")) == Cause(
+    assert cause(cells(sizes=ALL, operations=THREE), lambda cell: bool(cell["operation"] == "broadcast")) == LikelyCause(
         "operation",
         "broadcast: small, mid and large messages of it are 1.10 to 1.11 times slower on gloo and mpi, of allgather and allreduce not",
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Measured
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.changes import Expected, accepted, changes, expired, from_table, read_expected, unannounced
 from collbench.gate.reasons import ExpiredAnnouncement
 from collbench.gate.verdict import Announcement, Suspicion
@@ -154,7 +154,7 @@ def test_whatever_a_table_says_is_understood_or_a_sentence(told: dict[str, objec
 
 def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
     told = {"software": {"nccl version": "2.29", "mpi mpi": "MPICH 5.0", "kernel": "6.1"}}
-    both, one = ({cell_of(make_row(8, backend=backend)): Measured((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
+    both, one = ({cell_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
     before = Allocation("good", "2026-11-12", 1, 0, (None,), told, both)
     alone = Allocation("again", "2026-11-20", 1, 0, (None,), {"software": {"nccl version": "2.30", "kernel": "6.1"}}, one)
     assert [each.sentence() for each in changes(before, alone)] == ["software nccl version: 2.29 → 2.30"]
@@ -164,7 +164,7 @@ def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
 
 def test_software_of_a_backend_that_the_candidate_alone_measured_is_no_change() -> None:
     told = {"software": {"nccl version": "2.29", "kernel": "6.1"}}
-    both, one = ({cell_of(make_row(8, backend=backend)): Measured((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
+    both, one = ({cell_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
     before = Allocation("good", "2026-11-12", 1, 0, (None,), told, one)
     after = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {**told["software"], "mpi mpi": "MPICH 5.0"}}, both)
     assert changes(before, after) == []

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Cell, Measured
+from collbench.gate.allocation import COLUMNS, CaseTimes, Cell
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.reasons import AnotherCluster, CellNames, ColumnDiffers, MissingCells, UnexpectedChange
@@ -33,7 +33,7 @@ class TestBadInput:
 
     def test_nothing_in_common_is_refused(self) -> None:
         with pytest.raises(UsageError, match="allocation new and base have no case in common: measure"):
-            judged(replace(allocation("new"), cells={cell(5): Measured((1e-6,))}))
+            judged(replace(allocation("new"), cells={cell(5): CaseTimes((1e-6,))}))
 
     def test_nor_is_one_allocation_two(self) -> None:
         one = allocation("a", began_utc="2026-11-20T10:00:00Z")

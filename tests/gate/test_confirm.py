@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import COLUMNS, Measured
+from collbench.gate.allocation import COLUMNS, CaseTimes
 from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import confirm_suite, suspects
 from collbench.gate.reasons import NotInSuite
@@ -82,7 +82,7 @@ def test_what_the_suite_measures_again_is_enough_to_confirm_a_group_and_the_whol
 def test_a_group_of_which_no_suite_can_name_a_cell_is_noted() -> None:
     odd = [cell_of(make_row(size, operation="alltoallv", traffic="experts.csv:1f2e3d4c")) for size in (64 << 20, 128 << 20, 256 << 20)]
     nights = {
-        name: replace(allocation(name), cells=dict.fromkeys(odd, Measured((0.1 * by,) * 5))) for name, by in (("good", 1.0), ("a", 1.1))
+        name: replace(allocation(name), cells=dict.fromkeys(odd, CaseTimes((0.1 * by,) * 5))) for name, by in (("good", 1.0), ("a", 1.1))
     }
     base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
     (note,) = judged(nights["a"], baseline=base).notes

@@ -9,14 +9,14 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.baseline import Baseline
-from collbench.gate.diff import Moves, between_allocations, between_baselines
+from collbench.gate.diff import BaselineDiff, between_allocations, between_baselines
 from tests.gate.histories import cell, nights, upgraded
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
 SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
 
 
-def beyond(moves: Moves) -> set[str]:
+def beyond(moves: BaselineDiff) -> set[str]:
     """The names of what moved further than chance explains."""
     return {each.about.name for each in moves.moved if each.beyond}
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Cell, Measured, Shown
+from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown
 from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
-from collbench.machine.peak.ceiling import Ceiling, nothing
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from tests.results.rows import NIC, make_row
 
 BOUND = Ceiling("network", 100e9, "NIC 4×100 Gb/s", "bound", "sysfs")
@@ -31,7 +31,7 @@ def allocation(
     name: str, percents: Mapping[Cell, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
 ) -> Allocation:
     shown = {each: Shown(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
-    return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: Measured((1e-3,) * 5) for each in percents}, shown)
+    return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: CaseTimes((1e-3,) * 5) for each in percents}, shown)
 
 
 def states(asked: str, *percents: float | None, **changes: Any) -> list[str]:
@@ -102,7 +102,7 @@ def test_side_by_side_two_allocations_are_enough() -> None:
 def test_what_is_not_known_is_no_pass() -> None:
     assert states("ring:80@64M-", None) == ["no verdict"]
     assert states("ring:80@64M-", 95.0, ceiling=None) == ["no verdict"]
-    assert states("ring:80@64M-", None, ceiling=nothing("no speed")) == ["no verdict"]
+    assert states("ring:80@64M-", None, ceiling=no_ceiling("no speed")) == ["no verdict"]
     assert states("ring:80@64M-", 95.0, ceiling=BOUND) == ["no verdict"]
     assert states("measured:80@64M-", 95.0) == ["no verdict"]
     assert states("hard:30@64M-", 95.0, bound=None) == ["no verdict"]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.gate.history import History, Series, history
+from collbench.gate.history import CaseHistory, History, history
 from tests.gate.histories import cell, nights, upgraded
 
 
-def named(found: History, name: str) -> Series:
+def named(found: History, name: str) -> CaseHistory:
     (series,) = (each for each in found.series if each.about.name == name)
     return series
 

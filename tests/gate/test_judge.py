@@ -12,7 +12,7 @@ import pytest
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import Outcome
-from collbench.gate.allocation import Measured, Shown
+from collbench.gate.allocation import CaseTimes, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import read_floor
@@ -63,14 +63,14 @@ class TestResults:
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
     def test_confirmations_may_hold_the_suspects_alone(self) -> None:
-        alone = {cell(64 << 20): Measured((0.0741,))}
+        alone = {cell(64 << 20): CaseTimes((0.0741,))}
         verdict = judged(slow("a"), *(replace(slow(name, launches=1), cells=alone) for name in "bc"))
         assert verdict.result == "regression"
         assert [each.kind for each in verdict.suspicions] == ["cell"]
 
     def test_suspects_alone_say_nothing_of_the_whole(self) -> None:
         all_slow = dict.fromkeys(SIZES, 1.1)
-        alone = [replace(allocation(name, launches=1), cells={cell(64 << 20): Measured((0.0741,))}) for name in "bc"]
+        alone = [replace(allocation(name, launches=1), cells={cell(64 << 20): CaseTimes((0.0741,))}) for name in "bc"]
         verdict = judged(allocation("a", all_slow), *alone)
         states = {(each.kind, each.name): each.state for each in verdict.suspicions}
         assert states["cell", "allreduce 64 MiB nccl"] == "confirmed"
@@ -103,7 +103,7 @@ class TestNoPass:
 
     def test_a_cell_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
         whole = allocation("new")
-        torn = replace(whole, cells={**whole.cells, cell(8): Measured((None,) * 5, 0, "no GPU")})
+        torn = replace(whole, cells={**whole.cells, cell(8): CaseTimes((None,) * 5, 0, "no GPU")})
         assert judged(torn).reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",)), "no GPU"),)
 
     def test_a_regression_is_told_though_another_cell_is_missing(self) -> None:
@@ -117,14 +117,18 @@ class TestNoPass:
 
     def test_a_cell_that_broke_in_some_launches_never_passes(self) -> None:
         whole = allocation("new")
-        torn = replace(whole, cells={**whole.cells, cell(8): Measured((1e-6, None, None, None, None))})
+        torn = replace(whole, cells={**whole.cells, cell(8): CaseTimes((1e-6, None, None, None, None))})
         verdict = judged(torn)
         assert verdict.result == "no verdict"
         assert verdict.reasons == (IncompleteCells("new", CellNames(("allreduce 8 B nccl",))),)
 
     def test_a_confirmation_that_some_launches_lack_clears_nothing(self) -> None:
         fast = allocation("b")
-        torn = {**fast.cells, cell(64 << 20): Measured((None, None, None, None, 64e-3)), cell(8): Measured((None, 1e-6, 1e-6, 1e-6, 1e-6))}
+        torn = {
+            **fast.cells,
+            cell(64 << 20): CaseTimes((None, None, None, None, 64e-3)),
+            cell(8): CaseTimes((None, 1e-6, 1e-6, 1e-6, 1e-6)),
+        }
         verdict = judged(slow("a"), replace(fast, cells=torn), allocation("c"))
         assert verdict.result == "no verdict"
         assert verdict.reasons == (IncompleteCells("b", CellNames(("allreduce 64 MiB nccl",))),)
@@ -132,7 +136,7 @@ class TestNoPass:
 
     def test_what_the_last_good_allocation_has_may_not_be_missing_though_its_history_is_short(self) -> None:
         newest = BASE.allocations[-1]
-        more = replace(newest, cells={**newest.cells, cell(2048): Measured((3e-6,) * 3)})
+        more = replace(newest, cells={**newest.cells, cell(2048): CaseTimes((3e-6,) * 3)})
         later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
         assert judged(allocation("new"), baseline=later).reasons == (MissingCells("new", CellNames(("allreduce 2 KiB nccl",))),)
         earlier = Baseline(Path("base"), [more, *BASE.allocations[:-1]])
@@ -140,7 +144,7 @@ class TestNoPass:
 
     def test_a_baseline_in_which_no_cell_has_a_history_gives_no_verdict(self) -> None:
         each_its_own = [
-            replace(each, cells={cell(size): Measured((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
+            replace(each, cells={cell(size): CaseTimes((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
         ]
         verdict = judged(allocation("new"), baseline=Baseline(Path("base"), each_its_own))
         assert (verdict.result, verdict.cells) == ("no verdict", 0)
@@ -158,7 +162,7 @@ class TestNoPass:
 
     def test_wrong_data_come_before_everything(self) -> None:
         whole = slow("new")
-        verdict = judged(replace(whole, cells={**whole.cells, cell(8): Measured((1e-6,) * 5, 7)}))
+        verdict = judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((1e-6,) * 5, 7)}))
         assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
         assert verdict.reasons[0] == WrongCells("new", CellNames(("allreduce 8 B nccl",)))
 
@@ -257,7 +261,7 @@ def test_the_four_outcomes_of_cells_are_counted() -> None:
 class TestLaterAllocations:
     """Allocations after the first measure suspects again: what else they hold, or lack, decides nothing."""
 
-    SCATTERED = Measured((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
+    SCATTERED = CaseTimes((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
 
     def test_cells_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
         later = allocation("b")
@@ -267,11 +271,11 @@ class TestLaterAllocations:
 
     def test_cells_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
         later = allocation("b")
-        torn = {**later.cells, cell(8): Measured((1e-6, None, 1e-6, 1e-6, 1e-6))}
+        torn = {**later.cells, cell(8): CaseTimes((1e-6, None, 1e-6, 1e-6, 1e-6))}
         assert judged(allocation("a"), replace(later, cells=torn)).result == "passed"
 
     def test_a_cell_that_is_slow_in_every_launch_is_slow_and_not_unstable(self) -> None:
-        scattered = Measured(tuple((1e-6 + (64 << 20) * 1e-9) * factor for factor in (1.3, 2.0, 3.0, 1.5, 4.0)))
+        scattered = CaseTimes(tuple((1e-6 + (64 << 20) * 1e-9) * factor for factor in (1.3, 2.0, 3.0, 1.5, 4.0)))
         each = [replace(allocation(name), cells={**allocation(name).cells, cell(64 << 20): scattered}) for name in "abc"]
         verdict = judged(*each)
         assert (verdict.result, verdict.reasons) == ("regression", ())

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from collbench.gate.allocation import Measured, Shown
+from collbench.gate.allocation import CaseTimes, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.reasons import (
@@ -50,7 +50,7 @@ class TestNotes:
 
     def test_cells_without_a_history(self) -> None:
         whole = allocation("new")
-        (note,) = judged(replace(whole, cells={**whole.cells, cell(2048): Measured((1e-6,) * 5)})).notes
+        (note,) = judged(replace(whole, cells={**whole.cells, cell(2048): CaseTimes((1e-6,) * 5)})).notes
         assert note == WithoutHistory("new", 1, CellNames(("allreduce 2 KiB nccl",)))
 
     def test_what_was_not_verified(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Allocation, CaseTimes, Cell
 from collbench.gate.changes import Expected
 from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
 from collbench.gate.reasons import (
@@ -58,7 +58,7 @@ def cell(size: int) -> Cell:
 def stack(name: str, factors: Sequence[float], size: int | None, **changes: Any) -> Allocation:
     """Each launch takes 20 % longer than the one before; times its factor for one size, or for all."""
     cells = {
-        cell(each): Measured(
+        cell(each): CaseTimes(
             tuple(
                 (1e-5 + each * 1e-9) * (1 + 0.2 * number) * (factor if size in (each, None) else 1) for number, factor in enumerate(factors)
             )
@@ -91,7 +91,7 @@ def lacking(allocation_pairs: SideBySide, stack_name: str, *launches: int) -> Si
     """Without the times of 64 MiB in these launches of a stack."""
     held: Allocation = getattr(allocation_pairs, stack_name)
     times = held.cells[cell(LARGE)].medians_s
-    torn = Measured(tuple(None if number in launches else time for number, time in enumerate(times)))
+    torn = CaseTimes(tuple(None if number in launches else time for number, time in enumerate(times)))
     changed = replace(held, cells={**held.cells, cell(LARGE): torn})
     return replace(allocation_pairs, old=changed) if stack_name == "old" else replace(allocation_pairs, new=changed)
 
@@ -190,7 +190,7 @@ class TestSideBySide:
         """Those that take 1.0, 1.2 … times as long on both sides belong together."""
         shuffled = turns()
         times = shuffled.new.cells[cell(LARGE)].medians_s
-        again = replace(shuffled.new, cells={cell(LARGE): Measured(tuple(reversed(times)))})
+        again = replace(shuffled.new, cells={cell(LARGE): CaseTimes(tuple(reversed(times)))})
         both = in_pairs(shuffled.old, again, minutes(0, 2, 4, 6, 8), minutes(9, 7, 5, 3, 1))
         assert both.differences([cell(LARGE)])[:, 0] == pytest.approx([0] * 5)
 
@@ -279,7 +279,7 @@ class TestFigures:
         assert verdict.reasons[1] == NoPairs("a", 4)
 
     def test_nothing_measured_is_refused(self) -> None:
-        nothing = {"cells": {cell(8): Measured((None,) * 5, 0, "no GPU")}}
+        nothing = {"cells": {cell(8): CaseTimes((None,) * 5, 0, "no GPU")}}
         with pytest.raises(UsageError, match="allocation a has no cell with a time: name launches that measured something"):
             judged(turns(old=nothing, new=nothing))
 

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Allocation, CaseTimes, Cell
 from collbench.gate.baseline import Baseline, Figures, scheme_of
 from collbench.gate.self_test import Cluster, Noise, made_up, recorded, self_test, setting_of
 from tests.results.rows import make_row
@@ -27,7 +27,7 @@ def baseline(times: Figures, cells: list[Cell]) -> Baseline:
     found = [
         Allocation(
             f"good-{number}", "2026-11-12", len(each), 0, (None,) * len(each), {},
-            {cell: Measured(tuple(None if np.isnan(value) else float(np.exp(value)) for value in column))
+            {cell: CaseTimes(tuple(None if np.isnan(value) else float(np.exp(value)) for value in column))
              for cell, column in zip(cells, each.T, strict=True)},
         )
         for number, each in enumerate(times)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.gate.baseline import Group, Scheme
+from collbench.gate.baseline import CaseGroup, Scheme
 from collbench.gate.rule import exceed, learn, slower
 
-LARGE, SMALL = Group("mpi", "allreduce", "large"), Group("mpi", "allreduce", "small")
+LARGE, SMALL = CaseGroup("mpi", "allreduce", "large"), CaseGroup("mpi", "allreduce", "small")
 ONE_GROUP = Scheme.of_cells([LARGE, LARGE, LARGE])
 
 
@@ -23,7 +23,7 @@ def still(factor: float = 1.0) -> list[float]:
 
 class TestLimits:
     def test_what_never_scatters_has_the_floor_of_its_class(self) -> None:
-        scheme = Scheme.of_cells([SMALL] * 3 + [Group("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
+        scheme = Scheme.of_cells([SMALL] * 3 + [CaseGroup("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
         limits = learn(times(*[still() * 3] * 6), scheme)
         assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
         assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])

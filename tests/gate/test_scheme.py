@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.gate.baseline import Group, Scheme, known_median, size_class
+from collbench.gate.baseline import CaseGroup, Scheme, known_median, size_class
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ def test_classes_end_where_the_protocol_says(size: int, name: str) -> None:
 
 
 def test_a_group_says_what_it_is() -> None:
-    assert str(Group("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
+    assert str(CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
 
 
 def test_members_and_medians_of_groups_that_are_mixed() -> None:
-    a, b = Group("mpi", "allreduce", "small"), Group("mpi", "allreduce", "large")
+    a, b = CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "large")
     scheme = Scheme.of_cells([a, b, a, b, a])
     assert [cells.tolist() for cells in scheme.members] == [[0, 2, 4], [1, 3]]
     values = np.array([1.0, 10.0, 3.0, np.nan, 2.0])

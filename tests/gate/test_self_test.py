@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.gate.baseline import Group, Scheme
-from collbench.gate.self_test import Noise, Outcome, Setting, made_up, noises, read_noise, self_test, usual_scheme
+from collbench.gate.baseline import CaseGroup, Scheme
+from collbench.gate.self_test import Noise, SelfTestLine, TrialSetting, made_up, noises, read_noise, self_test, usual_scheme
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 DONE = (
@@ -15,11 +15,11 @@ DONE = (
 )  # fmt: skip
 
 
-def shares(setting: Setting, trials: int, seed: int) -> dict[str, float]:
+def shares(setting: TrialSetting, trials: int, seed: int) -> dict[str, float]:
     return {each.done: each.share for each in self_test(setting, trials, seed)}
 
 
-def usual(noise: Noise | None = None, *, paired: bool = False) -> Setting:
+def usual(noise: Noise | None = None, *, paired: bool = False) -> TrialSetting:
     return made_up(noise or Noise(), usual_scheme(), paired=paired)
 
 
@@ -98,13 +98,15 @@ def test_what_never_scatters_is_judged_to_its_floors() -> None:
 
 
 def test_a_cluster_without_large_messages_or_groups_is_tried_on_what_it_has() -> None:
-    scheme = Scheme.of_cells([Group("mpi", "allreduce", "small"), Group("mpi", "allreduce", "mid"), Group("gloo", "allreduce", "mid")])
+    scheme = Scheme.of_cells(
+        [CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "mid"), CaseGroup("gloo", "allreduce", "mid")]
+    )
     assert list(shares(made_up(SILENT, scheme), 1, seed=0)) == [
         "nothing", "one cell of mid messages slower by 5 %", "one cell of mid messages slower by 10 %", *DONE[5:],
     ]  # fmt: skip
 
 
 def test_the_interval_holds_at_the_ends() -> None:
-    assert Outcome("", True, 0, 100).interval == pytest.approx((0, 0.0370), abs=1e-4)
-    assert Outcome("", True, 100, 100).interval == pytest.approx((0.9630, 1), abs=1e-4)
-    assert Outcome("", True, 50, 100).interval == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert SelfTestLine("", True, 0, 100).interval == pytest.approx((0, 0.0370), abs=1e-4)
+    assert SelfTestLine("", True, 100, 100).interval == pytest.approx((0.9630, 1), abs=1e-4)
+    assert SelfTestLine("", True, 50, 100).interval == pytest.approx((0.4038, 0.5962), abs=1e-4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.gate.baseline import Group, Scheme
-from collbench.gate.history import CELL, GROUP, WHOLE, common, drawn, median_variance, sheet_of, told_apart
+from collbench.gate.baseline import CaseGroup, Scheme
+from collbench.gate.history import CELL, GROUP, WHOLE, common, distinct_names, drawn, median_variance, sheet_of
 from tests.gate.histories import SIZES, cell, nights
 
 
@@ -30,7 +30,7 @@ def test_two_cells_are_neither_a_group_nor_a_whole() -> None:
 
 def test_cells_of_one_name_are_told_apart() -> None:
     alike = [cell(8), cell(8, mode="batched"), cell(64)]
-    assert told_apart(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
+    assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
 
 def test_what_is_common_is_not_moved_by_what_is_missing() -> None:
@@ -46,7 +46,7 @@ def test_what_is_common_is_not_moved_by_what_is_missing() -> None:
 
 
 def test_a_cell_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> None:
-    scheme = Scheme.of_cells([Group("mpi", "allreduce", "large")] * 4)
+    scheme = Scheme.of_cells([CaseGroup("mpi", "allreduce", "large")] * 4)
     values = np.zeros((6, 4))
     values[:, 3] = np.nan
     found = drawn(np.array([1.0, 1.0, 4.0, np.nan]), values, scheme)

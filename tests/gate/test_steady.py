@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collbench.gate.allocation import Allocation, Cell, Measured, Shown
+from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.reasons import (
     AllocationStateChanged,
@@ -71,8 +71,8 @@ class TestState:
 
     def test_what_a_left_out_launch_lacks_is_not_missed_and_what_was_wrong_in_it_is(self) -> None:
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
-        assert judged(replace(whole, cells={**whole.cells, cell(8): Measured((None, *(1.008e-6,) * 4))})).result == "passed"
-        assert judged(replace(whole, cells={**whole.cells, cell(8): Measured((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
+        assert judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((None, *(1.008e-6,) * 4))})).result == "passed"
+        assert judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
 
     def test_a_flipped_launch_of_the_baseline_does_not_widen_its_limits(self) -> None:
         odd = scattered("good-9", (9.0, 1.0, 9.0), canary_s=(26e-8, 6e-8, 26e-8))
@@ -95,13 +95,13 @@ def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocati
     """Every launch slower by a factor of its own."""
     whole = allocation(name, launches=len(by_launch), **changes)
     times = {cell: zip(by_launch, each.medians_s, strict=True) for cell, each in whole.cells.items()}
-    return replace(whole, cells={cell: Measured(tuple(by * (time or 0) for by, time in both)) for cell, both in times.items()})
+    return replace(whole, cells={cell: CaseTimes(tuple(by * (time or 0) for by, time in both)) for cell, both in times.items()})
 
 
 def one_scattered(name: str, *by_launch: float) -> Allocation:
     """The 8-byte cell alone."""
     whole = allocation(name)
-    return replace(whole, cells={**whole.cells, cell(8): Measured(tuple(1.008e-6 * by for by in by_launch))})
+    return replace(whole, cells={**whole.cells, cell(8): CaseTimes(tuple(1.008e-6 * by for by in by_launch))})
 
 
 class TestUnstable:
@@ -133,7 +133,7 @@ class TestUnstable:
         assert verdict.reasons[0] == UnstableCells("new", CellNames(("allreduce 8 B nccl",)), ("two_modes",))
 
 
-def bad(name: str) -> dict[Cell, Measured]:
+def bad(name: str) -> dict[Cell, CaseTimes]:
     return {cell(8): one_scattered(name, 1.0, 1.3, 1.0, 1.3, 1.0).cells[cell(8)]}
 
 

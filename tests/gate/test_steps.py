@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.gate.baseline import Figures, Scheme
-from collbench.gate.history import LEAST, About, Sheet, common, level_starts, median_variance, scatter, steps, typical
+from collbench.gate.history import LEAST, HistoryMatrix, SeriesSubject, common, level_starts, median_variance, scatter, steps, typical
 from collbench.gate.rule import floors_of
 from collbench.gate.self_test import Cluster, Noise, usual_scheme
 
@@ -95,15 +95,15 @@ def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figure
     return np.asarray(cluster.launches(count, 3, random) + between[:, None, :])
 
 
-def sheet(scheme: Scheme, launches: Figures) -> Sheet:
+def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
     """As `sheet_of` makes it of allocations."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
     abouts = (
-        About("whole", "all cells"), *(About("group", str(group), group) for group in scheme.groups),
-        *(About("cell", "", scheme.groups[number]) for number in scheme.of),
+        SeriesSubject("whole", "all cells"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
+        *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of),
     )  # fmt: skip
     columns = np.column_stack([common(times), *(common(times[:, members]) for members in scheme.members), times])
-    return Sheet(
+    return HistoryMatrix(
         abouts, columns, np.concatenate([[floors.whole], floors.groups, floors.cells]), median_variance(np.moveaxis(launches, 1, 2))
     )
 
@@ -129,7 +129,7 @@ def table(trials: int, count: int, seed: int) -> dict[str, float]:
     return {name: number / trials for name, number in found.items()}
 
 
-def _marks(made: Sheet) -> list[list[int]]:
+def _marks(made: HistoryMatrix) -> list[list[int]]:
     return [[step.at for step in each] for each in steps(made.values, made.variance(), made.floors)]
 
 

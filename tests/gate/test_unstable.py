@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Allocation, CaseTimes, Cell
 from collbench.gate.baseline import Figures, scheme_of, times_of
 from collbench.gate.rule import learn
 from collbench.gate.self_test import Cluster, Noise
@@ -25,7 +25,7 @@ CELLS = [
 
 def night(times: Figures, cells: Sequence[Cell]) -> Allocation:
     """An allocation from [launches × cells] ln of time."""
-    measured = {cell: Measured(tuple(map(float, each))) for cell, each in zip(cells, 1e-3 * np.exp(times.T), strict=True)}
+    measured = {cell: CaseTimes(tuple(map(float, each))) for cell, each in zip(cells, 1e-3 * np.exp(times.T), strict=True)}
     return Allocation("night", "2026-11-20", len(times), 0, (None,) * len(times), {}, measured)
 
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, Answer, Ask, Figure
+from collbench.analysis.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, GroupFigure, RoundRequest, RoundResult
 
 RATE, LATENCY_S, INSIDE_RATE = 10e9, 20e-6, 40e9
 _MODE, _HAS_MODE, _IN_MODE, _ROUND_IN_MODE = 0.08, 0.1, 0.2, 0.1
@@ -121,7 +121,7 @@ class MadeUp:
             return (min(places), max(places)) in self.paths
         return len(places) == 1 and self.kinds.get(places[0]) == kind
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: RoundRequest) -> RoundResult:
         """Figures with fresh noise, common parts drawn once per ask."""
         for place, (after, why) in self._dies_at.items():
             if self._asked >= after:
@@ -129,25 +129,25 @@ class MadeUp:
         self._asked += 1
         in_mode = _MODE if self.drawn.random() < _ROUND_IN_MODE else 0.0
         common = self.drawn.normal(0, self.sigma, 2) - in_mode
-        return Answer(tuple(self._figure(ask, group, common) for group in ask.groups))
+        return RoundResult(tuple(self._figure(ask, group, common) for group in ask.groups))
 
-    def _figure(self, ask: Ask, group: tuple[int, ...], common: NDArray[np.float64]) -> Figure:
+    def _figure(self, ask: RoundRequest, group: tuple[int, ...], common: NDArray[np.float64]) -> GroupFigure:
         lost = [place for place in group if place in self.dead]
         if lost:
-            return Figure(None, na=f"{self.names[lost[0]]}: {self.dead[lost[0]]}")
+            return GroupFigure(None, na=f"{self.names[lost[0]]}: {self.dead[lost[0]]}")
         wrong = 7 if self.corrupting & set(group) else 0
         if ask.kind in (GROUPS, INSIDE):
             speed = (self._group(group) if ask.kind == GROUPS else INSIDE_RATE * float(self.inside[group[0]])) * self._noise(
                 group, common[0]
             )
-            return Figure(speed, low=speed * (1 - self.sigma), high=speed * (1 + self.sigma), wrong=wrong)
+            return GroupFigure(speed, low=speed * (1 - self.sigma), high=speed * (1 + self.sigma), wrong=wrong)
         ways = [
             self._message(way[0], way[1], ask.nic) * self._noise(way, off) for way, off in zip((group, group[::-1]), common, strict=True)
         ]
         slower = min(ways)
         latency = LATENCY_S / min(self.latency[list(group)]) / self._noise(group, common[0], 2.0)
         low, high = slower * (1 - self.sigma), slower * (1 + self.sigma)
-        return Figure(ways[0], ways[1], None if self.no_latency or ask.kind == NIC else latency, low, high, wrong)
+        return GroupFigure(ways[0], ways[1], None if self.no_latency or ask.kind == NIC else latency, low, high, wrong)
 
     def _message(self, sender: int, receiver: int, nic: str | None) -> float:
         path = self.paths.get((min(sender, receiver), max(sender, receiver)), 1.0)
@@ -178,12 +178,12 @@ class Played(Generic[T]):
     """What a conversation came to, and all that was asked."""
 
     result: T
-    asks: list[Ask] = field(default_factory=list)
+    asks: list[RoundRequest] = field(default_factory=list)
 
 
-def play(conversation: Generator[Ask, Answer, T], made: MadeUp) -> Played[T]:
+def play(conversation: Generator[RoundRequest, RoundResult, T], made: MadeUp) -> Played[T]:
     """Answer every ask of a generator until it returns; each ask is checked."""
-    asks: list[Ask] = []
+    asks: list[RoundRequest] = []
     try:
         ask = next(conversation)
         while True:
@@ -194,7 +194,7 @@ def play(conversation: Generator[Ask, Answer, T], made: MadeUp) -> Played[T]:
         return Played(stop.value, asks)
 
 
-def check(ask: Ask, n: int) -> None:
+def check(ask: RoundRequest, n: int) -> None:
     """What every ask has to keep to: places that there are, in disjoint groups of the right size."""
     places = [place for group in ask.groups for place in group]
     assert ask.groups, "an ask of nothing"

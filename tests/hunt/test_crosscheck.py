@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import Candidate, PlaceCase, Seen
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Figure
+from collbench.analysis.hunt.judging import Candidate, PlaceCase, SweepResult
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
 from collbench.analysis.hunt.significance import CHANCE, RECEIVES, SENDS
 
 WAYS = (SENDS, RECEIVES)
@@ -26,11 +26,11 @@ def candidate(*places: int) -> Candidate:
 def check_of(n: int, places: Sequence[int] = (), paths: Sequence[tuple[int, int]] = (), leaves: Sequence[str] | None = None) -> CrossCheck:
     names = tuple(f"n{place}" for place in range(n))
     well = tuple(place for place in range(n) if place not in places)
-    found = Seen(tuple(map(candidate, places)), tuple(candidate(*path) for path in paths), well, 1e9)
-    return CrossCheck(Book(names), found, names, leaves, random.Random(3))
+    found = SweepResult(tuple(map(candidate, places)), tuple(candidate(*path) for path in paths), well, 1e9)
+    return CrossCheck(HuntLog(names), found, names, leaves, random.Random(3))
 
 
-def played(check: CrossCheck, slow: Sequence[int] = (), slow_paths: Sequence[tuple[int, int]] = (), room: int = 40) -> list[Ask]:
+def played(check: CrossCheck, slow: Sequence[int] = (), slow_paths: Sequence[tuple[int, int]] = (), room: int = 40) -> list[RoundRequest]:
     """All asks, answered with half the speed for what is slow."""
     asks, drawn = [], random.Random(7)
     asking = check.run(room)
@@ -41,8 +41,8 @@ def played(check: CrossCheck, slow: Sequence[int] = (), slow_paths: Sequence[tup
             figures = []
             for a, b in ask.groups:
                 speed = (0.5e9 if {a, b} & set(slow) or (a, b) in slow_paths else 1e9) * (1 + 0.01 * drawn.random())
-                figures.append(Figure(speed, speed, 1e-5, 0.99 * speed, 1.01 * speed))
-            ask = asking.send(Answer(tuple(figures)))
+                figures.append(GroupFigure(speed, speed, 1e-5, 0.99 * speed, 1.01 * speed))
+            ask = asking.send(RoundResult(tuple(figures)))
     except StopIteration:
         return asks
 

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 import collbench.deploy.drain as module
 from collbench.analysis.hunt.protocol import CLEARED
-from collbench.deploy.drain import DEFAULT_CAP, Applied, Outcome, apply, check_apply, lines_of, parse_cap, run_here
+from collbench.deploy.drain import DEFAULT_CAP, Applied, CommandOutcome, apply, check_apply, lines_of, parse_cap, run_here
 from collbench.errors import RunFailed, UsageError
 from collbench.results.store import to_page
 from tests.hunt.verdicts import about, recommended, suspect, verdict
@@ -46,23 +46,23 @@ class Cluster:
         self.reasons = {f"node{number:02}": "" for number in range(nodes)} | reasons
         self.refuses, self.lies, self.asked = refuses, lies, list[list[str]]()
 
-    def __call__(self, words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    def __call__(self, words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
         self.asked.append(list(words))
         if words[1] == "update":
             return self._update(*words[2:])
         wanted = words[5:] or list(self.reasons)
-        return Outcome(0, "".join(self._shown(name) for name in wanted if name in self.reasons))
+        return CommandOutcome(0, "".join(self._shown(name) for name in wanted if name in self.reasons))
 
     @property
     def drained(self) -> list[str]:
         return [name for name, reason in self.reasons.items() if reason]
 
-    def _update(self, node: str, state: str, reason: str = "") -> Outcome:
+    def _update(self, node: str, state: str, reason: str = "") -> CommandOutcome:
         if self.refuses:
-            return Outcome(1, why=self.refuses)
+            return CommandOutcome(1, why=self.refuses)
         if not self.lies:
             self.reasons[node.removeprefix("NodeName=")] = reason.removeprefix("Reason=") if state == "State=DRAIN" else ""
-        return Outcome(0)
+        return CommandOutcome(0)
 
     def _shown(self, name: str) -> str:
         reason = self.reasons[name]
@@ -183,8 +183,8 @@ class TestApply:
         (sentence,) = applied(recommended(), Cluster(lies=True)).lines()
         assert sentence.startswith("node07 is not drained (scontrol reported success")
 
-        def lost(words: Sequence[str], env: Mapping[str, str]) -> Outcome:  # done, but the answer came too late
-            return Outcome(None, why="late") if cluster(words, env) and words[1] == "update" else cluster(words, env)
+        def lost(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:  # done, but the answer came too late
+            return CommandOutcome(None, why="late") if cluster(words, env) and words[1] == "update" else cluster(words, env)
 
         cluster = Cluster()
         assert apply(recommended(), parse_cap("1"), {}, run=lost).undo == ["scontrol update NodeName=node07 State=RESUME"]
@@ -226,7 +226,7 @@ class TestApply:
     def test_a_call_that_never_returns_is_noted_before_with_the_line_that_undoes_it(self) -> None:
         noted = list[dict[str, Any]]()
 
-        def interrupted(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+        def interrupted(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
             if words[1] == "update":
                 raise KeyboardInterrupt
             return cluster(words, env)
@@ -244,9 +244,9 @@ class TestApply:
     def test_a_pod_whose_node_is_not_told_is_not_drained(self) -> None:
         told = recommended(manager="kubernetes", pods=True)
 
-        def ask(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+        def ask(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
             assert words[:3] == ["kubectl", "get", "nodes"]
-            return Outcome(0, "node07 \nnode08 true\n")
+            return CommandOutcome(0, "node07 \nnode08 true\n")
 
         found = apply(told, parse_cap("2"), {}, run=ask)
         assert found.entries[0]["action"] == "failed" and found.lines()[0].startswith(
@@ -257,11 +257,11 @@ class TestApply:
     def test_two_hunts_at_the_same_time_do_not_pass_the_cap_together(self, refuses: str) -> None:
         cluster = Cluster()
 
-        def meanwhile(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+        def meanwhile(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
             if "State=DRAIN" in words:  # after the first look the other hunt drains its own
                 cluster.reasons["node50"] = MINE
             if "State=RESUME" in words and refuses:
-                return Outcome(1, why=refuses)
+                return CommandOutcome(1, why=refuses)
             return cluster(words, env)
 
         found = apply(recommended(), parse_cap("1"), {}, run=meanwhile)
@@ -274,7 +274,9 @@ class TestApply:
         assert found.lines() == [f"node07 was drained and returned to service: {past}"] and found.entries[0]["action"] == "left"
 
     def test_slurm_that_does_not_answer_drains_nobody(self) -> None:
-        found = apply(recommended(), parse_cap("2%"), {}, run=lambda words, env: Outcome(None, why="scontrol did not end within 20 s"))
+        found = apply(
+            recommended(), parse_cap("2%"), {}, run=lambda words, env: CommandOutcome(None, why="scontrol did not end within 20 s")
+        )
         assert found.lines() == [
             "no node is drained: scontrol does not list the nodes (scontrol did not end within 20 s); the commands are in "
             "recommendation.json"
@@ -332,7 +334,7 @@ class TestBeforeAnythingIsMeasured:
     def test_both_answer_and_neither_started_us(self, tmp_path: Path) -> None:
         for name in ("scontrol", "kubectl"):
             (tmp_path / name).touch(0o755)
-        answers = {"scontrol": Outcome(0, "NodeName=n1 State=IDLE\n"), "kubectl": Outcome(0, "n1 \n")}
+        answers = {"scontrol": CommandOutcome(0, "NodeName=n1 State=IDLE\n"), "kubectl": CommandOutcome(0, "n1 \n")}
         with pytest.raises(UsageError, match="both Slurm and Kubernetes"):
             check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]])
         assert check_apply({"PATH": str(tmp_path), "SLURM_JOB_ID": "7"}, lambda words, env: answers[words[0]]) == "slurm"
@@ -340,7 +342,7 @@ class TestBeforeAnythingIsMeasured:
     def test_one_of_two_that_answers_is_taken(self, tmp_path: Path) -> None:
         for name in ("scontrol", "kubectl"):
             (tmp_path / name).touch(0o755)
-        answers = {"scontrol": Outcome(1, why="no configuration"), "kubectl": Outcome(0, "n1 \n")}
+        answers = {"scontrol": CommandOutcome(1, why="no configuration"), "kubectl": CommandOutcome(0, "n1 \n")}
         assert check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]]) == "kubernetes"
 
     @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -355,9 +357,9 @@ class TestAsking:
     def test_what_a_command_said_last_is_why_it_failed(self, tmp_path: Path) -> None:
         (tmp_path / "scontrol").write_text("#!/bin/sh\necho first >&2; printf 'then \\033[31mred\\n\\n' >&2; exit 3\n")
         (tmp_path / "scontrol").chmod(0o755)
-        assert run_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == Outcome(3, "", "then ?[31mred")
+        assert run_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == CommandOutcome(3, "", "then ?[31mred")
 
     def test_one_that_does_not_end_is_not_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("collbench.deploy.drain.TIMEOUT_S", 0.2)
         said = run_here(["sleep", "30"], dict(os.environ))
-        assert said == Outcome(None, "", "sleep did not end within 0.2 s")
+        assert said == CommandOutcome(None, "", "sleep did not end within 0.2 s")

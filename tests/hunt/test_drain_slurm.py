@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.drain import Applied, Outcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
+from collbench.deploy.drain import Applied, CommandOutcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
 from collbench.errors import UsageError
 from tests.beds import SlurmBed
 from tests.cli.command import until
@@ -140,7 +140,7 @@ def test_without_a_verdict_nobody_is_drained(bed: SlurmBed, changes: dict[str, A
     found = verdict(**{"names": tuple(bed.nodes), "suspects": (suspect("node", 2),), **changes})
     asked: list[Sequence[str]] = []
 
-    def ask(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    def ask(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
         asked.append(words)
         return run_here(words, env)
 
@@ -160,7 +160,7 @@ def test_who_may_not_drain_reads_what_to_type(bed: SlurmBed) -> None:
     """As a user who is no operator: what Slurm refuses is a sentence."""
     recommended = told(bed, 5)
 
-    def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
         return run_here(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words], env)
 
     bed.must("chmod", "a+rx", str(bed.folder))

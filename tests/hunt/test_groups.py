@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from collbench.analysis.hunt.facts import GroupsNotMeasured
-from collbench.analysis.hunt.protocol import GROUPS, Answer, Figure, Options
+from collbench.analysis.hunt.protocol import GROUPS, GroupFigure, Options, RoundResult
 from collbench.analysis.hunt.sweep import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds_groups, sweep
 from tests.hunt.made_up import MadeUp, play
 
@@ -102,8 +102,8 @@ def test_a_backend_that_measures_nothing_accuses_nobody() -> None:
 
 
 def test_groups_are_compared_with_the_faster_ones_of_their_own_round() -> None:
-    figures = tuple(Figure(speed) for speed in (5e9, 10e9, 10e9, None, 10e9))
-    ratios = log_ratios(Answer(figures))
+    figures = tuple(GroupFigure(speed) for speed in (5e9, 10e9, 10e9, None, 10e9))
+    ratios = log_ratios(RoundResult(figures))
     assert ratios[0] == pytest.approx(-0.693, abs=1e-3)
     assert list(ratios[[1, 2, 4]]) == [0, 0, 0]
     assert ratios[3] != ratios[3]
@@ -131,7 +131,7 @@ def test_what_is_drawn_comes_from_the_seed() -> None:
     ],
 )
 def test_a_group_is_compared_with_the_upper_quarter_or_of_few_with_the_fastest(speeds, ratios):
-    found = np.exp(log_ratios(Answer(tuple(Figure(speed) for speed in speeds))))
+    found = np.exp(log_ratios(RoundResult(tuple(GroupFigure(speed) for speed in speeds))))
     assert found == pytest.approx([np.nan if each is None else each for each in ratios], nan_ok=True)
 
 

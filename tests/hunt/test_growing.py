@@ -20,7 +20,7 @@ from collbench.analysis.hunt.facts import (
     TooManySlowGroups,
     WholeSlow,
 )
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, Answer, Ask, Figure, Hint, Options
+from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, Hint, Options, RoundRequest, RoundResult
 from collbench.analysis.hunt.scale import _Growing, look, most_rounds, sizes
 from tests.hunt.made_up import MadeUp, Played, play
 
@@ -81,9 +81,9 @@ def test_all_equally_slow_are_all_well() -> None:
 class SlowCore(MadeUp):
     """Groups of more than half of all share a core that is too narrow."""
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: RoundRequest) -> RoundResult:
         narrow = 0.5 if any(len(group) > self.n // 2 for group in ask.groups) else 1.0
-        return Answer(tuple(Figure(narrow * (figure.speed or 0)) for figure in super().answer(ask).figures))
+        return RoundResult(tuple(GroupFigure(narrow * (figure.speed or 0)) for figure in super().answer(ask).figures))
 
 
 def test_a_whole_slower_than_its_parts_accuses_nobody() -> None:
@@ -120,9 +120,9 @@ def test_most_groups_slow_are_too_many_to_divide() -> None:
 class Oversubscribed(MadeUp):
     """Groups of 16 and more have to cross what is too narrow, all alike."""
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: RoundRequest) -> RoundResult:
         answered = zip(ask.groups, super().answer(ask).figures, strict=True)
-        return Answer(tuple(Figure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
+        return RoundResult(tuple(GroupFigure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
 
 
 def test_where_no_rounds_are_left_it_stays_open() -> None:
@@ -193,7 +193,7 @@ def test_a_place_is_named_only_if_it_is_slow_in_each_of_two_more_rounds(slow, na
     ask = next(asking)
     try:
         for is_slow in slow:
-            ask = asking.send(Answer(tuple(Figure(0.5 if is_slow and 0 in group else 1.0) for group in ask.groups)))
+            ask = asking.send(RoundResult(tuple(GroupFigure(0.5 if is_slow and 0 in group else 1.0) for group in ask.groups)))
     except StopIteration:
         pass
     assert [hint.places for hint in growing.hints] == ([(0,)] if named else [])

@@ -27,7 +27,17 @@ from collbench.analysis.hunt.facts import (
     TooManySuspects,
     WrongElements,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Figure, Options, Verdict
+from collbench.analysis.hunt.protocol import (
+    CLEARED,
+    CONFIRMED,
+    INCONCLUSIVE,
+    PAIRS,
+    GroupFigure,
+    HuntVerdict,
+    Options,
+    RoundRequest,
+    RoundResult,
+)
 from collbench.analysis.hunt.significance import Trial
 from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.errors import UsageError
@@ -37,7 +47,7 @@ from tests.hunt.made_up import MadeUp, Played, play
 Named = set[tuple[str, tuple[int, ...]]]
 
 
-def played(made: MadeUp, **options: object) -> Played[Verdict]:
+def played(made: MadeUp, **options: object) -> Played[HuntVerdict]:
     """A whole hunt, which keeps to its promise; without groups that grow unless asked for."""
     chosen = Options(**({"growing": False, "isolate": False} | options))  # type: ignore[arg-type]
     found = play(hunt(made.names, chosen), made)
@@ -45,7 +55,7 @@ def played(made: MadeUp, **options: object) -> Played[Verdict]:
     return found
 
 
-def confirmed(verdict: Verdict) -> Named:
+def confirmed(verdict: HuntVerdict) -> Named:
     return {(each.kind, each.places) for each in verdict.of(CONFIRMED)}
 
 
@@ -139,10 +149,12 @@ class LatencyOfTheSweep(MadeUp):
 
     place = 0
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: RoundRequest) -> RoundResult:
         answer, slow = super().answer(ask), ask.stage == "sweep"
         figures = zip(ask.groups, answer.figures, strict=True)
-        return Answer(tuple(replace(f, latency_s=20 * (f.latency_s or 0)) if slow and self.place in pair else f for pair, f in figures))
+        return RoundResult(
+            tuple(replace(f, latency_s=20 * (f.latency_s or 0)) if slow and self.place in pair else f for pair, f in figures)
+        )
 
 
 @pytest.mark.parametrize("n", [4, 8])
@@ -294,8 +306,8 @@ def test_where_too_few_pairs_gave_figures_there_is_no_verdict() -> None:
     made = MadeUp(4).node(0)
     asked = made._figure
 
-    def without_a_pair(ask: Ask, group: tuple[int, ...], common: NDArray[np.float64]) -> Figure:
-        return Figure(None, na="lost") if group == (2, 3) else asked(ask, group, common)
+    def without_a_pair(ask: RoundRequest, group: tuple[int, ...], common: NDArray[np.float64]) -> GroupFigure:
+        return GroupFigure(None, na="lost") if group == (2, 3) else asked(ask, group, common)
 
     made._figure = without_a_pair  # type: ignore[method-assign]
     verdict = played(made).result
@@ -307,8 +319,8 @@ def test_a_place_with_figures_of_two_others_alone_is_not_called_well() -> None:
     made = MadeUp(8).node(5)
     asked = made._figure
 
-    def hardly(ask: Ask, group: tuple[int, ...], common: NDArray[np.float64]) -> Figure:
-        return Figure(None, na="lost") if 3 in group and not {0, 1} & set(group) else asked(ask, group, common)
+    def hardly(ask: RoundRequest, group: tuple[int, ...], common: NDArray[np.float64]) -> GroupFigure:
+        return GroupFigure(None, na="lost") if 3 in group and not {0, 1} & set(group) else asked(ask, group, common)
 
     made._figure = hardly  # type: ignore[method-assign]
     verdict = played(made).result

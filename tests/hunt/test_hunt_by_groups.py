@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.hunt.facts import FastWithout, InsideHost, SlowAtScale, SlowInterfaces
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, Options, Verdict
+from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, HuntVerdict, Options
 from collbench.analysis.hunt.scale import look, most_rounds
 from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.analysis.hunt.sweep import LEAST_PLACES, rounds_groups, sweep
@@ -18,13 +18,13 @@ from tests.hunt.made_up import MadeUp, Played, play
 BY_GROUPS = Options(method="groups")
 
 
-def hunted(made: MadeUp, options: Options = BY_GROUPS) -> Played[Verdict]:
+def hunted(made: MadeUp, options: Options = BY_GROUPS) -> Played[HuntVerdict]:
     played = play(hunt(made.names, options), made)
     assert len(played.asks) <= promise(made.n, options)
     return played
 
 
-def confirmed(played: Played[Verdict]) -> set[int]:
+def confirmed(played: Played[HuntVerdict]) -> set[int]:
     return {suspect.places[0] for suspect in played.result.of(CONFIRMED)}
 
 

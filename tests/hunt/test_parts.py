@@ -11,16 +11,16 @@ import pytest
 from collbench.analysis.hunt import strategy
 from collbench.analysis.hunt.crosscheck import CrossCheck
 from collbench.analysis.hunt.judging import Candidate, many_as_slow
-from collbench.analysis.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Figure, Suspect
+from collbench.analysis.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.significance import SENDS, Trial
 
 
-def measured(slow: int, n: int = 12) -> Book:
+def measured(slow: int, n: int = 12) -> HuntLog:
     """Every pair of n places, of which so many are half as fast; those of place 0 are fast."""
     pairs = list(combinations(range(n), 2))
     halved = [pair for pair in pairs if 0 not in pair][:slow]
-    figures = tuple(Figure(speed, speed) for speed in (5e9 if pair in halved else 1e10 for pair in pairs))
-    return Book(tuple(map(str, range(n))), [(Ask(PAIRS, tuple(pairs), "all"), Answer(figures))])
+    figures = tuple(GroupFigure(speed, speed) for speed in (5e9 if pair in halved else 1e10 for pair in pairs))
+    return HuntLog(tuple(map(str, range(n))), [(RoundRequest(PAIRS, tuple(pairs), "all"), RoundResult(figures))])
 
 
 @pytest.mark.parametrize(("slow", "state"), [(0, CONFIRMED), (16, CONFIRMED), (17, INCONCLUSIVE), (40, INCONCLUSIVE)])

@@ -22,7 +22,7 @@ from collbench.deploy.drain import (
     FILE,
     LONGEST_REASON,
     MARK,
-    About,
+    HuntSummary,
     drain_command,
     is_name,
     line,
@@ -184,9 +184,9 @@ class TestNodes:
 
     def test_of_a_launch(self) -> None:
         env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-        found = About.here(Path("run"), env, [("pod-3", "node07")], allocation="mine")
-        assert found == About(Path("run"), "mine", "kubernetes", {"pod-3": "node07"}, pods=True)
-        assert About.here(Path("run"), {}, [], manager="slurm").manager == "slurm"
+        found = HuntSummary.here(Path("run"), env, [("pod-3", "node07")], allocation="mine")
+        assert found == HuntSummary(Path("run"), "mine", "kubernetes", {"pod-3": "node07"}, pods=True)
+        assert HuntSummary.here(Path("run"), {}, [], manager="slurm").manager == "slurm"
 
     @pytest.mark.parametrize(
         "name", ["ALL", "all", "n[1-9]", "n1,n2", "-A", "n1;reboot", "$(id)", "`id`", "a b", "", "n\n", "x" * 254, "né", ".", "a..b"]

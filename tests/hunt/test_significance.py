@@ -15,7 +15,7 @@ from collbench.analysis.hunt.significance import (
     MOST_ROUNDS,
     RECEIVES,
     SENDS,
-    Outcome,
+    RepeatOutcome,
     Repeats,
     Trial,
     _explained,
@@ -42,7 +42,7 @@ def counted(trials: Sequence[Trial], bound: float = BOUND) -> Repeats:
     return repeats(trials, (SENDS, RECEIVES), bound)
 
 
-def outcome(trials: Sequence[Trial]) -> Outcome:
+def outcome(trials: Sequence[Trial]) -> RepeatOutcome:
     return counted(trials).outcome(CHANCE, LEAST)
 
 
@@ -69,14 +69,14 @@ def test_the_chance_of_such_counts(slow: int, rounds: int, slow_controls: int, c
 @pytest.mark.parametrize(("controls", "rounds"), [(1, 7), (2, 5), (3, 5), (7, 3), (16, 3)])
 def test_so_many_rounds_confirm_half_the_rate_and_one_round_less_does_not(controls: int, rounds: int) -> None:
     those = [trial(depth, (0.0, *(0.01 * number for number in range(1, controls)))) for depth in HALF]
-    assert [outcome(those[:number]) for number in (rounds - 1, rounds)] == [Outcome.OPEN, Outcome.SLOW]
+    assert [outcome(those[:number]) for number in (rounds - 1, rounds)] == [RepeatOutcome.OPEN, RepeatOutcome.SLOW]
 
 
 def test_the_share_of_chance_of_more_suspects_takes_more_rounds() -> None:
     those = [trial(depth) for depth in HALF]
-    assert counted(those[:7]).outcome(CHANCE, LEAST) is Outcome.SLOW
-    assert counted(those[:7]).outcome(CHANCE / 4, LEAST) is Outcome.OPEN
-    assert counted(those[:8]).outcome(CHANCE / 4, LEAST) is Outcome.SLOW
+    assert counted(those[:7]).outcome(CHANCE, LEAST) is RepeatOutcome.SLOW
+    assert counted(those[:7]).outcome(CHANCE / 4, LEAST) is RepeatOutcome.OPEN
+    assert counted(those[:8]).outcome(CHANCE / 4, LEAST) is RepeatOutcome.SLOW
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_the_share_of_chance_of_more_suspects_takes_more_rounds() -> None:
     ],
 )
 def test_no_confirmation(case: str, trials: Sequence[Trial]) -> None:
-    assert outcome(trials) is not Outcome.SLOW, case
+    assert outcome(trials) is not RepeatOutcome.SLOW, case
 
 
 def test_a_short_wait_for_a_cpu_does_not_hide_half_the_rate() -> None:
-    assert outcome([trial(depth, waits=0.1) for depth in HALF]) is Outcome.SLOW
+    assert outcome([trial(depth, waits=0.1) for depth in HALF]) is RepeatOutcome.SLOW
 
 
 def test_rounds_that_the_machine_disturbed_are_counted_and_said() -> None:
     waited = counted([*(trial(depth) for depth in HALF[:3]), *(trial(depth, waits=0.6) for depth in HALF[:5])])
     assert (waited.rounds, waited.slow, waited.waited) == (8, 3, 5)
-    assert waited.outcome(CHANCE, LEAST) is Outcome.UNDECIDED
+    assert waited.outcome(CHANCE, LEAST) is RepeatOutcome.UNDECIDED
     assert waited.reason == NotProven("cpu", 5, 8)
     flipped = counted([trial(depth, flipped=True) for depth in HALF[:3]])
     assert (flipped.rounds, flipped.flipped) == (0, 3)
@@ -114,8 +114,8 @@ def test_rounds_that_the_machine_disturbed_are_counted_and_said() -> None:
 
 def test_it_ends_as_undecided_after_the_most_rounds() -> None:
     noisy = [trial(depth, (0.0 if turn % 3 else 0.7,)) for turn, depth in enumerate((HALF * 2)[:MOST_ROUNDS])]
-    assert counted(noisy[:3]).outcome(CHANCE / 10, LEAST) is Outcome.OPEN
-    assert counted(noisy).outcome(CHANCE / 1000, LEAST) is Outcome.UNDECIDED
+    assert counted(noisy[:3]).outcome(CHANCE / 10, LEAST) is RepeatOutcome.OPEN
+    assert counted(noisy).outcome(CHANCE / 1000, LEAST) is RepeatOutcome.UNDECIDED
 
 
 def test_the_interval_is_that_of_the_rounds() -> None:
@@ -144,12 +144,12 @@ def test_healthy_pairs_with_two_modes_and_heavy_tails_are_not_confirmed(controls
     drawn, confirmed = np.random.default_rng(1), 0
     for _ in range(2000):
         series: list[Trial] = []
-        while len(series) < MOST_ROUNDS and outcome(series) is Outcome.OPEN:
+        while len(series) < MOST_ROUNDS and outcome(series) is RepeatOutcome.OPEN:
             own, *others = np.where(drawn.random(1 + controls) < 0.2, drawn.uniform(0.7, 1.4, 1 + controls), 0) + 0.05 * drawn.standard_t(
                 4, 1 + controls
             )
             series.append(trial(float(own), [float(each) for each in others]))
-        confirmed += outcome(series) is Outcome.SLOW
+        confirmed += outcome(series) is RepeatOutcome.SLOW
     assert confirmed <= 4  # 0.2 %
 
 

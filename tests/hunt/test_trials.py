@@ -8,7 +8,7 @@ from math import log
 import pytest
 
 from collbench.analysis.hunt.judging import Measured, Scale
-from collbench.analysis.hunt.protocol import Figure
+from collbench.analysis.hunt.protocol import GroupFigure
 from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS
 
 
@@ -22,7 +22,7 @@ def scale(usual: dict[str, float] | None = None) -> Scale:
 
 
 def pair(a: int, b: int, speed: float, backward: float | None = None, **more: object) -> Measured:
-    return (a, b), Figure(speed, speed if backward is None else backward, **more)  # type: ignore[arg-type]
+    return (a, b), GroupFigure(speed, speed if backward is None else backward, **more)  # type: ignore[arg-type]
 
 
 def test_of_an_even_number_of_controls_the_faster_middle_is_the_measure() -> None:
@@ -59,7 +59,7 @@ def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
 
 
 def test_a_pair_without_a_figure_says_why() -> None:
-    found = scale().trial(1, ((0, 1), Figure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
+    found = scale().trial(1, ((0, 1), GroupFigure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
     assert (found.partner, found.na, found.depths, found.well) == (0, "no route", {}, False)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.protocol import CONFIRMED, Suspect, Verdict
-from collbench.deploy.drain import About, recommendation
+from collbench.analysis.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
+from collbench.deploy.drain import HuntSummary, recommendation
 from collbench.reason import Text
 
 NAMES = tuple(f"node{number:02}" for number in range(16))
@@ -21,15 +21,15 @@ def suspect(kind: str = "node", *places: int, **changes: Any) -> Suspect:
     return Suspect(kind, places or (7,), **{**told, **changes})
 
 
-def verdict(*suspects: Suspect, **changes: Any) -> Verdict:
+def verdict(*suspects: Suspect, **changes: Any) -> HuntVerdict:
     """Of 16 nodes; of node07 where nobody else is given."""
     told: dict[str, Any] = {"names": NAMES, "suspects": suspects, "rounds": {"sweep": 8, "cross-check": 2}, "promised": 18}
-    return Verdict(**{**told, **changes})
+    return HuntVerdict(**{**told, **changes})
 
 
-def about(**changes: Any) -> About:
+def about(**changes: Any) -> HuntSummary:
     """A hunt in a job of Slurm's."""
-    return About(**{"run": Path("runs/20261122T031500Z-hunt-a1b2c3"), "allocation": "cluster-42", "manager": "slurm", **changes})
+    return HuntSummary(**{"run": Path("runs/20261122T031500Z-hunt-a1b2c3"), "allocation": "cluster-42", "manager": "slurm", **changes})
 
 
 def recommended(*suspects: Suspect, **changes: Any) -> dict[str, Any]:

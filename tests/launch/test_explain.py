@@ -16,7 +16,7 @@ from collbench import addresses
 from collbench.cli import main
 from collbench.launch import explain, slurm
 from collbench.launch import explain as explain_names
-from collbench.launch.explain import Explanation, Library, explained, family_of, launchers, library, plugins_of, rank_of
+from collbench.launch.explain import Explanation, MpiLibrary, explained, family_of, launchers, library, plugins_of, rank_of
 from tests.launch import captured
 
 HYDRA = "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date: Fri\n"
@@ -43,7 +43,7 @@ class Shell:
     def __init__(self, folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.paths: list[str] = []
-        loaded = Library(said, "/site/libmpi.so", "4.1.2") if said else Library(problem="mpi4py is not installed: pip install it")
+        loaded = MpiLibrary(said, "/site/libmpi.so", "4.1.2") if said else MpiLibrary(problem="mpi4py is not installed: pip install it")
         monkeypatch.setattr(explain, "library", lambda env: loaded)
 
     def has(self, place: str, *names: str, version: str, plugins: str = "") -> Shell:

@@ -8,13 +8,13 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.launch import limits
-from collbench.launch.limits import Limit, free_bytes, free_tasks, refuse_too_many
+from collbench.launch.limits import RankLimit, free_bytes, free_tasks, refuse_too_many
 from tests.cli.command import run
 
-MANY = Limit(1 << 40, "nothing")
+MANY = RankLimit(1 << 40, "nothing")
 
 
-def refused(ranks: int, *found: Limit, oversubscribe: bool = False, cores: int = 2, monkeypatch: pytest.MonkeyPatch) -> str | None:
+def refused(ranks: int, *found: RankLimit, oversubscribe: bool = False, cores: int = 2, monkeypatch: pytest.MonkeyPatch) -> str | None:
     monkeypatch.setattr(limits, "_limits", lambda *_: iter([MANY, *found]))
     try:
         refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=oversubscribe, cores=cores)
@@ -32,12 +32,12 @@ def test_16_ranks_per_core_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_option_overrides_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = Limit(50, "more than there is")
+    narrow = RankLimit(50, "more than there is")
     assert refused(51, narrow, oversubscribe=True, monkeypatch=monkeypatch) == (
         "--ranks 51: 51 ranks need more than there is: start at most 50"
     )
     assert refused(51, narrow, monkeypatch=monkeypatch) == "--ranks 51: 51 ranks need more than there is: start at most 32"
-    assert refused(1, Limit(0, "more"), monkeypatch=monkeypatch) is None  # what one process needs is not for this to judge
+    assert refused(1, RankLimit(0, "more"), monkeypatch=monkeypatch) is None  # what one process needs is not for this to judge
 
 
 def system(folder: Path, groups: str, **files: str) -> tuple[Path, Path]:

@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.launch import spawn as mpi_start
 from collbench.launch.info import LaunchInfo
 from collbench.launch.spawn import default_ranks, node_workers, start_local, terminal
-from collbench.launch.supervise import Child, Supervisor
+from collbench.launch.supervise import SupervisedProcess, Supervisor
 
 MPIEXEC = mpi_start.find_mpiexec({})
 needs_mpiexec = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside this Python: pip install mpich")
@@ -323,6 +323,6 @@ def test_a_rank_believes_its_parent_about_the_terminal():
 
 def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the end of the last rank and the return of the old handlers; Ctrl-C would otherwise start the next launch."""
-    supervisor = Supervisor([Child("rank 0", [sys.executable, "-c", ""], dict(os.environ))])
+    supervisor = Supervisor([SupervisedProcess("rank 0", [sys.executable, "-c", ""], dict(os.environ))])
     monkeypatch.setattr(supervisor, "_close_pidfds", lambda: os.kill(os.getpid(), signal.SIGINT))
     assert supervisor.run() == 130

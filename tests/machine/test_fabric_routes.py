@@ -8,7 +8,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine import fabric as fabric_routes
-from collbench.machine.fabric import Attached, Cable, Fabric, Node, Routes, attached, host_key, slower
+from collbench.machine.fabric import Attached, Cable, Fabric, FabricNode, Routes, attached, host_key, slower
 from collbench.machine.readers.rdma_tools import read
 from tests.machine.fabric_texts import fat_tree, star
 
@@ -101,6 +101,6 @@ def test_more_ports_and_switches_than_can_be_gone_through_are_refused_at_once(mo
 def test_a_ring_of_thousands_of_switches_is_refused_and_not_gone_through() -> None:
     n = 4000
     cables = tuple(Cable((f"s{number}", 1), (f"s{(number + 1) % n}", 2)) for number in range(n))
-    fabric = Fabric("x", {f"s{number}": Node(f"s{number}", "switch") for number in range(n)}, cables)
+    fabric = Fabric("x", {f"s{number}": FabricNode(f"s{number}", "switch") for number in range(n)}, cables)
     with pytest.raises(UsageError, match="4000 ports on 4000 switches"):
         Routes(fabric, [Attached(f"h{number}", 0, (f"h{number}", 1), (f"s{number}", 9)) for number in range(n)])

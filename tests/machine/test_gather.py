@@ -8,7 +8,7 @@ import pytest
 
 from collbench.errors import FINE, UsageError
 from collbench.machine import gather
-from collbench.machine.files import Files, Folder, Recorded, open_archive
+from collbench.machine.files import Files, Folder, RecordedFiles, open_archive
 from collbench.machine.readers import linux, network
 from tests.machine.trees import Tree
 
@@ -90,7 +90,7 @@ def packed(files: Files, to: Path, commands=None) -> Path:
 
 def open_packed(files: Files, to: Path) -> Path:
     """What the readers read, with nothing masked."""
-    recorded = Recorded(files)
+    recorded = RecordedFiles(files)
     for read in READERS:
         read(recorded)
     return written(to, gather.Parts(*recorded.renamed(lambda path: path, lambda _, text: text)))

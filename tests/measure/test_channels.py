@@ -19,9 +19,9 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, NumaNode, Port
 from collbench.machine.peak.links import Link, unknown
 from collbench.measure.tasks.channels import (
-    Device,
-    Job,
-    Way,
+    ChannelJob,
+    PathBytes,
+    RdmaDevice,
     _rails,
     _way,
     against,
@@ -31,7 +31,7 @@ from collbench.measure.tasks.channels import (
     from_times,
     memory_jobs,
 )
-from collbench.measure.tcp_streams import Pair, attempt
+from collbench.measure.tcp_streams import HostPair, attempt
 from collbench.results.steps import Channel
 from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment
@@ -87,7 +87,7 @@ class TestFigures:
         assert from_rates(ROW, rates).na == "too few bytes arrived within --max-time for a rate: increase it"
 
     def test_exit_codes(self) -> None:
-        good, none, wrong = from_rates(ROW, np.full(10, 1e9)), Job(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
+        good, none, wrong = from_rates(ROW, np.full(10, 1e9)), ChannelJob(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
         assert [exit_code(rows) for rows in ([none, good], [none], [good, wrong], [])] == [0, 2, 4, 2]
 
 
@@ -103,7 +103,7 @@ def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     def fail() -> Channel:
         raise error
 
-    assert Job(ROW, fail).run().na == why
+    assert ChannelJob(ROW, fail).run().na == why
 
 
 def test_what_goes_wrong_at_one_end_is_told() -> None:
@@ -135,7 +135,7 @@ def test_rdma_devices_that_are_up_with_their_links() -> None:
 
 
 def test_rails_go_by_name_else_by_order() -> None:
-    a, b, c = (Device(name, 1, SLOT) for name in "abc")
+    a, b, c = (RdmaDevice(name, 1, SLOT) for name in "abc")
     assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
     assert _rails([a, b], [c]) == [(a, c)]
 
@@ -143,18 +143,18 @@ def test_rails_go_by_name_else_by_order() -> None:
 @pytest.mark.parametrize(
     ("ports", "interfaces", "way"),
     [
-        ({"mlx5_0/1": {"tx_bytes": 99}}, {}, Way(99, 0, 100)),
-        ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, Way(None, 104, 100)),
-        ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, Way(None, None, 100)),
+        ({"mlx5_0/1": {"tx_bytes": 99}}, {}, PathBytes(99, 0, 100)),
+        ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, PathBytes(None, 104, 100)),
+        ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
     ],
 )
-def test_the_way_that_mpi_took_is_what_the_counters_say(ports: Any, interfaces: Any, way: Way) -> None:
+def test_the_way_that_mpi_took_is_what_the_counters_say(ports: Any, interfaces: Any, way: PathBytes) -> None:
     assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
 
 
 def test_both_ends_of_the_only_host_are_one() -> None:
     here = Member(0, "h", 0, 1, (0,))
-    assert Pair(here, here).inside and not Pair(here, Member(1, "k", 0, 2, (0,))).inside
+    assert HostPair(here, here).inside and not HostPair(here, Member(1, "k", 0, 2, (0,))).inside
 
 
 def test_this_host() -> None:

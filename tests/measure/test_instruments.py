@@ -8,7 +8,7 @@ from collbench.backends.backend import Group
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure import instruments as counters
-from collbench.measure.crossing import Least
+from collbench.measure.crossing import LeastBytes
 from collbench.measure.instruments import Counters, Instruments, told
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
@@ -80,7 +80,7 @@ def test_iterations_are_those_between_the_readings(world, readings):
 
 def test_what_must_cross_in_several_operations_is_asked_of_whoever_joined_them(world, readings):
     instruments, cell, asked = Instruments.ready(world, cuda=False, telemetry_hz=0), ready(), []
-    cell.must = lambda host_of: asked.append(host_of) or Least({world.me.host: 7.0}, {}, 9.0)
+    cell.must = lambda host_of: asked.append(host_of) or LeastBytes({world.me.host: 7.0}, {}, 9.0)
     instruments.begin(cell, world)
     cell.loop.iterations_run += 25
     moved = told(cell, world, [instruments.end(cell)])

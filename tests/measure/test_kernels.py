@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.device.bandwidth import Figure
+from collbench.device.bandwidth import KernelFigure
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks import kernels
@@ -17,7 +17,7 @@ class Shown(list[str]):
     def start(self, gpus: object, size: int) -> None:
         self.append(f"{size} bytes")
 
-    def figure(self, figure: Figure) -> None:
+    def figure(self, figure: KernelFigure) -> None:
         self.append(figure.kernel)
 
     def end(self) -> None:
@@ -25,31 +25,31 @@ class Shown(list[str]):
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[KernelFigure]:
     """The figures that will be measured."""
-    figures: list[Figure] = []
+    figures: list[KernelFigure] = []
     monkeypatch.setattr(kernels, "_open", lambda env: [])
     monkeypatch.setattr(kernels, "fitting_size", lambda gpus, asked: asked)
     monkeypatch.setattr(kernels, "figures", lambda gpus, size: iter(figures))
     return figures
 
 
-def test_figures_are_shown_as_they_come(found: list[Figure]) -> None:
-    found += [Figure("copy", (0,), wrong=0), Figure("peer_read", (0,), why="one GPU is visible")]
+def test_figures_are_shown_as_they_come(found: list[KernelFigure]) -> None:
+    found += [KernelFigure("copy", (0,), wrong=0), KernelFigure("peer_read", (0,), why="one GPU is visible")]
     shown = Shown()
     assert measure_kernels({}, 4096, shown) == 0
     assert shown == ["4096 bytes", "copy", "peer_read", "end"]
 
 
-def test_wrong_data_fails_the_run_after_all_was_shown(found: list[Figure]) -> None:
-    found += [Figure("peer_write", (0, 3), wrong=5), Figure("copy", (1,), wrong=0)]
+def test_wrong_data_fails_the_run_after_all_was_shown(found: list[KernelFigure]) -> None:
+    found += [KernelFigure("peer_write", (0, 3), wrong=5), KernelFigure("copy", (1,), wrong=0)]
     shown = Shown()
     with pytest.raises(RunFailed, match=r"^peer_write on GPU 0 and 3: 5 elements are wrong: .*Xid"):
         measure_kernels({}, 4096, shown)
     assert shown[-1] == "end"
 
 
-def test_memory_that_ends_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPatch, found: list[Figure]) -> None:
+def test_memory_that_ends_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPatch, found: list[KernelFigure]) -> None:
     def ended(gpus: object, size: int) -> None:
         raise MemoryError("GPU 0 cannot give 1 GiB: 2 MiB of 80 GiB is free")
 

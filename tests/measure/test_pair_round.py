@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.measure.sampling import Measured
+from collbench.measure.sampling import Measurement
 from collbench.measure.tasks.rounds import _times
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
@@ -22,7 +22,7 @@ def times(operation: Any, mismatches: tuple[Mismatch, ...] = ()) -> Any:
     seconds = np.zeros((8, 12))
     for rank, value in ((0, 1.0), (1, 2.0), (4, 3.0), (5, 4.0)):
         seconds[rank] = value + np.arange(12) * 1e-3
-    measured = Measured(seconds, 0.03)
+    measured = Measurement(seconds, 0.03)
     court: Any = SimpleNamespace(places=SimpleNamespace(width=2))
     cell = make_cell(window=10, redop=None)
     ready: Any = SimpleNamespace(operation=operation, cell=cell, groups=GROUPS, fell_back=False)

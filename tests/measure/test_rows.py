@@ -8,7 +8,7 @@ import pytest
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.row import RowContext, _above_bound, _exit_skew, _percent, doubts, make_row
-from collbench.measure.sampling import Measured
+from collbench.measure.sampling import Measurement
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Split
@@ -36,7 +36,7 @@ def row_of(
     **seen,
 ):
     """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
-    measured = Measured(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
+    measured = Measurement(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
     known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
@@ -212,7 +212,7 @@ def test_above_the_hard_limit_by_more_than_a_clocks_error_there_is_no_percentage
 
 def test_the_skew_is_that_of_the_worst_host():
     starts = np.stack([np.arange(300.0) * 1e6 + ns for ns in (0, 100, 0, 5000)])
-    measured = Measured(np.ones((4, 300)), 0.03)
+    measured = Measurement(np.ones((4, 300)), 0.03)
     measured.starts_ns = starts
     assert np.median(_exit_skew(measured, [[0, 1], [2, 3]])) == pytest.approx(5e-6)
     assert np.median(_exit_skew(measured, [[0, 1], [2]])) == pytest.approx(1e-7)

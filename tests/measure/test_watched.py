@@ -12,7 +12,7 @@ from collbench.measure import monitored as watched_module
 from collbench.measure.crossing import OtherPath
 from collbench.measure.monitored import MonitoredMeasurement, watch
 from collbench.measure.request import Budget
-from collbench.measure.sampling import Measured
+from collbench.measure.sampling import Measurement
 from collbench.reason import as_json
 
 READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
@@ -38,7 +38,7 @@ def seen(monkeypatch):
         def time_cell(ready, world, budget):
             budgets.append(budget.max_time_s)
             clock.now += each
-            return Measured(np.ones((1, 3)), 0.03)
+            return Measurement(np.ones((1, 3)), 0.03)
 
         moments = iter([SimpleNamespace(stolen=stolen * k, ticks=1000 * (k + 1), preempted=3 * k) for k in range(9)])
         monkeypatch.setattr(watched_module, "time_cell", time_cell)
@@ -117,9 +117,9 @@ def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
 def test_counters_that_show_another_path_withhold_the_percentage():
     other = OtherPath("mpi", "h1", "out", 1, 2 << 30)
     moved = {"other_path": other.render(), "other_path_fact": as_json(other)}
-    found = MonitoredMeasurement(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": moved})
+    found = MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": moved})
     assert (found.flags, found.other_path) == (["other_path"], other)
 
 
 def test_what_is_unknown_raises_no_flag():
-    assert MonitoredMeasurement(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []
+    assert MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []

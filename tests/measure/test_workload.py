@@ -15,7 +15,7 @@ from collbench.measure import monitored
 from collbench.measure.crossing import OtherPath
 from collbench.measure.tasks import training
 from collbench.measure.tasks.servers import roles_of, roles_too_large
-from collbench.measure.tasks.step import Part, Plan, _program, must_cross, path_s
+from collbench.measure.tasks.step import StepPart, StepPlan, _program, must_cross, path_s
 from collbench.measure.tasks.training import run_workload
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
@@ -294,8 +294,8 @@ def test_one_of_several_that_cannot_be_laid_out_may_be_left_out(train):
 def plan_by_hand(*groups):
     """A plan of all-reduces over these groups, one part each; their cells do not matter."""
     exchanges = [Exchange("allreduce", each, 4, "x") for each in groups]
-    parts = tuple(Part("x", each, operations()["allreduce"], None, 1) for each in exchanges)
-    return Plan(Step(tuple(exchanges), 4), parts, tuple(range(len(parts))))
+    parts = tuple(StepPart("x", each, operations()["allreduce"], None, 1) for each in exchanges)
+    return StepPlan(Step(tuple(exchanges), 4), parts, tuple(range(len(parts))))
 
 
 def test_a_path_waits_where_ranks_are_shared_and_nowhere_else():
@@ -320,7 +320,7 @@ def test_what_must_cross_in_a_step_is_the_sum_of_its_exchanges():
     for exchange, cell, times in zip(exchanges, cells, (2, 3), strict=True):
         operation = operations()[exchange.operation]
         ready = SimpleNamespace(operation=operation, cell=cell)
-        found.append(SimpleNamespace(part=Part("x", exchange, operation, cell, times), ready=ready))
+        found.append(SimpleNamespace(part=StepPart("x", exchange, operation, cell, times), ready=ready))
     must = must_cross(found, {0: "a", 1: "b", 2: "b", 3: "c"})
     assert must.out == {"a": 2 * 4096 + 3 * 100, "b": 2 * 4096 + 3 * 100, "c": 0}
     assert must.into == {"a": 2 * 4096, "b": 2 * 4096 + 3 * 100, "c": 3 * 100}

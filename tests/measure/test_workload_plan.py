@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collbench.backends.simulated import SimulatedBackend
-from collbench.measure.tasks.step import Plan, _on_device, _on_host, plan_of
+from collbench.measure.tasks.step import StepPlan, _on_device, _on_host, plan_of
 from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
@@ -17,7 +17,7 @@ from collbench.workloads.step import Exchange, Step
 ALL = ((0, 1, 2, 3),)
 
 
-def plan(*exchanges: Exchange) -> Plan:
+def plan(*exchanges: Exchange) -> StepPlan:
     backend = SimulatedBackend()
     backend.ranks = 4
     request: Any = SimpleNamespace(sweep=Sweep((), None, (DTYPES["float32"],)))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.sampling import Measured
-from collbench.measure.tasks.step import Around, Limit, Part, Plan, _ceiling, least_s, path_s, rate_at, with_figures
+from collbench.measure.sampling import Measurement
+from collbench.measure.tasks.step import Around, PartLimit, StepPart, StepPlan, _ceiling, least_s, path_s, rate_at, with_figures
 from collbench.operations.registry import operations
 from collbench.results.steps import StepRow
 from collbench.workloads.step import Exchange, Step
@@ -19,14 +19,14 @@ from tests.helpers import make_cell
 MIB = 1 << 20
 
 
-def part(size: int, times: int = 1, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)) -> Part:
+def part(size: int, times: int = 1, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)) -> StepPart:
     operation = operations()["allreduce"]
-    return Part("x", Exchange("allreduce", groups, size, "x", times), operation, make_cell(count=size // 4), times)
+    return StepPart("x", Exchange("allreduce", groups, size, "x", times), operation, make_cell(count=size // 4), times)
 
 
-def plan(*parts: Part) -> Plan:
+def plan(*parts: StepPart) -> StepPlan:
     order = [number for number, each in enumerate(parts) for _ in range(each.times)]
-    return Plan(Step(tuple(each.exchange for each in parts), 4), parts, tuple(order))
+    return StepPlan(Step(tuple(each.exchange for each in parts), 4), parts, tuple(order))
 
 
 def test_exchanges_that_share_a_rank_follow_one_another_each_as_often_as_it_is_run() -> None:
@@ -47,7 +47,7 @@ def test_an_exchange_at_its_limit(kind: str, seconds: float) -> None:
 
 def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest() -> None:
     short, long_ = part(MIB), part(MIB, 10)
-    limits = [Limit(Ceiling("network", 1e9, "NIC a"), None), Limit(Ceiling("network", 2e9, "NIC b"), None)]
+    limits = [PartLimit(Ceiling("network", 1e9, "NIC a"), None), PartLimit(Ceiling("network", 2e9, "NIC b"), None)]
     ceiling, seconds, bound_s = _ceiling(plan(short, long_), limits, 11 * 1.5 * MIB)
     once = 1.5 * MIB / 1e9
     assert (ceiling.limited_by, bound_s) == ("NIC b", None)
@@ -63,8 +63,8 @@ def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(fact
         parts=[SimpleNamespace(part=one, ready=SimpleNamespace(timed=[0, 1, 2, 3]))],
         ready=SimpleNamespace(timed=[0, 1, 2, 3]),
     )
-    seen: Any = SimpleNamespace(measured=Measured(seconds, 0.03), flags=(), other_path=None, evidence={})
-    limit = Limit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
+    seen: Any = SimpleNamespace(measured=Measurement(seconds, 0.03), flags=(), other_path=None, evidence={})
+    limit = PartLimit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
     row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, 1.5 * MIB)
     found = with_figures(row, step, seen, [None], Around([limit], False, (), {}))
     assert ("above_bound" in found.flags, found.percent_of_ceiling is None) == (passed, passed)

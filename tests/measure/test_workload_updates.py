@@ -197,9 +197,9 @@ def test_more_messages_than_can_be_held_ready_are_refused():
 
 def test_rounds_of_two_kinds_are_doubtful():
     paces = np.random.default_rng(1).normal([1e-5] * 60 + [4e-3] * 60, 1e-7).tolist()
-    told = workload_asynchronous._told(workload_asynchronous.Done(round_s=paces, pupil=object()), [])
+    told = workload_asynchronous._told(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
     assert "two_modes" in told["doubts"] and told["rounds"] == 120
-    assert workload_asynchronous._told(workload_asynchronous.Done(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
+    assert workload_asynchronous._told(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
 
 
 NIC = Ceiling("network", 120.0, "NIC eth0")

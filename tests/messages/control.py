@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collbench.control.addresses import OpenListener, routes_to
-from collbench.control.diagnosis import Cause, HangDiagnosis, ProcessEnd, RankPaused, RankStalled
+from collbench.control.diagnosis import HangCause, HangDiagnosis, ProcessEnd, RankPaused, RankStalled
 from collbench.control.members import HostKilled, Member, addressed
 from collbench.control.path import PathFault, PathProblem
 from collbench.control.security import ConnectionsRefused, secret_of
@@ -18,7 +18,7 @@ NAMES = tuple(f"rank {rank} (node{rank // 2}, pid {4200 + rank})" for rank in ra
 CALLS = "poll < MPID_Progress_wait < PMPI_Allreduce"
 
 
-def hang(cause: Cause, *ranks: int, **more: object) -> HangDiagnosis:
+def hang(cause: HangCause, *ranks: int, **more: object) -> HangDiagnosis:
     names = tuple(NAMES[rank] for rank in ranks)
     return HangDiagnosis(cause, WARM, ranks, names, 4 - len(ranks), 4, 60.0, **more)  # type: ignore[arg-type]
 
@@ -39,25 +39,25 @@ def read(*frames: bytes) -> str:
 
 
 MESSAGES = {
-    "killed": hang(Cause.ENDED, 1, end=ProcessEnd(killed=True, signal=9)),
+    "killed": hang(HangCause.ENDED, 1, end=ProcessEnd(killed=True, signal=9)),
     "killed for memory": ProcessEnd(killed=True, signal=9, out_of_memory=True),
     "killed by an unknown signal": ProcessEnd(killed=True, out_of_memory=True),
-    "exited": hang(Cause.ENDED, 1, end=ProcessEnd(exit_code=1), more=2),
-    "ended": hang(Cause.ENDED, 2, others=HostKilled("node1", (3,))),
+    "exited": hang(HangCause.ENDED, 1, end=ProcessEnd(exit_code=1), more=2),
+    "ended": hang(HangCause.ENDED, 2, others=HostKilled("node1", (3,))),
     "host killed": HostKilled("node1", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
-    "stopped": hang(Cause.STOPPED, 2, doing=CALLS),
-    "several stopped": hang(Cause.STOPPED, 0, 1, 2, 3, 4, 5),
-    "control connection lost": hang(Cause.CONTROL_LOST, 3, detail="10.0.9.2"),
-    "host silent": hang(Cause.HOST_SILENT, 2, 3),
-    "no answer": hang(Cause.NO_ANSWER, 2, source="node1", target="node0"),
-    "relayed": hang(Cause.RELAYED, 0, reporter=NAMES[3]),
-    "unreachable": hang(Cause.UNREACHABLE, 0, source="node0", target="node1", reporter=NAMES[2]),
-    "process silent": hang(Cause.PROCESS_SILENT, 1),
-    "iterations behind": hang(Cause.BEHIND, 1, iteration=41),
-    "phases behind": hang(Cause.BEHIND, 1, iteration=3, detail="broadcast 8 B on mpi: measuring"),
-    "elsewhere": hang(Cause.ELSEWHERE, 1, detail="work between two phases"),
-    "nothing moves": hang(Cause.NOTHING_MOVES, iteration=41),
-    "path": hang(Cause.PATH, path=path(PathProblem.MTU)),
+    "stopped": hang(HangCause.STOPPED, 2, doing=CALLS),
+    "several stopped": hang(HangCause.STOPPED, 0, 1, 2, 3, 4, 5),
+    "control connection lost": hang(HangCause.CONTROL_LOST, 3, detail="10.0.9.2"),
+    "host silent": hang(HangCause.HOST_SILENT, 2, 3),
+    "no answer": hang(HangCause.NO_ANSWER, 2, source="node1", target="node0"),
+    "relayed": hang(HangCause.RELAYED, 0, reporter=NAMES[3]),
+    "unreachable": hang(HangCause.UNREACHABLE, 0, source="node0", target="node1", reporter=NAMES[2]),
+    "process silent": hang(HangCause.PROCESS_SILENT, 1),
+    "iterations behind": hang(HangCause.BEHIND, 1, iteration=41),
+    "phases behind": hang(HangCause.BEHIND, 1, iteration=3, detail="broadcast 8 B on mpi: measuring"),
+    "elsewhere": hang(HangCause.ELSEWHERE, 1, detail="work between two phases"),
+    "nothing moves": hang(HangCause.NOTHING_MOVES, iteration=41),
+    "path": hang(HangCause.PATH, path=path(PathProblem.MTU)),
     "path loses packets": path(PathProblem.LOSS),
     "path in one way": path(PathProblem.ONE_WAY),
     "path stalled": path(PathProblem.STALLED),

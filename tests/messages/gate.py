@@ -12,7 +12,7 @@ from collbench.gate import plausible, reasons
 from collbench.gate.floors import read_floor
 from collbench.gate.reasons import CellNames, ColumnDiffers
 from collbench.gate.verdict import UNDECIDED
-from collbench.report.verdict import Typed, following, lines
+from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
 from collbench.report.writers import Line
 from tests.gate.verdicts import regression, suspicion, verdict
@@ -22,7 +22,7 @@ CELL = CellNames(("allreduce 8 B mpi",))
 CELLS = CellNames(("allreduce 8 B mpi", "allreduce 16 B mpi"), 12)
 RATE = Difference(Item.of("topology", "machines 3 nics mlx5_0 rate_bits_per_s"), "400000000000.0", "200000000000.0")
 JOB = "Slurm job testbed-12"
-TYPED = Typed(Path("base"), [Path("night-8")], [], Path("confirm.toml"), True, False, False, "local", {"--ranks": "2"}, False)
+TYPED = GateCommand(Path("base"), [Path("night-8")], [], Path("confirm.toml"), True, False, False, "local", {"--ranks": "2"}, False)
 
 
 def printed(made: Callable[[], Iterable[Line]]) -> Message:
@@ -31,7 +31,7 @@ def printed(made: Callable[[], Iterable[Line]]) -> Message:
 
 def waiting(**changes: object) -> Message:
     given = verdict(**{"result": UNDECIDED, "suspicions": (suspicion("suspected"),), "reasons": (reasons.StillSuspected(1, 2),), **changes})
-    return printed(partial(following, given, TYPED))
+    return printed(partial(next_commands, given, TYPED))
 
 
 MESSAGES: dict[str, Message] = {
@@ -109,12 +109,12 @@ MESSAGES: dict[str, Message] = {
     "floor, percentage": lambda: read_floor("ring:800@64M-"),
     "terminal, passed": printed(partial(lines, verdict())),
     "terminal, regression": printed(partial(lines, regression())),
-    "next, passed": printed(partial(following, verdict(thin=True, allocations=4), TYPED)),
+    "next, passed": printed(partial(next_commands, verdict(thin=True, allocations=4), TYPED)),
     "next, suspects": waiting(),
     "next, change": waiting(changes=regression().changes[:1]),
     "next, short baseline": waiting(allocations=3),
-    "next, regression": printed(partial(following, regression(), TYPED)),
-    "next, wrong data": printed(partial(following, verdict(result="wrong data"), TYPED)),
+    "next, regression": printed(partial(next_commands, regression(), TYPED)),
+    "next, wrong data": printed(partial(next_commands, verdict(result="wrong data"), TYPED)),
     "nagios": printed(partial(status_lines, regression())),
     "github": printed(partial(annotation_lines, regression())),
 }  # fmt: skip

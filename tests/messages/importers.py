@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from collbench.results.importers import notes
 from collbench.results.importers.importer import UserInput, lines_of
-from collbench.results.importers.notes import Item, NotInOutput, SkippedLines, SkippedReason
+from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.rows import operation_named, ranks_and_nodes
 from collbench.results.importers.store import READERS, reader_for
 from tests.messages import Message
@@ -19,9 +19,9 @@ def _read(name: str, text: str, ranks: int | None = None, operation: str | None 
 
 
 MESSAGES: dict[str, Message] = {
-    **{f"not in output: {item.name}": NotInOutput(item) for item in Item},
-    "not in output, assumed": NotInOutput(Item.DTYPE, assumed="uint8"),
-    "not in output, from elsewhere": NotInOutput(Item.PROGRAM, source="the operation is from --operation"),
+    **{f"not in output: {item.name}": NotInOutput(item) for item in MissingItem},
+    "not in output, assumed": NotInOutput(MissingItem.DTYPE, assumed="uint8"),
+    "not in output, from elsewhere": NotInOutput(MissingItem.PROGRAM, source="the operation is from --operation"),
     **{f"skipped: {reason.name}": SkippedLines(3, reason) for reason in SkippedReason},
     "skipped, one line": SkippedLines(1, SkippedReason.INCOMPLETE, 7),
     "skipped, with a problem": SkippedLines(2, SkippedReason.UNREADABLE, 7, "'ranks' is -1"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collbench.backends import unavailable as backend
 from collbench.device import unavailable as gpu
 from collbench.operations import unsupported as case
-from collbench.operations.registry import Broken
+from collbench.operations.registry import BrokenEntry
 
 _INSTALL = "pip install 'collbench[mpich]'"
 MESSAGES = {
@@ -44,7 +44,7 @@ MESSAGES = {
     "misconfigured": backend.Misconfigured("JAX_PLATFORMS", "is 'tpu'", "unset JAX_PLATFORMS"),
     "library not found": backend.LibraryNotFound("MPI", "libmpi.so: cannot open shared object file", _INSTALL),
     "broken plug-in: backend": backend.BrokenPlugin("fast", "pack:Kind", "does not load (ImportError: no rings)", "fix or uninstall pack"),
-    "broken plug-in: operation": lambda: Broken("swap", "pack:SWAP", "contains no Operation", "fix or uninstall pack"),
+    "broken plug-in: operation": lambda: BrokenEntry("swap", "pack:SWAP", "contains no Operation", "fix or uninstall pack"),
     "no driver": gpu.NoDriver(),
     "no cupy": gpu.NoCupy(),
     "several cupys": gpu.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),

@@ -9,12 +9,12 @@ from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.gather_scatter import GATHER, SCATTER
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.data import Extent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
+from collbench.operations.data import BufferExtent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
 from tests.helpers import make_cell, make_place
 
 
 def extent(operation, rank, n=4, count=10, in_place=True, **changes):
-    return Extent.of(operation, make_place(rank, n, count, in_place=in_place, **changes))
+    return BufferExtent.of(operation, make_place(rank, n, count, in_place=in_place, **changes))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from collbench.errors import UsageError
 from collbench.operations import suite
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
-from collbench.operations.registry import Broken
+from collbench.operations.registry import BrokenEntry
 from collbench.operations.suite import read_suite
 
 
 def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    why = Broken("shift", "shifting:SHIFT", "does not load (ImportError: no rings)", "fix or uninstall shifting")
+    why = BrokenEntry("shift", "shifting:SHIFT", "does not load (ImportError: no rings)", "fix or uninstall shifting")
     monkeypatch.setattr(suite, "broken", lambda: {"shift": why})
     file = tmp_path / "a.toml"
     file.write_text("schema = 1\n[[sweeps]]\nname = 'large'\noperations = ['shift']\n")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.operations.builtin.alltoall import ALLTOALLV
-from collbench.operations.data import Extent, bytes_needed
+from collbench.operations.data import BufferExtent, bytes_needed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.sweep import Sweep
@@ -107,7 +107,7 @@ def test_every_part_arrives_behind_that_of_the_rank_before():
 def test_the_rank_that_needs_most_memory_is_counted(made, count):
     n, traffic = made
     cell = make_cell(count=count, operation="alltoallv", redop=None, traffic=traffic)
-    largest = max(Extent.of(ALLTOALLV, Place(rank, n, count, cell)).total for rank in range(n)) * 4
+    largest = max(BufferExtent.of(ALLTOALLV, Place(rank, n, count, cell)).total for rank in range(n)) * 4
     assert largest <= bytes_needed(ALLTOALLV, cell, n) < largest + 8192
 
 

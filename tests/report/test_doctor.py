@@ -11,7 +11,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import Machine
-from collbench.report.doctor import tell_findings
+from collbench.report.doctor import print_findings
 from tests.machine.machines import dgx
 
 SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")
@@ -21,7 +21,7 @@ NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s
 def told(*findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: str = "table", color: str = "never") -> tuple[str, int]:
     """What is printed, and the exit code."""
     stream = io.StringIO()
-    code = tell_findings(findings, machines, (), format, stream, color=color)
+    code = print_findings(findings, machines, (), format, stream, color=color)
     return stream.getvalue(), code
 
 

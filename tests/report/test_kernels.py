@@ -8,18 +8,18 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
-from collbench.device.bandwidth import Figure
+from collbench.device.bandwidth import KernelFigure
 from collbench.report.channels import KernelsWriter, line, record
 from collbench.report.screen import PlainScreen
 
 MIB = 1 << 20
 RATE = 4.8e12
 SECONDS = tuple(1e9 / 4.4e12 * (1 + k / 1000) for k in (0, 3, 1, 4, 2, 5, -1))
-COPY = Figure("copy", (0,), 512 * MIB, 10**9, SECONDS, RATE, "memory clock × width × 2", 0)
+COPY = KernelFigure("copy", (0,), 512 * MIB, 10**9, SECONDS, RATE, "memory clock × width × 2", 0)
 GPU: Any = SimpleNamespace(index=0, name="FAKE GPU (test double)", arch="sm_90", memory_rate=RATE, l2_bytes=50 * MIB)
 
 
-def printed(format: str, *figures: Figure) -> list[str]:
+def printed(format: str, *figures: KernelFigure) -> list[str]:
     out = StringIO()
     writer = KernelsWriter(format, PlainScreen(out, out))
     writer.start([GPU], 512 * MIB)
@@ -38,7 +38,7 @@ def test_the_table_names_the_gpu_and_sets_each_kernel_against_its_floor() -> Non
 
 
 def test_a_rate_above_the_floor_has_no_percentage_but_a_doubt() -> None:
-    fast = Figure("copy", (0,), 512 * MIB, 10**9, (1e9 / 5e12,) * 7, RATE, "memory clock × width × 2", 0)
+    fast = KernelFigure("copy", (0,), 512 * MIB, 10**9, (1e9 / 5e12,) * 7, RATE, "memory clock × width × 2", 0)
     lines = printed("table", fast)
     assert "5000 of 4800 GB/s above_bound" in lines[3]
     assert lines[-1].startswith("above_bound: faster than the floor allows")
@@ -46,20 +46,23 @@ def test_a_rate_above_the_floor_has_no_percentage_but_a_doubt() -> None:
 
 
 def test_without_a_floor_the_rate_stands_alone_with_the_reason() -> None:
-    assert line(Figure("peer_read", (0, 1), MIB, MIB, (1e-3,) * 6, None, "no link is known", 2)).split() == [
+    assert line(KernelFigure("peer_read", (0, 1), MIB, MIB, (1e-3,) * 6, None, "no link is known", 2)).split() == [
         "0→1", "peer_read", "1", "MiB", "1.05", "GB/s", "1.05–1.05", "2", "no", "link", "is", "known",
     ]  # fmt: skip
 
 
 def test_a_latency_is_in_microseconds() -> None:
-    chase = Figure("pointer_chase", (0,), seconds=tuple(6e-7 + k * 1e-9 for k in range(7)), floor="over 200 MiB", wrong=0)
+    chase = KernelFigure("pointer_chase", (0,), seconds=tuple(6e-7 + k * 1e-9 for k in range(7)), floor="over 200 MiB", wrong=0)
     assert line(chase) == "0      pointer_chase            0.6030 µs                    0.6000–0.6060    0      over 200 MiB"
     assert record(chase)["bytes_per_s"] is None
 
 
 def test_what_was_not_measured_says_why() -> None:
-    assert line(Figure("peer_read", (0,), why="one GPU is visible")) == "0      peer_read                n/a (one GPU is visible)"
-    assert (record(Figure("peer_read", (0,), why="one"))["time_s"], record(Figure("peer_read", (0,), why="one"))["n"]) == (None, 0)
+    assert line(KernelFigure("peer_read", (0,), why="one GPU is visible")) == "0      peer_read                n/a (one GPU is visible)"
+    assert (record(KernelFigure("peer_read", (0,), why="one"))["time_s"], record(KernelFigure("peer_read", (0,), why="one"))["n"]) == (
+        None,
+        0,
+    )
 
 
 def test_json_is_one_object_a_line_with_the_samples_and_the_gpus_name() -> None:

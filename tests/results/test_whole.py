@@ -8,13 +8,13 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.results.folder import FinishedRun, write_all
-from collbench.results.importers.rows import Kind
+from collbench.results.importers.rows import RowKind
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 
 
 def row() -> Row:
-    return Kind("allreduce", "mpi", "mpi", "float32", 2, 1, "the mean").row(1024, 1e-6, count=256)
+    return RowKind("allreduce", "mpi", "mpi", "float32", 2, 1, "the mean").row(1024, 1e-6, count=256)
 
 
 def test_it_reads_back_as_a_run_that_came_to_its_end(tmp_path: Path) -> None:

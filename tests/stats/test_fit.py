@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.fit import Bounds, Fit, Regime, _without_bad, fit
+from collbench.stats.fit import Bounds, Fit, FitSegment, _without_bad, fit
 
 SIZES = 8.0 * 2.0 ** np.arange(28)  # 8 B to 1 GiB
 
@@ -97,7 +97,9 @@ def test_a_bad_size_is_told_in_noise_too():
 
 
 def test_the_fitted_time_follows_the_regimes_and_goes_on_outside():
-    low, high = (Regime(first, last, Bounds(a, a, a), Bounds(b, b, b)) for first, last, a, b in ((8, 64, 1.0, 0.0), (128, 512, 2.0, 0.5)))
+    low, high = (
+        FitSegment(first, last, Bounds(a, a, a), Bounds(b, b, b)) for first, last, a, b in ((8, 64, 1.0, 0.0), (128, 512, 2.0, 0.5))
+    )
     found = Fit((low, high), ())
     assert [found.time_s(size) for size in (1, 8, 64, 100, 128, 1000)] == [1, 1, 1, 1, 66, 502]
     assert (low.half_size, high.half_size) == (None, 4.0)
@@ -173,7 +175,7 @@ def test_noise_alone_is_seldom_taken_for_a_switch_of_protocol():
 
 def test_at_a_switch_the_regime_that_begins_there_predicts():
     exact = Bounds(0.0, 0.0, 0.0)
-    slow, fast = Regime(8, 64, Bounds(1.0, 1.0, 1.0), exact), Regime(128, 256, Bounds(5.0, 5.0, 5.0), exact)
+    slow, fast = FitSegment(8, 64, Bounds(1.0, 1.0, 1.0), exact), FitSegment(128, 256, Bounds(5.0, 5.0, 5.0), exact)
     assert [Fit((slow, fast), ()).time_s(size) for size in (1, 8, 64, 127, 128, 1024)] == [1.0, 1.0, 1.0, 1.0, 5.0, 5.0]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.measure import monitored as canary_module
 from collbench.measure.monitored import FLIP, flipped
-from collbench.native.library import CanaryStruct, library
+from collbench.native.library import StateProbeStruct, library
 from tests.control.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
@@ -36,7 +36,7 @@ def test_what_it_hears_is_a_time(tmp_path, n, kinds):
 
 def pair(rounds=20, deadline_s=10.0):
     line = (ctypes.c_int64 * 16)()
-    make = lambda first: CanaryStruct(ctypes.addressof(line), first, 0, rounds, int(deadline_s * 1e9))  # noqa: E731
+    make = lambda first: StateProbeStruct(ctypes.addressof(line), first, 0, rounds, int(deadline_s * 1e9))  # noqa: E731
     return line, make(1), make(0)
 
 
@@ -98,7 +98,7 @@ def test_a_round_trip_is_a_block_divided_by_its_round_trips(monkeypatch, kind, s
         return 0
 
     made = canary_module.StateProbe.__new__(canary_module.StateProbe)
-    made.kind, made._ball = kind, CanaryStruct() if kind == "cache line" else None
+    made.kind, made._ball = kind, StateProbeStruct() if kind == "cache line" else None
     monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=fill, collbench_work=fill))
     assert made.measure() == pytest.approx(seconds)
     monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=lambda *_: 1, collbench_work=fill))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import RunFailed
 from collbench.measure import wire_tools
-from collbench.measure.wire_tools import Server, Writes, complaint, free_port, rate_in, why_not, write_to
+from collbench.measure.wire_tools import ToolServer, Writes, complaint, free_port, rate_in, why_not, write_to
 
 # What 4.5 prints in the virtual machine, shortened.
 PRINTED = """
@@ -62,5 +62,5 @@ def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_tools, "_PAUSE_S", 0.01)
     writes, port = Writes("none7"), free_port()
-    with Server(writes, port), pytest.raises(RunFailed, match=r"^perftest: .+"):
+    with ToolServer(writes, port), pytest.raises(RunFailed, match=r"^perftest: .+"):
         write_to("127.0.0.1", writes, port, 0.1, 20)

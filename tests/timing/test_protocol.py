@@ -6,7 +6,7 @@ import pytest
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Budget
-from collbench.measure.sampling import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _alike, _enough, measure, schedule, slowest, sound
+from collbench.measure.sampling import FEW, MOST_SAMPLES, MOST_WARMUPS, Measurement, _alike, _enough, measure, schedule, slowest, sound
 from collbench.stats.median import median
 
 
@@ -276,7 +276,7 @@ def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
 )
 def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left_s, stopped):
     """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) are missing; 0.4 s has room for 100."""
-    measured = Measured(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
+    measured = Measurement(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
     measured.target = median(measured.samples[0]).half_width / factor
     assert _enough(measured, Budget(1.0), [0], (left_s, left_s / 100)) == stopped
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collbench.measure.request import Budget
-from collbench.measure.sampling import Measured, _enough_short, short_schedule
+from collbench.measure.sampling import Measurement, _enough_short, short_schedule
 from collbench.stats.median import median
 
 
@@ -85,5 +85,5 @@ def test_the_second_batch_is_as_large_as_the_interval_demands(factor, missing):
     """Of 100 samples with an interval `factor` times too wide; an interval narrows with the root of the samples."""
     series = np.random.default_rng(1).lognormal(0, 0.1, (1, 100))
     target = median(series[0]).half_width / factor
-    stopped, more = _enough_short(Budget(1.0), [0], Measured(series, target), second=False)
+    stopped, more = _enough_short(Budget(1.0), [0], Measurement(series, target), second=False)
     assert stopped == ("precision" if factor < 1 else None) and more == pytest.approx(missing, abs=1)

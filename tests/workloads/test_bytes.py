@@ -12,7 +12,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
-from collbench.workloads.crossing import GLOO, Moved, moved, moved_in_step
+from collbench.workloads.crossing import GLOO, CrossingBytes, moved, moved_in_step
 from collbench.workloads.registry import regimes
 from collbench.workloads.shape import shape_of
 from collbench.workloads.step import Exchange
@@ -31,7 +31,7 @@ def step_by_step(n, chunk, rounds):
     for _, rank in product(range(rounds), range(n)):
         sent[rank] += chunk
         received[(rank + 1) % n] += chunk
-    return Moved(sent, received, True)
+    return CrossingBytes(sent, received, True)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7])
@@ -52,7 +52,7 @@ def test_a_ring_over_hosts_crosses_at_its_ends_alone():
 def test_straight_every_rank_sends_every_other_its_part():
     for operation in ("reducescatter", "allgather", "alltoall"):
         straight = moved(exchange(operation), algorithm="direct")
-        assert straight == Moved(dict.fromkeys(range(3), 2 * 4.0 * MIB), dict.fromkeys(range(3), 2 * 4.0 * MIB), True)
+        assert straight == CrossingBytes(dict.fromkeys(range(3), 2 * 4.0 * MIB), dict.fromkeys(range(3), 2 * 4.0 * MIB), True)
     by_host = moved(exchange("allgather"), places=(0, 0, 1), algorithm="direct")
     assert (by_host.sent, by_host.received) == ({0: 2 * 4 * MIB, 1: 2 * 4 * MIB}, {0: 2 * 4 * MIB, 1: 2 * 4 * MIB})
 
@@ -72,20 +72,20 @@ def test_uneven_parts_without_what_a_rank_keeps():
 
 def test_a_ring_of_messages_and_pairs():
     assert moved(exchange("sendrecv", ((0, 1), (2, 3)), 100), places=(0, 1, 1, 1)).sent == {0: 100, 1: 100}
-    assert moved(exchange("p2p_bandwidth", ((2, 0),), 100)) == Moved({0: 0, 2: 100}, {0: 100, 2: 0}, True)
-    assert moved(exchange("p2p_bidirectional", ((2, 0),), 100)) == Moved({0: 100, 2: 100}, {0: 100, 2: 100}, True)
+    assert moved(exchange("p2p_bandwidth", ((2, 0),), 100)) == CrossingBytes({0: 0, 2: 100}, {0: 100, 2: 0}, True)
+    assert moved(exchange("p2p_bidirectional", ((2, 0),), 100)) == CrossingBytes({0: 100, 2: 100}, {0: 100, 2: 100}, True)
 
 
 def test_a_root_gives_and_gets_every_part_but_its_own():
-    assert moved(exchange("gather", root=1)) == Moved({0: 4 * MIB, 1: 0, 2: 4 * MIB}, {0: 0, 1: 2 * 4 * MIB, 2: 0}, True)
-    assert moved(exchange("scatter", root=1)) == Moved({0: 0, 1: 2 * 4 * MIB, 2: 0}, {0: 4 * MIB, 1: 0, 2: 4 * MIB}, True)
+    assert moved(exchange("gather", root=1)) == CrossingBytes({0: 4 * MIB, 1: 0, 2: 4 * MIB}, {0: 0, 1: 2 * 4 * MIB, 2: 0}, True)
+    assert moved(exchange("scatter", root=1)) == CrossingBytes({0: 0, 1: 2 * 4 * MIB, 2: 0}, {0: 4 * MIB, 1: 0, 2: 4 * MIB}, True)
 
 
 def test_of_a_broadcast_and_a_reduction_only_what_every_algorithm_needs_is_known():
     places = (0, 0, 1)
     broadcast = moved(exchange("broadcast", root=2), places)
-    assert broadcast == Moved({0: 0, 1: 12 * MIB}, {0: 12 * MIB, 1: 0}, False)
-    assert moved(exchange("reduce", root=2, redop="sum"), places) == Moved({0: 12 * MIB, 1: 0}, {0: 0, 1: 12 * MIB}, False)
+    assert broadcast == CrossingBytes({0: 0, 1: 12 * MIB}, {0: 12 * MIB, 1: 0}, False)
+    assert moved(exchange("reduce", root=2, redop="sum"), places) == CrossingBytes({0: 12 * MIB, 1: 0}, {0: 0, 1: 12 * MIB}, False)
 
 
 def test_hosts_without_ranks_in_a_group_move_nothing():

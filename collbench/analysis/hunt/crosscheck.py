@@ -22,13 +22,13 @@ from collbench.analysis.hunt.judging import (
     Measured,
     PlaceCase,
     Scale,
-    Seen,
+    SweepResult,
     judged,
     many_as_slow,
     mean_depth,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Suspect
-from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, Outcome, Repeats, Trial, repeats
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, HuntLog, RoundRequest, RoundResult, Suspect
+from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
 from collbench.reason import Fact
 
 # A single pair that was slow: measured again, and each of its ends with a partner that is well.
@@ -62,7 +62,7 @@ class PathCase:
             return False
         if self._pair != SLOW:
             return len(self.again) < _MOST_UNCLEAR
-        return all(self._well(place) for place in self.places) and self.outcome is Outcome.OPEN
+        return all(self._well(place) for place in self.places) and self.outcome is RepeatOutcome.OPEN
 
     @property
     def repeats(self) -> Repeats:
@@ -70,7 +70,7 @@ class PathCase:
         return repeats(self.again, self.candidate.ways, max(self.candidate.fast, self.candidate.least / 2))
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RepeatOutcome:
         """Whether the trials show more than chance."""
         return self.repeats.outcome(self.chance, self.candidate.least)
 
@@ -98,7 +98,7 @@ class PathCase:
             return CLEARED
         if self._like_others:
             return INCONCLUSIVE
-        slow = self._pair == SLOW and self.outcome is Outcome.SLOW
+        slow = self._pair == SLOW and self.outcome is RepeatOutcome.SLOW
         return CONFIRMED if slow and all(self._well(place) for place in self.places) else INCONCLUSIVE
 
     def suspect(self, names: Sequence[str]) -> Suspect:
@@ -166,8 +166,8 @@ class Wish:
 class CrossCheck:
     """The results of the sweep (`found`), the location of places (`hosts`, `leaves`), and everything measured (`book`)."""
 
-    book: Book
-    found: Seen
+    book: HuntLog
+    found: SweepResult
     hosts: Sequence[str]
     leaves: Sequence[str] | None
     random: draws.Random
@@ -185,7 +185,7 @@ class CrossCheck:
         usual = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
         self.scale = Scale(self.alike, usual)
 
-    def run(self, room: int) -> Generator[Ask, Answer, bool]:
+    def run(self, room: int) -> Generator[RoundRequest, RoundResult, bool]:
         """Run rounds until no candidate needs another, at most `room`; return False if that was reached first."""
         while wishes := self._wishes():
             if room <= 0:
@@ -209,12 +209,12 @@ class CrossCheck:
                 known.add((self.paths[-1].places, key[1]))
         self._share_chance()
 
-    def _round(self, wishes: Sequence[Wish]) -> Generator[Ask, Answer, None]:
+    def _round(self, wishes: Sequence[Wish]) -> Generator[RoundRequest, RoundResult, None]:
         pairs = [_pair(wish.place, wish.partner) for wish in wishes]
         controls = self._controls(pairs)
         numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of places that are well beside them"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
-        answer = yield from self.book.asking(Ask(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
+        answer = yield from self.book.asking(RoundRequest(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))
         measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
         self.scale.learn(measured)

@@ -31,9 +31,9 @@ from collbench.analysis.hunt.facts import (
     TooFewPartners,
     Ways,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, Figure, Hint, Suspect
-from collbench.analysis.hunt.significance import CHANCE, LATENCY, MOST_ROUNDS, RECEIVES, SENDS, Outcome, Repeats, Trial, repeats
-from collbench.analysis.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, View, noise_scale, quantile
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, Hint, Suspect
+from collbench.analysis.hunt.significance import CHANCE, LATENCY, MOST_ROUNDS, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
+from collbench.analysis.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, MatrixView, noise_scale, quantile
 from collbench.analysis.pairs import PairEffects
 from collbench.reason import Fact
 from collbench.results.rounds import PairMatrix
@@ -103,7 +103,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SweepResult:
     """What the sweep came to.
 
     well      places to measure against; middle: the usual speed of a pair, bytes per second
@@ -117,7 +117,7 @@ class Seen:
     deferred: tuple[Candidate, ...] = ()
 
 
-def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> Seen:
+def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult:
     """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first."""
     views = PairEffects(matrix).views
     places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
@@ -126,10 +126,10 @@ def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> Seen:
     out = {each.places[0] for each in places} | set(lost)
     bandwidth = [view for view in views if view.quantity == "bandwidth"]
     middle = exp(bandwidth[0].fit.middle) if bandwidth else None
-    return Seen(places, paths, _well(views, matrix.n, out), middle, deferred)
+    return SweepResult(places, paths, _well(views, matrix.n, out), middle, deferred)
 
 
-def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
+def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> SweepResult:
     """The same of hints that groups gave: what is slow about a place is not known, nor how much chance there is in it."""
     level = PLACES["bandwidth"]
     tails = again_tails(level.chance, 2 * n)
@@ -150,7 +150,7 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
     ]
     places = _once(found)
     out = {each.places[0] for each in places} | set(lost)
-    return Seen(places, (), tuple(place for place in range(n) if place not in out))
+    return SweepResult(places, (), tuple(place for place in range(n) if place not in out))
 
 
 def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
@@ -174,7 +174,7 @@ def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
     return tuple(each for each in places if not each.doubtful or each in kept)
 
 
-def _places(view: View) -> Iterator[Candidate]:
+def _places(view: MatrixView) -> Iterator[Candidate]:
     """Slow with most partners beyond the sweep's chance, or noticeably and among the worst."""
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
     low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | _never_fast(view)
@@ -189,7 +189,7 @@ def _places(view: View) -> Iterator[Candidate]:
         yield replace(_place(view, int(place), noticed[:, place], again_tails(level.chance, tests, counts=False)), doubtful=True)
 
 
-def _never_fast(view: View) -> Mask:
+def _never_fast(view: MatrixView) -> Mask:
     """Return [2 × n] whether a place was noticeably slow with each of its partners, sending and receiving; of few places, which all
     meet, medians decide it.
     """
@@ -200,7 +200,7 @@ def _never_fast(view: View) -> Mask:
     return never
 
 
-def _place(view: View, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
+def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
     """If one way is slow, the other counts, too, if it is at least half as slow."""
     effects = np.array([view.fit.rows[place], view.fit.columns[place]])
     if (effects > -PLACES[view.quantity].least).all():  # it was fast with no partner, and the fit blames the partners
@@ -214,7 +214,7 @@ def _place(view: View, place: int, low: Mask, tails: tuple[float, float, float])
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
 
 
-def _paths(view: View) -> Iterator[Candidate]:
+def _paths(view: MatrixView) -> Iterator[Candidate]:
     """Single pairs that are slower than their places explain; and the worst one by the noise of the others, if it lags noticeably."""
     mask, level = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity]
     for a, b in _pairs(mask):
@@ -235,7 +235,7 @@ def _pairs(mask: Mask) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(*np.nonzero(np.triu(mask | mask.T)), strict=True)]
 
 
-def _path(view: View, pair: tuple[int, int], mask: Mask, limits: tuple[float, float]) -> Candidate:
+def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[float, float]) -> Candidate:
     """limits: (tail, noise)."""
     slow = [bool(mask[pair]), bool(mask[pair[::-1]])]
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
@@ -245,7 +245,7 @@ def _path(view: View, pair: tuple[int, int], mask: Mask, limits: tuple[float, fl
     return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
 
 
-def _fast_with(view: View, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
+def _fast_with(view: MatrixView, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
     """Return the partners with which it was slow in none of the ways, the fastest first."""
     cells = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
     behind: Figures = np.min([each - view.fit.middle for each in cells], axis=0)  # NaN where any of them is unknown
@@ -253,7 +253,7 @@ def _fast_with(view: View, place: int, ways: Sequence[str], depth: float) -> tup
     return tuple(int(each) for each in fast[np.argsort(-behind[fast])])
 
 
-def _well(views: Sequence[View], n: int, out: set[int]) -> tuple[int, ...]:
+def _well(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
     """Return the places not excluded; one that is half as slow as candidates comes last, and is left out if three others remain."""
     worst, told = np.zeros(n), np.zeros(n, dtype=bool)
     for view in views:
@@ -288,7 +288,7 @@ def again_tails(chance: float, tests: int, counts: bool = True) -> tuple[float, 
 # A pair measured again, against pairs of places that are well, at the same time: the controls.
 
 Alike = Callable[[int, int], Hashable]
-Measured = tuple[tuple[int, ...], Figure]
+Measured = tuple[tuple[int, ...], GroupFigure]
 WAYS = (SENDS, RECEIVES, LATENCY)
 _LEAST_RESTS = 8  # the scatter of fewer controls has no meaning
 _MEDIAN_SHARE = 1.8  # what a median of m figures with the tails of t₄ adds to the variance of one, times 1/m
@@ -353,7 +353,7 @@ class Scale:
         return max(known, shown, error) * sqrt(1 + _MEDIAN_SHARE / max(1, controls))
 
 
-def _seen_from(first: bool, figure: Figure) -> dict[str, float | None]:
+def _seen_from(first: bool, figure: GroupFigure) -> dict[str, float | None]:
     """What the first place of a pair, or the other one, sends and receives."""
     there, back = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
     return {SENDS: there, RECEIVES: back, LATENCY: 1 / figure.latency_s if figure.latency_s else None}
@@ -449,7 +449,7 @@ class PlaceCase:
         return repeats(self._of_well(), self.candidate.ways, self._as_deep.fast)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RepeatOutcome:
         """Whether the trials show more than chance."""
         return self.repeats.outcome(self.chance, self.candidate.least)
 
@@ -458,7 +458,7 @@ class PlaceCase:
         """Whether it is slow with all partners, but not in enough rounds for a confirmation."""
         if not self.slow_with_all or self.like_others or len(self.trials) >= _MOST_TRIALS + MOST_ROUNDS:
             return False
-        return self.depth() >= self.candidate.least and self.outcome is Outcome.OPEN
+        return self.depth() >= self.candidate.least and self.outcome is RepeatOutcome.OPEN
 
     @property
     def fast_again(self) -> int | None:
@@ -484,7 +484,7 @@ class PlaceCase:
                 return INCONCLUSIVE
             if self.depth() < self.candidate.least:
                 return CLEARED
-            return CONFIRMED if self.outcome is Outcome.SLOW else INCONCLUSIVE
+            return CONFIRMED if self.outcome is RepeatOutcome.SLOW else INCONCLUSIVE
         cleared = found.count(FAST) >= _ENOUGH and (SLOW not in found or self.path_partner is not None)
         return CLEARED if cleared else INCONCLUSIVE
 

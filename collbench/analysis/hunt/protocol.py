@@ -17,13 +17,14 @@ from collbench.results.rounds import PairMatrix
 
 # The requests of a hunt and their answers: the protocol between the strategy (this package) and the measurement (a task, or a model).
 #
-# A hunt is a generator: it yields an `Ask`, is sent the `Answer`, and returns a `Verdict`. Places are numbered from 0, as in `pairs`.
+# A hunt is a generator: it yields a `RoundRequest`, is sent the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0, as
+# in `pairs`.
 
 PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
 
 
 @dataclass(frozen=True)
-class Ask:
+class RoundRequest:
     """One round: everything in it is measured at the same time, so its groups are disjoint.
 
     kind    PAIRS: messages both ways between two places; GROUPS: an all-reduce in each group of places; INSIDE: an all-reduce among the
@@ -43,7 +44,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Figure:
+class GroupFigure:
     """The result of one group; None if it could not be measured (`na` has the reason).
 
     speed      bytes per second: of GROUPS and INSIDE the bus bandwidth; of PAIRS and NIC the messages from the first place to the second
@@ -67,10 +68,10 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RoundResult:
     """A figure for each group of the ask, in its order; flags hold for the whole round."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[GroupFigure, ...]
     flags: tuple[str, ...] = ()
 
 
@@ -120,7 +121,7 @@ class Options:
     cover: tuple[tuple[int, int], ...] | None = None
 
 
-Hunt = Generator[Ask, Answer, "Verdict"]
+Hunt = Generator[RoundRequest, RoundResult, "HuntVerdict"]
 
 
 # The result of a hunt: of each suspect its state, and the evidence.
@@ -166,7 +167,7 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HuntVerdict:
     """names     of the places
     suspects  all of them, confirmed ones first, the worst first
     rounds    how many were measured, by stage; promised: the largest number, as estimated beforehand
@@ -206,13 +207,13 @@ _HARDLY = 1e-12  # an interval from a rate below it has no meaning
 
 
 @dataclass
-class Book:
+class HuntLog:
     """`names`: of the places; `told`: every request with its answer, in order."""
 
     names: tuple[str, ...]
-    told: list[tuple[Ask, Answer]] = field(default_factory=list)
+    told: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
 
-    def asking(self, ask: Ask) -> Generator[Ask, Answer, Answer]:
+    def asking(self, ask: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Ask, and write down what was answered; figures that no network has (0, below 0, infinite) count as not measured.
 
         Raises ValueError for an answer that has not a figure for each group.
@@ -231,7 +232,7 @@ class Book:
             found[ask.stage] = found.get(ask.stage, 0) + 1
         return found
 
-    def figures(self, kind: str = PAIRS) -> Iterator[tuple[int, tuple[int, ...], Figure]]:
+    def figures(self, kind: str = PAIRS) -> Iterator[tuple[int, tuple[int, ...], GroupFigure]]:
         """(number of the round, group, figure), in the order in which they were measured."""
         for number, (ask, answer) in enumerate(self.told):
             if ask.kind == kind:
@@ -258,7 +259,7 @@ class Book:
         return PairMatrix(self.names, latency, bandwidth, low, high, figures["wrong"], 0, 0)
 
 
-def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: Figure) -> None:
+def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: GroupFigure) -> None:
     """The interval is that of the slower direction; relative to the speed it is taken for both."""
     ways = [each for each in (figure.speed, figure.backward) if each]
     low, high = ((bound or np.nan) / min(ways) for bound in (figure.low, figure.high))
@@ -269,7 +270,7 @@ def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: Figure) -> 
         figures["wrong"][cell] = figure.wrong
 
 
-def _clean(figure: Figure) -> Figure:
+def _clean(figure: GroupFigure) -> GroupFigure:
     """Return the figure with None for invalid speeds and times; without a speed it counts as not measured."""
     speed, backward, latency, low, high = (
         each if each is not None and isfinite(each) and each > _HARDLY else None
@@ -277,11 +278,11 @@ def _clean(figure: Figure) -> Figure:
     )
     why = figure.na or ("no speed came out" if speed is None else None)
     if why is not None:
-        return Figure(None, wrong=figure.wrong, na=why)
+        return GroupFigure(None, wrong=figure.wrong, na=why)
     return replace(figure, speed=speed, backward=backward, latency_s=latency, low=low, high=high)
 
 
-def lost(book: Book) -> dict[int, Evidence]:
+def lost(book: HuntLog) -> dict[int, Evidence]:
     """Places that give no figures any longer, with the reason: all that was asked of them since at least two rounds (or ever) is missing.
 
     Partners of such a place lose figures by it, too; those do not count.
@@ -292,7 +293,7 @@ def lost(book: Book) -> dict[int, Evidence]:
     return found
 
 
-def _most_lost(book: Book, known: Mapping[int, Evidence]) -> tuple[int, Evidence] | None:
+def _most_lost(book: HuntLog, known: Mapping[int, Evidence]) -> tuple[int, Evidence] | None:
     missed: dict[int, list[str]] = {}
     met: dict[int, set[int]] = {}
     asked: dict[int, int] = {}
@@ -310,7 +311,7 @@ def _most_lost(book: Book, known: Mapping[int, Evidence]) -> tuple[int, Evidence
     return worst, NoFigures(len(missed[worst]), asked[worst], missed[worst][-1])
 
 
-def hardly_met(book: Book, least: int) -> dict[int, Evidence]:
+def hardly_met(book: HuntLog, least: int) -> dict[int, Evidence]:
     """Return the places that have figures with fewer than so many others, with the reason."""
     met: list[set[int]] = [set() for _ in book.names]
     for _, (a, b), figure in book.figures():
@@ -320,7 +321,7 @@ def hardly_met(book: Book, least: int) -> dict[int, Evidence]:
     return {place: FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
 
 
-def wrong_data(book: Book) -> dict[int, tuple[int, int]]:
+def wrong_data(book: HuntLog) -> dict[int, tuple[int, int]]:
     """Return the places with wrong elements in their pairs or groups: in how many, and of how many."""
     found: dict[int, tuple[int, int]] = {}
     for ask, answer in book.told:

@@ -43,7 +43,7 @@ from collbench.analysis.hunt.facts import (
     WayToNetwork,
     WholeSlow,
 )
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, INSIDE, NIC, Answer, Ask, Figure, Hint, Options, Suspect
+from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, INSIDE, NIC, GroupFigure, Hint, Options, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.sweep import log_ratios
 from collbench.reason import Fact
 from collbench.units import plural
@@ -65,7 +65,9 @@ def most_rounds_isolation(options: Options) -> int:
     return int(options.can_inside) + len(options.nics) if options.isolate else 0
 
 
-def look_isolation(suspects: Sequence[Suspect], good: Sequence[int], options: Options) -> Generator[Ask, Answer, tuple[Suspect, ...]]:
+def look_isolation(
+    suspects: Sequence[Suspect], good: Sequence[int], options: Options
+) -> Generator[RoundRequest, RoundResult, tuple[Suspect, ...]]:
     """Return the suspects in their order; confirmed single places have the result in `part` and `evidence`, and `kind` may become "inside":
     then `ratio` is that of its own ranks among themselves.
 
@@ -73,7 +75,7 @@ def look_isolation(suspects: Sequence[Suspect], good: Sequence[int], options: Op
     pairs do not show it. What could not be measured is evidence, too.
     """
     alone = [suspect for suspect in suspects if _is_one(suspect)] if options.isolate else []
-    found = {suspect.places[0]: _Found(suspect) for suspect in alone}
+    found = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
     if found and options.can_inside:
         yield from _inside(found, good)
     by_pairs = {place: each for place, each in found.items() if each.suspect.kind != "scale"}
@@ -88,7 +90,7 @@ def _is_one(suspect: Suspect) -> bool:
 
 
 @dataclass
-class _Found:
+class _SuspectRatios:
     """The result for a suspect: ratios to healthy places, inside and by interface; None if unknown."""
 
     suspect: Suspect
@@ -122,10 +124,10 @@ class _Found:
         return self.suspect.kind, self.suspect.part
 
 
-def _inside(found: Mapping[int, _Found], good: Sequence[int]) -> Generator[Ask, Answer, None]:
+def _inside(found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generator[RoundRequest, RoundResult, None]:
     controls = list(good[: max(_CONTROLS, len(found))])
     groups = tuple((place,) for place in [*found, *controls])
-    answer = yield Ask(INSIDE, groups, f"{_suspects(found)} inside, beside {len(controls)} that are well", stage="isolation")
+    answer = yield RoundRequest(INSIDE, groups, f"{_suspects(found)} inside, beside {len(controls)} that are well", stage="isolation")
     usual = _median([figure.speed for figure in answer.figures[len(found) :]])
     for each, figure in zip(found.values(), answer.figures, strict=False):
         ratio = figure.speed / usual if figure.speed and usual else None
@@ -135,7 +137,7 @@ def _inside(found: Mapping[int, _Found], good: Sequence[int]) -> Generator[Ask, 
         )
 
 
-def _over(nic: str, found: Mapping[int, _Found], good: Sequence[int]) -> Generator[Ask, Answer, None]:
+def _over(nic: str, found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generator[RoundRequest, RoundResult, None]:
     """Over one interface alone: each suspect with a partner that is well, and at least one pair that is well on both sides."""
     taken = list(found)[: max(0, len(good) - 2)]
     for place in list(found)[len(taken) :]:
@@ -146,7 +148,7 @@ def _over(nic: str, found: Mapping[int, _Found], good: Sequence[int]) -> Generat
     tested = [_pair(place, partner) for place, partner in zip(taken, partners, strict=True)]
     controls = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     why = f"{_suspects(taken)} over {nic} alone, beside {len(controls)} pairs that are well"
-    answer = yield Ask(NIC, tuple(tested + controls), why, stage="isolation", nic=nic)
+    answer = yield RoundRequest(NIC, tuple(tested + controls), why, stage="isolation", nic=nic)
     usual = _median([speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward)])
     for place, pair, figure in zip(taken, tested, answer.figures, strict=False):
         each = found[place]
@@ -158,7 +160,7 @@ def _over(nic: str, found: Mapping[int, _Found], good: Sequence[int]) -> Generat
         )
 
 
-def _judged(kind: str, figure: Figure, first: bool) -> float | None:
+def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
     """The speed that counts: of a sender what leaves it, of a receiver what comes, else the slower way."""
     leaves, comes = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
     if kind in _WAYS:
@@ -166,7 +168,7 @@ def _judged(kind: str, figure: Figure, first: bool) -> float | None:
     return min(leaves, comes) if leaves and comes else None
 
 
-def _why_no_ratio(figure: Figure, controls: int) -> str:
+def _why_no_ratio(figure: GroupFigure, controls: int) -> str:
     return figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
 
 
@@ -179,7 +181,7 @@ def _pair(a: int, b: int) -> tuple[int, int]:
     return min(a, b), max(a, b)
 
 
-def _suspects(found: Mapping[int, _Found] | Sequence[int]) -> str:
+def _suspects(found: Mapping[int, _SuspectRatios] | Sequence[int]) -> str:
     return f"{len(found)} suspect{'' if len(found) == 1 else 's'}"
 
 
@@ -206,7 +208,7 @@ def most_rounds(n: int, options: Options) -> int:
 
 def look(
     places: Sequence[int], options: Options, random: draws.Random
-) -> Generator[Ask, Answer, tuple[tuple[Hint, ...], tuple[HuntNote, ...]]]:
+) -> Generator[RoundRequest, RoundResult, tuple[tuple[Hint, ...], tuple[HuntNote, ...]]]:
     """Return (hints of kind "scale", each of one place and confirmed as described above; notes). Below eight places only a note."""
     if not options.growing:
         return (), ()
@@ -236,7 +238,7 @@ class _Growing:
     usual: float | None = None
     unsettled: bool = False
 
-    def at(self, size: int) -> Generator[Ask, Answer, None]:
+    def at(self, size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure one size (at most half of the places that are left)."""
         size = min(size, len(self.places) // 2)
         groups = _cut(self.random.sample(self.places, len(self.places)), size)
@@ -246,7 +248,7 @@ class _Growing:
         if taken:
             yield from self._confirm(taken, size)
 
-    def whole(self) -> Generator[Ask, Answer, None]:
+    def whole(self) -> Generator[RoundRequest, RoundResult, None]:
         """Measure all remaining places, against the rates of smaller groups: twice, if rounds are left, before a result is noted."""
         if self.usual is None or self.unsettled or len(self.places) < 2 * LEAST_SIZE:
             return
@@ -261,7 +263,7 @@ class _Growing:
                 return
         self.notes.append(WholeSlow(len(self.places), best))
 
-    def _judge(self, groups: Sequence[Part], answer: Answer, size: int) -> list[Part]:
+    def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
         """Return the slow groups, the worst first; keep the others' rate. Too many slow ones leave no fast groups to divide them with."""
         told = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if told[group][0] < SLOW), key=lambda group: told[group][0])
@@ -282,7 +284,7 @@ class _Growing:
             self.notes.append(SizeSlow(size, usual / self.usual))
         self.usual = usual
 
-    def _divide(self, slow: list[Part], size: int) -> Generator[Ask, Answer, dict[int, Part]]:
+    def _divide(self, slow: list[Part], size: int) -> Generator[RoundRequest, RoundResult, dict[int, Part]]:
         """Single places that take the slowness along, each with the partners it had when it was alone among others."""
         taken: dict[int, Part] = {}
         parts = slow
@@ -328,7 +330,7 @@ class _Growing:
         kept = list(parts[:most])
         return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
 
-    def _tell_lost(self, parts: Sequence[Part], told: Mapping[Part, tuple[float, Figure]], size: int) -> None:
+    def _tell_lost(self, parts: Sequence[Part], told: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
         """A note where nothing is left to follow: no piece was slow with others."""
         for part in parts:
             of_part = [told[piece] for piece in told if set(piece) <= set(part)]
@@ -338,7 +340,7 @@ class _Growing:
             elif min(ratio for ratio, _ in of_part) >= SLOW:
                 self.notes.append(NoSlowPiece(size, len(part)))
 
-    def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[Ask, Answer, None]:
+    def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure each with new partners, as far as there are some, at the same time as whole groups of healthy places; and again."""
         suspects = {place: set(partners) for place, partners in taken.items()}
         others = self._others(taken, size)
@@ -365,7 +367,7 @@ class _Growing:
                     self._name(hint, size)
         self.places = [place for place in self.places if place not in suspects]
 
-    def _clear(self, size: int, figure: Figure) -> None:
+    def _clear(self, size: int, figure: GroupFigure) -> None:
         """Note that a place was as fast as the others when it was measured again."""
         self.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
 
@@ -375,8 +377,8 @@ class _Growing:
         self.hints.append(replace(hint, evidence=(slow, FastWithout(self.well.get(hint.places[0], 0)))))
 
 
-def _ask(groups: Sequence[Part], why: str) -> Ask:
-    return Ask(GROUPS, tuple(groups), why, stage="growing")
+def _ask(groups: Sequence[Part], why: str) -> RoundRequest:
+    return RoundRequest(GROUPS, tuple(groups), why, stage="growing")
 
 
 def _dividing(n: int) -> int:
@@ -410,5 +412,5 @@ def _filled(pieces: Sequence[Part], size: int, others: Sequence[int]) -> list[Pa
     return [*groups, *_cut(left, size)]
 
 
-def _why(figure: Figure) -> str:
+def _why(figure: GroupFigure) -> str:
     return figure.na or "no reason is known"

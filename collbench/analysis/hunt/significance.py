@@ -34,7 +34,7 @@ _WAITED_TWICE = 2.0  # a wait in some samples moves the median by up to twice it
 _LEVELLED = 6  # controls in a round, from which on their median shows what the round has in common
 
 
-class Outcome(Enum):
+class RepeatOutcome(Enum):
     """What the rounds so far show. SLOW: a confirmation; OPEN: more rounds may decide; UNDECIDED: more rounds do not help."""
 
     SLOW = "slow"
@@ -65,14 +65,14 @@ class Repeats:
     low: float | None
     high: float | None
 
-    def outcome(self, allowed: float, least: float) -> Outcome:
+    def outcome(self, allowed: float, least: float) -> RepeatOutcome:
         """What this shows. allowed: the probability of chance that is acceptable; least: the smallest depth that is reported."""
         if self.rounds >= _FUTILE_FROM and self.slow < _LEAST_SHARE_SLOW * self.rounds:
-            return Outcome.UNDECIDED
+            return RepeatOutcome.UNDECIDED
         enough = self.rounds >= LEAST_ROUNDS and self.chance <= allowed and self.low is not None and self.low > least
         if enough:
-            return Outcome.SLOW
-        return Outcome.UNDECIDED if self.rounds + self.flipped >= MOST_ROUNDS else Outcome.OPEN
+            return RepeatOutcome.SLOW
+        return RepeatOutcome.UNDECIDED if self.rounds + self.flipped >= MOST_ROUNDS else RepeatOutcome.OPEN
 
     @property
     def interval(self) -> tuple[float | None, float | None]:

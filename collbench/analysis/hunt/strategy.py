@@ -45,22 +45,22 @@ from collbench.analysis.hunt.facts import (
     TooManySuspects,
     WrongElements,
 )
-from collbench.analysis.hunt.judging import Alike, Candidate, Seen
+from collbench.analysis.hunt.judging import Alike, Candidate, SweepResult
 from collbench.analysis.hunt.protocol import (
     CLEARED,
     CONFIRMED,
     GROUPS,
     INCONCLUSIVE,
     PAIRS,
-    Answer,
-    Ask,
-    Book,
-    Figure,
+    GroupFigure,
     Hint,
     Hunt,
+    HuntLog,
+    HuntVerdict,
     Options,
+    RoundRequest,
+    RoundResult,
     Suspect,
-    Verdict,
     hardly_met,
     lost,
     wrong_data,
@@ -85,22 +85,22 @@ def rounds(n: int) -> int:
 
 def hunt_few(names: tuple[str, ...]) -> Hunt:
     """Return the figures of every pair, as notes, and why no place is named."""
-    book = Book(names)
+    book = HuntLog(names)
     for number in range(rounds(len(names))):
-        yield from book.asking(Ask(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
+        yield from book.asking(RoundRequest(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
     matrix = book.matrix()
     speeds = matrix.bandwidth[np.isfinite(matrix.bandwidth)]
     why = OneEndpoint() if len(names) < 2 else TooFewEndpoints(2 if len(names) == 2 else 3)
     wrong = [WrongElements(names[place], bad, met) for place, (bad, met) in wrong_data(book).items()]
     middle = float(np.median(speeds)) if len(speeds) else None
-    return Verdict(names, (), book.rounds(), rounds(len(names)), (*_figures(book), *wrong), why, middle)
+    return HuntVerdict(names, (), book.rounds(), rounds(len(names)), (*_figures(book), *wrong), why, middle)
 
 
-def _figures(book: Book) -> list[HuntNote]:
+def _figures(book: HuntLog) -> list[HuntNote]:
     return [_pair_note(book.names[a], book.names[b], figure) for _, (a, b), figure in book.figures()]
 
 
-def _pair_note(a: str, b: str, figure: Figure) -> HuntNote:
+def _pair_note(a: str, b: str, figure: GroupFigure) -> HuntNote:
     if figure.speed is None:
         return PairNotMeasured(a, b, figure.na or "")
     latency_s = figure.latency_s if figure.latency_s is not None and isfinite(figure.latency_s) else None
@@ -114,7 +114,7 @@ _FAST = 0.75  # the quantile of pairs that is used as the usual speed
 _LEAST_PAIRS = 6
 
 
-def told(suspects: Sequence[Suspect], book: Book, alike: Alike) -> list[Suspect]:
+def told(suspects: Sequence[Suspect], book: HuntLog, alike: Alike) -> list[Suspect]:
     """The suspects; those that are no slower than many pairs of others, of the same kind of path, become inconclusive."""
     accused = {place for each in suspects if each.state == CONFIRMED for place in each.places}
     if not accused:
@@ -185,7 +185,7 @@ def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
     return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in paths]
 
 
-def as_they_were(found: Seen, why: Fact) -> list[Suspect]:
+def as_they_were(found: SweepResult, why: Fact) -> list[Suspect]:
     """Return the candidates without partners to clear or confirm them."""
     return [_open(each, why) for each in found.places]
 
@@ -205,7 +205,7 @@ def ordered(those: Iterable[Suspect]) -> list[Suspect]:
     return sorted(those, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
 
 
-def with_wrong(those: Sequence[Suspect], book: Book) -> list[Suspect]:
+def with_wrong(those: Sequence[Suspect], book: HuntLog) -> list[Suspect]:
     """Return the suspects; one with wrong data in its pairs or groups has one more sentence."""
     wrong = wrong_data(book)
     return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
@@ -226,7 +226,7 @@ def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence
     return [AloneOnSwitch(leaf)]
 
 
-def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[Fact]:
+def notes(book: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
     """Return what was not decided, and what all places have in common."""
     named = {place for each in those for place in each.places}
     wrong = wrong_data(book)
@@ -234,7 +234,7 @@ def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[Fact]:
     return [*own, *_missing(book, named), *_flags(book), *_not_met(book), *_alike(those, found, book)]
 
 
-def usual(book: Book) -> float | None:
+def usual(book: HuntLog) -> float | None:
     """The usual speed of a pair, else of a group, bytes per second."""
     for kind in (PAIRS, GROUPS):
         speeds = [each for _, _, figure in book.figures(kind) for each in (figure.speed, figure.backward) if each]
@@ -258,26 +258,26 @@ def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
     return most or list(wrong)
 
 
-def _missing(book: Book, named: set[int]) -> list[HuntNote]:
+def _missing(book: HuntLog, named: set[int]) -> list[HuntNote]:
     """Return the missing pairs of places that have figures otherwise."""
     lost = {pair: figure.na for _, pair, figure in book.figures() if figure.speed is None and not named & set(pair)}
     first = [PairNotMeasured(book.names[a], book.names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
     return [*first, *([MorePairsNotMeasured(len(lost) - len(first))] if len(lost) > len(first) else [])]
 
 
-def _flags(book: Book) -> list[RoundFlag]:
+def _flags(book: HuntLog) -> list[RoundFlag]:
     counts = Counter(flag for _, answer in book.told for flag in set(answer.flags))
     return [RoundFlag(flag, number, len(book.told)) for flag, number in counts.items()]
 
 
-def _not_met(book: Book) -> list[PairsNotCovered]:
+def _not_met(book: HuntLog) -> list[PairsNotCovered]:
     """A slow path is detected only where it was measured."""
     n = len(book.names)
     met, possible = len({pair for _, pair, _ in book.figures()}), n * (n - 1) // 2
     return [PairsNotCovered(met, possible)] if 0 < met < possible else []
 
 
-def _alike(those: Sequence[Suspect], found: Seen, book: Book) -> list[HuntNote]:
+def _alike(those: Sequence[Suspect], found: SweepResult, book: HuntLog) -> list[HuntNote]:
     """Return what it means that no place is slow."""
     if any(each.state != CLEARED for each in those) or (speed := found.middle or usual(book)) is None:
         return []
@@ -287,7 +287,7 @@ def _alike(those: Sequence[Suspect], found: Seen, book: Book) -> list[HuntNote]:
     return [AllAlike(speed)]
 
 
-def _uneven(book: Book) -> float:
+def _uneven(book: HuntLog) -> float:
     """The share of pairs that are slower than the fastest tenth by more than what makes a single one noticeable."""
     speeds = [log(each) for _, _, figure in book.figures() for each in (figure.speed, figure.backward) if each]
     return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
@@ -381,7 +381,7 @@ class _Hunt:
 
     def __post_init__(self) -> None:
         self.random = draws.Random(f"hunt, {self.options.seed}")
-        self.book = Book(self.names)
+        self.book = HuntLog(self.names)
         self.shares = _shares(len(self.names), self.options)
         if self.options.method == "groups" and self.shares.method == "pairs":
             self.notes.append(PairsInstead(groups.LEAST_PLACES))
@@ -401,14 +401,14 @@ class _Hunt:
             suspects = yield from self._isolated(suspects)
         return self._verdict(suspects, found, None)
 
-    def _sweep(self) -> Generator[Ask, Answer, tuple[Hint, ...]]:
+    def _sweep(self) -> Generator[RoundRequest, RoundResult, tuple[Hint, ...]]:
         if self.shares.method == "groups":
             self.notes.append(GroupSweep())
             return (yield from self._heard(groups.sweep(len(self.names), self.options, self.random)))
         yield from sweep.run(self.book, self.options, self.shares.sweep, self.random)
         return ()
 
-    def _seen(self, hints: Sequence[Hint]) -> Seen:
+    def _seen(self, hints: Sequence[Hint]) -> SweepResult:
         gone = list(self._untold())
         if self.shares.method == "groups":
             return judging.from_hints(hints, len(self.names), gone)
@@ -419,7 +419,7 @@ class _Hunt:
         gone = lost(self.book)
         return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
 
-    def _too_many(self, found: Seen) -> TooFewMeasured | TooManySuspects | None:
+    def _too_many(self, found: SweepResult) -> TooFewMeasured | TooManySuspects | None:
         """Return why no place can be judged, where healthy places are not a majority."""
         n = len(self.names) - len(self._untold())
         slow = len({each.places for each in found.places})
@@ -429,7 +429,7 @@ class _Hunt:
             return TooManySuspects(slow, n)
         return None
 
-    def _cross_check(self, found: Seen) -> Generator[Ask, Answer, list[Suspect]]:
+    def _cross_check(self, found: SweepResult) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         check = CrossCheck(self.book, found, _hosts(self.names), self.options.leaf_of, self.random)
         done = yield from check.run(self.shares.cross_check)
         if not done:
@@ -454,7 +454,7 @@ class _Hunt:
         out = {place for each in suspects if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
         return [place for place in range(len(self.names)) if place not in out]
 
-    def _growing(self, good: Sequence[int]) -> Generator[Ask, Answer, list[Suspect]]:
+    def _growing(self, good: Sequence[int]) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         needed = scale.most_rounds(len(good), self.options)
         if needed > self.shares.growing:
             self.notes.append(StageSkipped("growing", needed, self.shares.growing))
@@ -463,14 +463,14 @@ class _Hunt:
         self.notes += notes
         return [of_hint(hint) for hint in hints]
 
-    def _isolated(self, suspects: list[Suspect]) -> Generator[Ask, Answer, list[Suspect]]:
+    def _isolated(self, suspects: list[Suspect]) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         needed = scale.most_rounds_isolation(self.options)
         if needed > self.shares.isolation:
             self.notes.append(StageSkipped("isolation", needed, self.shares.isolation))
             return suspects
         return list((yield from self._heard(scale.look_isolation(suspects, self._good(suspects), self.options))))
 
-    def _heard(self, others: Generator[Ask, Answer, _T]) -> Generator[Ask, Answer, _T]:
+    def _heard(self, others: Generator[RoundRequest, RoundResult, _T]) -> Generator[RoundRequest, RoundResult, _T]:
         """Another's conversation, written into the book."""
         try:
             ask = next(others)
@@ -481,12 +481,12 @@ class _Hunt:
             result: _T = stop.value
             return result
 
-    def _verdict(self, suspects: Sequence[Suspect], found: Seen, why: Fact | None) -> Verdict:
+    def _verdict(self, suspects: Sequence[Suspect], found: SweepResult, why: Fact | None) -> HuntVerdict:
         own_notes = [*self.notes, *notes(self.book, suspects, found)]
         suspects = with_leaf(with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
         told = tuple(ordered(suspects))
         middle = found.middle or usual(self.book)
-        return Verdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
+        return HuntVerdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
 
 
 def _confirmed(suspects: Sequence[Suspect]) -> bool:
@@ -501,10 +501,10 @@ def _hosts(names: Sequence[str]) -> Sequence[str]:
 
 # The suspects of a pair matrix, measured again as in a hunt: next to control pairs, in rounds that chance does not explain.
 
-PairsFigures = Mapping[tuple[int, int], Figure]
+PairsFigures = Mapping[tuple[int, int], GroupFigure]
 
 
-def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[Ask, Answer, list[Suspect]]:
+def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
     """Ask for rounds until each suspect of the matrix is confirmed, cleared or inconclusive; return the suspects.
 
     Nothing is asked for with fewer than four places, or where the suspects are half of all places: then no majority is healthy. Suspects
@@ -514,25 +514,25 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     slow = {each.places for each in found.places}
     if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(slow) >= matrix.n:
         return []
-    book = Book(matrix.places, [(Ask(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds])
+    book = HuntLog(matrix.places, [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds])
     hosts = hosts_of(matrix.places)
     check = CrossCheck(book, found, matrix.places if len(set(hosts)) == 1 else hosts, None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
     return told(suspects(check, matrix.places), book, check.alike)
 
 
-def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> Answer:
+def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:
     """Return the figures of these pairs, each of which is in one of the rounds, or was not measured."""
     figures = {pair: _figure(one, turn, size_bytes) for one in rounds for turn, pair in enumerate(one.pairs)}
-    missing = Figure(None, na="not measured")
+    missing = GroupFigure(None, na="not measured")
     flags = dict.fromkeys(flag for one in rounds for flag in one.flags)
-    return Answer(tuple(figures.get((group[0], group[1]), missing) for group in groups), tuple(flags))
+    return RoundResult(tuple(figures.get((group[0], group[1]), missing) for group in groups), tuple(flags))
 
 
-def _figure(one: PairRound, turn: int, size_bytes: int) -> Figure:
+def _figure(one: PairRound, turn: int, size_bytes: int) -> GroupFigure:
     there, back = (size_bytes / seconds if seconds else None for seconds in (one.forward_s[turn], one.backward_s[turn]))
     slower = max((one.forward_s, one.forward_ci_s), (one.backward_s, one.backward_ci_s), key=lambda way: way[0][turn] or 0.0)[1][turn]
     high, low = (size_bytes / seconds if seconds else None for seconds in slower)
     cpu_wait = one.cpu_wait[turn] if one.cpu_wait else 0.0
     flipped = bool(one.flipped and one.flipped[turn])
-    return Figure(there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, one.na[turn], cpu_wait, flipped)
+    return GroupFigure(there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, one.na[turn], cpu_wait, flipped)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.analysis.hunt.facts import GroupsNotMeasured, SlowGroups
-from collbench.analysis.hunt.protocol import GROUPS, PAIRS, Answer, Ask, Book, Hint, Options
+from collbench.analysis.hunt.protocol import GROUPS, PAIRS, Hint, HuntLog, Options, RoundRequest, RoundResult
 from collbench.errors import UsageError
 from collbench.machine.fabric import Attached, Fabric, Routes, Way, attached, host_key, slower
 from collbench.machine.readers.rdma_tools import read_fabric
@@ -305,7 +305,7 @@ def rounds_groups(n: int, options: Options) -> int:
     return own if options.rounds is None else max(1, min(own, options.rounds))
 
 
-def sweep(n: int, options: Options, random: draws.Random) -> Generator[Ask, Answer, tuple[Hint, ...]]:
+def sweep(n: int, options: Options, random: draws.Random) -> Generator[RoundRequest, RoundResult, tuple[Hint, ...]]:
     """Candidates among n places, the worst first: hints of kind "node", of one place each. Raises ValueError below LEAST_PLACES."""
     if n < LEAST_PLACES:
         raise ValueError(f"{n} places make too few groups")
@@ -314,7 +314,7 @@ def sweep(n: int, options: Options, random: draws.Random) -> Generator[Ask, Answ
     for number, groups in enumerate(partitions(n, group_size(n), all_rounds, random)):
         resting = n % group_size(n)
         rest = f", {resting} rest" if resting else ""
-        answer = yield Ask(GROUPS, groups, f"groups of {group_size(n)}, round {number + 1} of {all_rounds}{rest}")
+        answer = yield RoundRequest(GROUPS, groups, f"groups of {group_size(n)}, round {number + 1} of {all_rounds}{rest}")
         seen.add(number, groups, answer)
     return seen.hints()
 
@@ -336,7 +336,7 @@ def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator
         yield tuple(tuple(sorted(group)) for group in groups)
 
 
-def log_ratios(answer: Answer) -> Ratios:
+def log_ratios(answer: RoundResult) -> Ratios:
     """Return how far each group is behind the fast ones, as a logarithm; NaN if not measured.
 
     The upper quarter's limit is the speed of the fast ones (of three groups or fewer the fastest one), even if nearly
@@ -367,7 +367,7 @@ class _Seen:
     ratios: Ratios
     lost: list[list[str]]
 
-    def add(self, number: int, groups: Groups, answer: Answer) -> None:
+    def add(self, number: int, groups: Groups, answer: RoundResult) -> None:
         """Record the result of a round; one without measurements has no effect."""
         told = log_ratios(answer)
         if np.isnan(told).all():
@@ -447,10 +447,10 @@ def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterato
         yield from schedule(n, most=left, seed=random.getrandbits(32)).rounds()
 
 
-def run(book: Book, options: Options, number: int, random: draws.Random) -> Generator[Ask, Answer, None]:
+def run(book: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
     """All rounds of the plan, into the book."""
     for at, pairs in enumerate(plan(len(book.names), options, number, random)):
-        yield from book.asking(Ask(PAIRS, pairs, f"round {at + 1} of {number}"))
+        yield from book.asking(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
 
 
 def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -> Iterator[Pair]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, BackendBase, Group, Settings, Tuning, Unavailable
 from collbench.backends.clock import DeviceClock
-from collbench.backends.gpu_memory import Place, chosen_gpus, may_share, shared, trouble
+from collbench.backends.gpu_memory import ProcessPlace, chosen_gpus, may_share, shared, trouble
 from collbench.backends.host import AnyBuffers
 from collbench.backends.nccl.binding import (
     GRAPH_ITERATIONS,
@@ -40,7 +40,7 @@ from collbench.backends.nccl.library import (
     load_nccl,
 )
 from collbench.device.buffers import DeviceBuffers
-from collbench.device.gpu import Gpu, driver_address, driver_error
+from collbench.device.gpu import OpenGpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.data import bytes_needed, slots_checked
@@ -50,7 +50,7 @@ from collbench.units import format_bytes
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.device.gpu import Event, Memory, Stream
+    from collbench.device.gpu import Event, GpuMemory, Stream
 
 
 # Opening NCCL: every rank finds its library and its GPUs, all ranks look whether they fit together, then each claims its own.
@@ -62,11 +62,11 @@ _SCRATCH_BYTES = 256
 class Driven:
     """One rank that this process drives: its GPU, the stream of its calls, the events around a sample, a little memory there."""
 
-    gpu: Gpu
+    gpu: OpenGpu
     stream: Stream
     start: Event
     end: Event
-    scratch: Memory
+    scratch: GpuMemory
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def open_nccl(world: World, k: int) -> Opened:
     wrong = next((said["wrong"] for said in everyone if said.get("wrong")), None) or _versions_differ(everyone)
     if wrong or library is None:
         raise UsageError(wrong or "no NCCL library is found")
-    places = [Place.from_json(said["place"]) for said in everyone]
+    places = [ProcessPlace.from_json(said["place"]) for said in everyone]
     if misfit := trouble(places, k):
         raise UsageError(misfit)
     here = [gpu for place in places if place.host == world.me.host for gpu in place.driven]
@@ -122,7 +122,7 @@ def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str
     return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
 
 
-def _our_place(world: World, k: int) -> tuple[list[int], Place]:
+def _our_place(world: World, k: int) -> tuple[list[int], ProcessPlace]:
     from collbench.device.present import identities
 
     found, (shares, host_id) = identities(), may_share(os.environ)
@@ -131,7 +131,7 @@ def _our_place(world: World, k: int) -> tuple[list[int], Place]:
     driven = [found[index] for index in indices]
     alone = tuple(gpu.bus_id for gpu in driven if gpu.exclusive)
     visible = tuple(gpu.bus_id for gpu in found)
-    return indices, Place(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
+    return indices, ProcessPlace(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
 
 
 def _versions_differ(everyone: Sequence[Mapping[str, Any]]) -> str | None:
@@ -155,9 +155,9 @@ def _claimed(indices: Sequence[int], world: World) -> tuple[Driven, ...]:
 
 def _claim(index: int) -> Driven:
     from collbench.device.buffers import prove
-    from collbench.device.gpu import Gpu
+    from collbench.device.gpu import OpenGpu
 
-    gpu = Gpu(index)
+    gpu = OpenGpu(index)
     driven = Driven(gpu, gpu.stream(), gpu.event(), gpu.event(), gpu.allocate(_SCRATCH_BYTES))
     prove(gpu, driven.stream)
     return driven
@@ -290,7 +290,7 @@ class NcclBackend(BackendBase):
         """GPU memory of ours, or of NCCL's own allocator where NCCL is to know it. Raises MemoryError, RunFailed."""
         known = cell.registration in REGISTRATIONS
         needed, ranks = bytes_needed(operation, cell, group.n), self._ranks_of(group)
-        gpus, streams, take = [rank.gpu for rank in ranks], [rank.stream for rank in ranks], self._of_nccl if known else Gpu.allocate
+        gpus, streams, take = [rank.gpu for rank in ranks], [rank.stream for rank in ranks], self._of_nccl if known else OpenGpu.allocate
 
         def make() -> DeviceBuffers:
             for gpu in gpus:
@@ -305,12 +305,12 @@ class NcclBackend(BackendBase):
                 )
         return made
 
-    def _of_nccl(self, gpu: Gpu, n_bytes: int) -> NcclMemory:
+    def _of_nccl(self, gpu: OpenGpu, n_bytes: int) -> NcclMemory:
         memory = NcclMemory(self._library, self._communicators, gpu, n_bytes)
         self._memories.add(memory)
         return memory
 
-    def _ask_room(self, gpu: Gpu, needed: int) -> None:
+    def _ask_room(self, gpu: OpenGpu, needed: int) -> None:
         """Raises MemoryError where the GPU has less left than a rank needs: asked before CUDA is, which fails in many ways."""
         free = gpu.free_bytes() // self._drivers[gpu.bus_id]
         if needed > free:

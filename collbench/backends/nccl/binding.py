@@ -19,7 +19,7 @@ from collbench.units import format_size
 
 if TYPE_CHECKING:
     from collbench.backends.nccl.backend import Driven
-    from collbench.device.gpu import Gpu, Graph
+    from collbench.device.gpu import Graph, OpenGpu
 
 
 # NCCL's communicators: made under a tuning, given up, and left in order.
@@ -63,7 +63,7 @@ class Communicators:
         self.alive: list[int] = []
         library.handle.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
 
-    def make(self, gpus: Sequence[Gpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
+    def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
         """One of n ranks for each of `ranks`, on its GPU. All n ranks call. Raises NcclFailed with the remedy."""
         made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
         try:
@@ -121,7 +121,7 @@ class NcclMemory:
     known              by communicator its handle of the memory, and the function that makes it forget
     """
 
-    def __init__(self, library: NcclLibrary, communicators: Communicators, gpu: Gpu, n_bytes: int) -> None:
+    def __init__(self, library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, n_bytes: int) -> None:
         place = ctypes.c_void_p()
         try:
             with gpu.use():
@@ -158,7 +158,7 @@ def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Seque
         getattr(library.handle, function)(ctypes.c_void_p(comm), ctypes.c_void_p(handle))
 
 
-def _free(library: NcclLibrary, communicators: Communicators, gpu: Gpu, address: int, known: dict[int, tuple[int, str]]) -> None:
+def _free(library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, address: int, known: dict[int, tuple[int, str]]) -> None:
     forget(library, known, communicators.alive)
     with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
         library.handle.ncclMemFree(ctypes.c_void_p(address))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collbench.deploy.files import filled
-from collbench.deploy.job import EVERYWHERE, MINUTES, PORT, Job, Kind, Setting, word
+from collbench.deploy.job import EVERYWHERE, MINUTES, PORT, JobSetting, LauncherKind, LaunchJob, word
 from collbench.errors import UsageError
 
-GROUP = Setting(
+GROUP = JobSetting(
     "group", "GROUP", "the group of the inventory: its first hosts are used; probe without --nodes uses all of them", word, "all"
 )
 _ALONE = ("probe", "doctor")
@@ -14,7 +14,7 @@ _POLL_S = 5
 _OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
-def _render(job: Job) -> str:
+def _render(job: LaunchJob) -> str:
     if taken := [name for name in _OURS if name in job.environment]:
         raise UsageError(f"--env {taken[0]} is set by the playbook for each host: omit it")
     if job.command[0] not in _ALONE:
@@ -24,7 +24,7 @@ def _render(job: Job) -> str:
     return filled("ansible-each.yml.j2", job=job, hosts=hosts, seconds=job["minutes"] * 60, formatted=job.option("--format") is not None)
 
 
-def _launch(job: Job) -> str:
+def _launch(job: LaunchJob) -> str:
     seconds = job["minutes"] * 60
     return filled(
         "ansible-launch.yml.j2",
@@ -38,12 +38,12 @@ def _launch(job: Job) -> str:
     )
 
 
-def _hosts(job: Job) -> str:
+def _hosts(job: LaunchJob) -> str:
     """Return Ansible's pattern for the first hosts of the group."""
     return f"{job['group']}[0:{job.nodes - 1}]"
 
 
-def _check_collected(job: Job) -> None:
+def _check_collected(job: LaunchJob) -> None:
     """Raise UsageError for options with output that the playbook does not collect."""
     if job.option("--format") not in (None, "json"):
         raise UsageError("emit ansible collects JSON for `collbench probe --from`: omit --format")
@@ -51,7 +51,7 @@ def _check_collected(job: Job) -> None:
         raise UsageError(f"emit ansible collects the output of {job.command[0]}, not files: omit {left[0]}")
 
 
-KIND = Kind(
+KIND = LauncherKind(
     name="ansible",
     summary="a playbook: one launch over ssh, or the collected probe of all hosts",
     suffix=".yml",

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from collbench.deploy.files import Quoted, filled, pod, pods
-from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, Job, Kind, Setting, one_of
+from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, JobSetting, LauncherKind, LaunchJob, one_of
 from collbench.errors import UsageError
 from collbench.operations.registry import commands
 from collbench.results.importers.pod_log import BEGIN, END
@@ -76,20 +76,20 @@ def _pages(text: str) -> str:
     return _matching(_PAGES, text, "PAGE=SIZE: use 2Mi=1Gi for 1 GiB of 2-MiB pages")
 
 
-KIND_OF_JOB = Setting("kind", "KIND", "job, jobset, trainjob or mpijob", one_of(*_FLAVOURS), "job")
-NAMESPACE = Setting("namespace", "NAME", "Kubernetes namespace (default: kubectl's)", _namespace)
-PULL = Setting(
+KIND_OF_JOB = JobSetting("kind", "KIND", "job, jobset, trainjob or mpijob", one_of(*_FLAVOURS), "job")
+NAMESPACE = JobSetting("namespace", "NAME", "Kubernetes namespace (default: kubectl's)", _namespace)
+PULL = JobSetting(
     "pull-policy", "WHEN", "when a node fetches the image: Always, IfNotPresent or Never", one_of("Always", "IfNotPresent", "Never")
 )
-VOLUME = Setting("volume", "CLAIM", "a PersistentVolumeClaim for the run folders (default: the rows are written to the log)", _claim)
-RDMA = Setting("rdma", "NAME=COUNT", "a resource of an RDMA device plug-in for each pod; may be repeated", _resource, many=True)
-HUGEPAGES = Setting("hugepages", "PAGE=SIZE", "huge pages for each pod, such as 2Mi=1Gi; may be repeated", _pages, many=True)
-SHM = Setting("shm", "SIZE", "/dev/shm of each pod with several ranks", _size, "8Gi")
-MEMORY = Setting("memory", "SIZE", "memory of each pod", _size)
-RUNTIME = Setting("runtime", "NAME", "TrainJob: its ClusterTrainingRuntime (default: torch-distributed)", _claim)
+VOLUME = JobSetting("volume", "CLAIM", "a PersistentVolumeClaim for the run folders (default: the rows are written to the log)", _claim)
+RDMA = JobSetting("rdma", "NAME=COUNT", "a resource of an RDMA device plug-in for each pod; may be repeated", _resource, many=True)
+HUGEPAGES = JobSetting("hugepages", "PAGE=SIZE", "huge pages for each pod, such as 2Mi=1Gi; may be repeated", _pages, many=True)
+SHM = JobSetting("shm", "SIZE", "/dev/shm of each pod with several ranks", _size, "8Gi")
+MEMORY = JobSetting("memory", "SIZE", "memory of each pod", _size)
+RUNTIME = JobSetting("runtime", "NAME", "TrainJob: its ClusterTrainingRuntime (default: torch-distributed)", _claim)
 
 
-def _render(job: Job) -> str:
+def _render(job: LaunchJob) -> str:
     kind = str(job["kind"])
     flavour = _FLAVOURS[kind]
     _check_name(job, flavour)
@@ -119,7 +119,7 @@ def _render(job: Job) -> str:
     )
 
 
-def _check_name(job: Job, flavour: _Flavour) -> None:
+def _check_name(job: LaunchJob, flavour: _Flavour) -> None:
     """Raise UsageError for a name that is not a valid host name, or too long with the suffixes of pods."""
     longest = f"{job.name}{flavour.longest.replace('K', str(job.nodes - 1))}"
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", job.name):
@@ -132,7 +132,7 @@ def _check_name(job: Job, flavour: _Flavour) -> None:
         raise UsageError(f"--name {job.name} is too long: use at most {most} characters with {job['kind']} and {job.nodes} pods")
 
 
-def _check(job: Job, kind: str) -> None:
+def _check(job: LaunchJob, kind: str) -> None:
     """Raise UsageError for settings that are missing, or contradict each other."""
     image = job["image"]
     if not image:
@@ -148,25 +148,25 @@ def _check(job: Job, kind: str) -> None:
     _check_environment(job, kind)
 
 
-def _check_environment(job: Job, kind: str) -> None:
+def _check_environment(job: LaunchJob, kind: str) -> None:
     own = {"COLLBENCH_PODS", "COLLBENCH_SECRET", "MASTER_ADDR", "JOB_COMPLETION_INDEX", "POD_NAME"} if kind != "mpijob" else {"POD_NAME"}
     for name in job.environment:
         if name in own or name.startswith("PET_"):
             raise UsageError(f"--env {name}=… is set by the manifest or by Kubernetes: omit it")
 
 
-def _is_marked(job: Job) -> bool:
+def _is_marked(job: LaunchJob) -> bool:
     """Return whether the rows are written to the log, between two marks."""
     formats = [each for each in job.command if each == "--format" or each.startswith("--format=")]
     return not job["volume"] and not formats and job.command[0] in (*commands(), "run")
 
 
-def _folder(job: Job) -> str:
+def _folder(job: LaunchJob) -> str:
     """Return where the volume is mounted."""
     return job.runs if job.runs.startswith("/") else _RESULTS
 
 
-def _words(job: Job, marked: bool) -> Quoted:
+def _words(job: LaunchJob, marked: bool) -> Quoted:
     """Return the program and its arguments; Kubernetes expands the pod's name in the run folder."""
     measures = job.command[0] not in ("probe", "doctor")
     several = job.ranks > 1 or job.gpus  # the default for a pod with GPUs is one rank per GPU
@@ -181,12 +181,12 @@ def _words(job: Job, marked: bool) -> Quoted:
     return Quoted(f'{pods([*words, "--out"])[:-1]}, {pod(f"{_runs(job)}/")[:-1]}$(POD_NAME)"]')
 
 
-def _runs(job: Job) -> str:
+def _runs(job: LaunchJob) -> str:
     """Return the folder of all runs on the volume."""
     return job.runs.rstrip("/") if job.runs.startswith("/") else f"{_RESULTS}/{job.runs}"
 
 
-def _mpirun(job: Job) -> list[str]:
+def _mpirun(job: LaunchJob) -> list[str]:
     """Return Open MPI's mpirun and its options; `env` because ssh does not pass variables on."""
     bound = "none" if job.gpus else "core"
     pairs = [f"{name}={value}" for name, value in job.environment.items()]
@@ -194,7 +194,7 @@ def _mpirun(job: Job) -> list[str]:
     return ["mpirun", *where, *(["env", *pairs] if pairs else [])]
 
 
-def _limits(job: Job) -> list[tuple[str, str, str]]:
+def _limits(job: LaunchJob) -> list[tuple[str, str, str]]:
     """Return (resource, amount, reason) of each resource of a pod. Raises UsageError for one that is requested twice."""
     plain = {"nvidia.com/gpu": job.gpus, "cpu": (job["cpus-per-rank"] or 0) * job.ranks, "memory": job["memory"]}
     asked = [f"{name}={value}" for name, value in plain.items() if value]
@@ -212,14 +212,14 @@ def _why(resource: str) -> str:
     return "the RDMA devices; without them NCCL and UCX use TCP" if "/" in resource and "gpu" not in resource else ""
 
 
-def _patience(job: Job) -> int:
+def _patience(job: LaunchJob) -> int:
     """Return how long pods wait for each other, in seconds; 0 where the command sets it, or there is one pod."""
     own = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
     return 0 if own or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
 
 
 _OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNTIME)
-KIND = Kind(
+KIND = LauncherKind(
     name="kubernetes",
     summary="a manifest of an indexed Job, JobSet, TrainJob or MPIJob",
     suffix=".yaml",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collbench.deploy.files import Quoted, filled
-from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, Job, Kind, Setting, one_of, word
+from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, JobSetting, LauncherKind, LaunchJob, one_of, word
 from collbench.errors import UsageError
 
 _FAMILIES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
 # MPICH's is there under a name that no other library takes, where several are installed
 _LAUNCHERS = {"openmpi": "mpirun", "mpich": "mpiexec", "intel": "mpirun"}
 
-LIBRARY = Setting("library", "MPI", "the MPI library: openmpi, mpich or intel", one_of(*_FAMILIES), "openmpi")
-INTERFACE = Setting(
+LIBRARY = JobSetting("library", "MPI", "the MPI library: openmpi, mpich or intel", one_of(*_FAMILIES), "openmpi")
+INTERFACE = JobSetting(
     "interface", "NAME", "the network interface that MPI's TCP and its daemons use, like eth0 (default: MPI's choice)", word
 )
-BIND = Setting("bind", "WHAT", "binding of ranks: core, numa or none (default: none with GPUs, else core)", one_of("core", "numa", "none"))
+BIND = JobSetting(
+    "bind", "WHAT", "binding of ranks: core, numa or none (default: none with GPUs, else core)", one_of("core", "numa", "none")
+)
 
 _WHY_BOUND = {
     "core": "a rank that moves between cores has unstable short times; for Gloo's threads use --cpus-per-rank 2 or more",
@@ -24,7 +26,7 @@ _WHY_BOUND = {
 _NOT_BOUND = "not bound, as requested: a rank may move between cores, which makes short times unstable"
 
 
-def _render(job: Job) -> str:
+def _render(job: LaunchJob) -> str:
     family, bound = _FAMILIES[job["library"]], _bound(job)
     launcher = _LAUNCHERS[job["library"]]
     return filled(
@@ -42,7 +44,7 @@ def _render(job: Job) -> str:
     )
 
 
-def _bound(job: Job) -> str:
+def _bound(job: LaunchJob) -> str:
     """Return the binding of ranks. Raises UsageError where --cpus-per-rank and --bind contradict each other."""
     said, cores = job["bind"], job["cpus-per-rank"]
     if cores and said not in (None, "core"):
@@ -50,7 +52,7 @@ def _bound(job: Job) -> str:
     return str(said or ("none" if job.gpus and not cores else "core"))
 
 
-KIND = Kind(
+KIND = LauncherKind(
     name="mpirun",
     summary="a script for mpirun",
     suffix=".sh",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from collbench.deploy.files import filled, line, sh
-from collbench.deploy.job import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS, Job, Kind, Setting
+from collbench.deploy.job import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS, JobSetting, LauncherKind, LaunchJob
 from collbench.errors import UsageError
 
 _SYSTEM = re.compile(r"[A-Za-z0-9_*+%@][A-Za-z0-9_*+%@=.:-]*")
@@ -20,10 +20,10 @@ def system(text: str) -> str:
     return text
 
 
-SYSTEM = Setting("system", "SYSTEM", "where ReFrame may run the check: system:partition of its configuration, or +feature", system, "*")
+SYSTEM = JobSetting("system", "SYSTEM", "where ReFrame may run the check: system:partition of its configuration, or +feature", system, "*")
 
 
-def _render(job: Job) -> str:
+def _render(job: LaunchJob) -> str:
     folder = job.out or job.option("--resume") or _OWN_FOLDER
     added = ["--out", folder] if job.wants_out else []
     return filled(
@@ -43,7 +43,7 @@ def _class(name: str) -> str:
     return camel if camel.startswith("Collbench") else f"Collbench{camel}"
 
 
-KIND = Kind(
+KIND = LauncherKind(
     name="reframe",
     summary="a check that passes if all data is correct",
     suffix=".py",

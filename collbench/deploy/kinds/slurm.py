@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collbench.deploy.files import Quoted, filled, line, sh
-from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, MODULES, Job, Kind, Setting, one_of, whole, word
+from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, MODULES, JobSetting, LauncherKind, LaunchJob, one_of, whole, word
 from collbench.errors import UsageError
 
-PARTITION = Setting("partition", "NAME", "Slurm's partition; with --site also the table of the site file", word)
-ACCOUNT = Setting("account", "NAME", "the account to charge", word)
-QOS = Setting("qos", "NAME", "Slurm's quality of service", word)
-GPU_TYPE = Setting("gpu-type", "TYPE", "type of GPU, such as h100, if a partition has several", word)
-MPI = Setting(
+PARTITION = JobSetting("partition", "NAME", "Slurm's partition; with --site also the table of the site file", word)
+ACCOUNT = JobSetting("account", "NAME", "the account to charge", word)
+QOS = JobSetting("qos", "NAME", "Slurm's quality of service", word)
+GPU_TYPE = JobSetting("gpu-type", "TYPE", "type of GPU, such as h100, if a partition has several", word)
+MPI = JobSetting(
     "mpi",
     "HOW",
     "how srun starts MPI: pmix, pmi2, cray_shasta or none (default: Slurm's)",
     one_of("pmix", "pmi2", "cray_shasta", "none"),
 )
-ARRAY = Setting("array", "K", "submit K jobs, one allocation each, one after the other", whole(1, 1000))
-CONTAINER = Setting("container", "HOW", "container runtime: pyxis or apptainer (default: by the image)", one_of("pyxis", "apptainer"))
+ARRAY = JobSetting("array", "K", "submit K jobs, one allocation each, one after the other", whole(1, 1000))
+CONTAINER = JobSetting("container", "HOW", "container runtime: pyxis or apptainer (default: by the image)", one_of("pyxis", "apptainer"))
 
 _FILES = (".sif", ".sqsh", ".squashfs")
 _DOCKER = "docker://"
@@ -26,7 +26,7 @@ _SEPARATORS = ":,"  # of the lists of mounts that pyxis and Apptainer take
 _LEAST_MINUTES_TO_SIGNAL = 3
 
 
-def _render(job: Job) -> str:
+def _render(job: LaunchJob) -> str:
     container = _container(job)
     if job["gpu-type"] and not job.gpus:
         raise UsageError("--gpu-type needs --gpus-per-node")
@@ -43,7 +43,7 @@ def _render(job: Job) -> str:
     )
 
 
-def _task(job: Job, container: str) -> Quoted:
+def _task(job: LaunchJob, container: str) -> Quoted:
     """Return the command of each rank; the shell of the script expands the folder."""
     inside = '"${inside[@]}" ' if container == "apptainer" else ""
     folder = '"$runs"' if container else sh(job.runs)
@@ -52,7 +52,7 @@ def _task(job: Job, container: str) -> Quoted:
     return Quoted(f"{inside}{line((job.program, *job.command))}{out}{again}")
 
 
-def _container(job: Job) -> str:
+def _container(job: LaunchJob) -> str:
     """Return the container runtime: "pyxis", "apptainer" or "". Raises UsageError for settings that contradict each other."""
     image = job["image"]
     if not image:
@@ -71,7 +71,7 @@ def _container(job: Job) -> str:
     return container
 
 
-def _check_mounts(job: Job) -> None:
+def _check_mounts(job: LaunchJob) -> None:
     """Raise UsageError where the run folder would be lost with the container."""
     if job.out is not None:
         raise UsageError(f"--out {job.out} may be outside the container: omit it, and set the folder of all runs with --runs")
@@ -97,7 +97,7 @@ def _enroot(image: str) -> str:
     return path if registry == "docker.io" else f"{registry}#{path}"
 
 
-KIND = Kind(
+KIND = LauncherKind(
     name="slurm",
     summary="a batch script for sbatch",
     suffix=".sbatch",

@@ -7,7 +7,7 @@ import re
 
 from collbench.addresses import is_link_local, is_numeric
 from collbench.deploy.files import Quoted, filled, sh
-from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, Job, Kind, Setting, one_of
+from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, JobSetting, LauncherKind, LaunchJob, one_of
 from collbench.errors import UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -20,17 +20,17 @@ def _host(text: str) -> str:
     return text
 
 
-RENDEZVOUS = Setting(
+RENDEZVOUS = JobSetting(
     "rendezvous",
     "HOW",
     "c10d: a store assigns the ranks; static: each node gets its number as an argument",
     one_of("c10d", "static"),
     "c10d",
 )
-ENDPOINT = Setting("endpoint", "HOST", "the node of the rendezvous (default: the first of --hosts, else of the Slurm job)", _host)
+ENDPOINT = JobSetting("endpoint", "HOST", "the node of the rendezvous (default: the first of --hosts, else of the Slurm job)", _host)
 
 
-def _render(job: Job) -> str:
+def _render(job: LaunchJob) -> str:
     static = job["rendezvous"] == "static"
     return filled(
         "torchrun.sh.j2",
@@ -45,7 +45,7 @@ def _render(job: Job) -> str:
     )
 
 
-KIND = Kind(
+KIND = LauncherKind(
     name="torchrun",
     summary="a script for torchrun, to be started on each node",
     suffix=".sh",

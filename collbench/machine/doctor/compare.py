@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from collbench.errors import UsageError
-from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, is_down
+from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, is_down
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.units import listed, plural
 
@@ -17,20 +17,20 @@ from collbench.units import listed, plural
 _SAME = "install the same on all nodes; until then do not compare runs of different nodes"
 
 
-def different_gpus(views: Sequence[View]) -> Iterator[Finding]:
+def different_gpus(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2601: nodes with another number of GPUs."""
 
-    def shown(view: View) -> str | None:
+    def shown(view: MachineView) -> str | None:
         return plural(len(view.machine.gpus), "GPU") if view.machine.gpus or view.machine.pci else None
 
     remedy = "a GPU that is missing fell off its bus: check the kernel's log (Xid 79) and drain the node; else request equal nodes"
     yield from _odd(views, "CB2601", "severe", what="GPUs", shown=shown, remedy=remedy)
 
 
-def models(views: Sequence[View]) -> Iterator[Finding]:
+def models(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2607: nodes with other models of GPUs."""
 
-    def shown(view: View) -> str | None:
+    def shown(view: MachineView) -> str | None:
         found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver has the prefix
         return listed(sorted(found)) if found and "" not in found else None
 
@@ -39,10 +39,10 @@ def models(views: Sequence[View]) -> Iterator[Finding]:
     )
 
 
-def different_nics(views: Sequence[View]) -> Iterator[Finding]:
+def different_nics(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2602: nodes with other numbers of RDMA ports that are up."""
 
-    def shown(view: View) -> str | None:
+    def shown(view: MachineView) -> str | None:
         ports = [port for nic in view.rdma for port in nic.ports]
         looked = ports or (view.machine.pci and not view.machine.nics)
         return plural(sum(not is_down(port) for port in ports), "RDMA port") + " up" if looked else None
@@ -51,17 +51,17 @@ def different_nics(views: Sequence[View]) -> Iterator[Finding]:
     yield from _odd(views, "CB2602", "severe", what="RDMA ports", shown=shown, remedy=remedy)
 
 
-def drivers(views: Sequence[View]) -> Iterator[Finding]:
+def drivers(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2603: different GPU drivers."""
     yield from _odd(views, "CB2603", "warning", what="GPU drivers", shown=lambda view: view.machine.system.driver, remedy=_SAME)
 
 
-def kernels(views: Sequence[View]) -> Iterator[Finding]:
+def kernels(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2604: different kernels."""
     yield from _odd(views, "CB2604", "note", what="kernels", shown=lambda view: view.machine.system.kernel, remedy=_SAME)
 
 
-def firmware(views: Sequence[View]) -> Iterator[Finding]:
+def firmware(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2605: RDMA devices of one model with different firmware, within a node or between nodes."""
     found: dict[str, dict[str, list[str]]] = {}
     for view in views:
@@ -76,10 +76,10 @@ def firmware(views: Sequence[View]) -> Iterator[Finding]:
             yield Finding("CB2605", "warning", _only_host(views), what, "; ".join(texts), f"flash one version (`mlxfwmanager`): {_SAME}")
 
 
-def mtus(views: Sequence[View]) -> Iterator[Finding]:
+def mtus(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2606: nodes with RDMA ports that use another MTU."""
 
-    def shown(view: View) -> str | None:
+    def shown(view: MachineView) -> str | None:
         found = {port.mtu_bytes for nic in view.rdma for port in nic.ports if not is_down(port)}
         return f"MTU {', '.join(str(mtu) for mtu in sorted(mtu for mtu in found if mtu))}" if found and None not in found else None
 
@@ -88,7 +88,7 @@ def mtus(views: Sequence[View]) -> Iterator[Finding]:
 
 
 def _odd(
-    views: Sequence[View], code: str, severity: Severity, *, what: str, shown: Callable[[View], str | None], remedy: str
+    views: Sequence[MachineView], code: str, severity: Severity, *, what: str, shown: Callable[[MachineView], str | None], remedy: str
 ) -> Iterator[Finding]:
     """One finding per minority: the nodes that differ from what most have. Nodes of which nothing is known are left out."""
     groups: dict[str, list[str]] = {}
@@ -102,20 +102,20 @@ def _odd(
         yield Finding(code, severity, None, f"{what}: {listed(hosts)} {verb} from {plural(len(most), 'other node')}", evidence, remedy)
 
 
-def _only_host(views: Sequence[View]) -> str | None:
+def _only_host(views: Sequence[MachineView]) -> str | None:
     return views[0].machine.hostname if len(views) == 1 else None
 
 
 JOB_RULES = (different_gpus, different_nics, drivers, kernels, firmware, mtus, models)
 
 
-SinceRule = Callable[[View, View], Iterator[Finding]]
+SinceRule = Callable[[MachineView, MachineView], Iterator[Finding]]
 
 _SLACK = 0.96  # rates and memory that differ by less are the same in other words
 _SEAT = "check the seat of the card, its cables and the kernel's log; when the change was meant, take a new snapshot"
 
 
-def lost_gpus(now: View, good: View) -> Iterator[Finding]:
+def lost_gpus(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2701: fewer GPUs on the bus, or fewer that the driver counts."""
     had, have = _on_bus(good), _on_bus(now)
     counted, counts = _counted(good), _counted(now)
@@ -132,7 +132,7 @@ def lost_gpus(now: View, good: View) -> Iterator[Finding]:
         yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` prints the error")
 
 
-def lost_nics(now: View, good: View) -> Iterator[Finding]:
+def lost_nics(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2702: fewer NICs."""
     names = {nic.name for nic in now.real_nics}
     missing = [nic for nic in good.real_nics if nic.name not in names and (nic.address is None or nic.address not in now.pci)]
@@ -143,7 +143,7 @@ def lost_nics(now: View, good: View) -> Iterator[Finding]:
         yield now.finding("CB2702", "severe", f"{told} {'is' if len(missing) == 1 else 'are'} gone", evidence, _SEAT)
 
 
-def lost_ports(now: View, good: View) -> Iterator[Finding]:
+def lost_ports(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2703: a port that was up is down."""
     for nic, port, then in _ports(now, good):
         if then.state == "active" and is_down(port):
@@ -152,7 +152,7 @@ def lost_ports(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2703", "severe", f"{nic.name} was up and is down", evidence, remedy)
 
 
-def lower_rates(now: View, good: View) -> Iterator[Finding]:
+def lower_rates(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2704: a port that is slower than it was."""
     for nic, port, then in _ports(now, good):
         if port.rate_bits_per_s and then.rate_bits_per_s and port.rate_bits_per_s < _SLACK * then.rate_bits_per_s:
@@ -161,7 +161,7 @@ def lower_rates(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2704", "severe", f"{nic.name} has a lower rate than it had", evidence, remedy)
 
 
-def lost_lanes(now: View, good: View) -> Iterator[Finding]:
+def lost_lanes(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2705: a PCIe link on fewer lanes than it had, or of a NIC at fewer GT/s."""
     for device in now.endpoints:
         then = good.pci.get(device.address)
@@ -170,7 +170,7 @@ def lost_lanes(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2705", "severe", f"{now.name(device.address)} has a slower PCIe link than it had", lost, remedy)
 
 
-def lost_links(now: View, good: View) -> Iterator[Finding]:
+def lost_links(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2706: a GPU with fewer links to other GPUs than it had."""
     for gpu in now.machine.gpus:
         have, had = now.machine.links_of(gpu.key), good.machine.links_of(gpu.key)
@@ -180,7 +180,7 @@ def lost_links(now: View, good: View) -> Iterator[Finding]:
             yield now.finding("CB2706", "severe", f"{gpu_name(gpu)} has lost GPU links", f"{have} up now, {had} then", remedy)
 
 
-def less_memory(now: View, good: View) -> Iterator[Finding]:
+def less_memory(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2707: less memory than there was."""
     have, had = now.machine.system.memory_bytes, good.machine.system.memory_bytes
     if have and had and have < _SLACK * had:
@@ -207,7 +207,7 @@ def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Ma
 
 def examined(machines: Sequence[Machine], good: Sequence[Machine]) -> list[Finding]:
     """What the rules find of each machine and its snapshot."""
-    views = [(View(machine), View(then)) for machine, then in pairs(machines, good)]
+    views = [(MachineView(machine), MachineView(then)) for machine, then in pairs(machines, good)]
     return [finding for now, then in views for rule in SINCE_RULES for finding in rule(now, then)]
 
 
@@ -215,12 +215,12 @@ def _host(machine: Machine) -> str:
     return (machine.hostname or "").partition(".")[0].lower()
 
 
-def _on_bus(view: View) -> set[str] | None:
+def _on_bus(view: MachineView) -> set[str] | None:
     """Addresses of the GPUs that the bus shows; None where no bus was read."""
     return {each.address for each in view.machine.pci if each.kind == "gpu" and not each.virtual} if view.machine.pci else None
 
 
-def _counted(view: View) -> list[Gpu]:
+def _counted(view: MachineView) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if gpu.index is not None]
 
 
@@ -228,7 +228,7 @@ def _identity(gpu: Gpu) -> str:
     return gpu.uuid or gpu.key
 
 
-def _ports(now: View, good: View) -> Iterator[tuple[Nic, Port, Port]]:
+def _ports(now: MachineView, good: MachineView) -> Iterator[tuple[Nic, Port, Port]]:
     """Each port of a real NIC with what it was then."""
     then = {(nic.name, port.number): port for nic in good.real_nics for port in nic.ports}
     for nic in now.real_nics:

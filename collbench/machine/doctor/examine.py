@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
-from collbench.machine.doctor.finding import Finding, View, worst_first
+from collbench.machine.doctor.finding import Finding, MachineView, worst_first
 from collbench.machine.lists import known_none
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
@@ -15,7 +15,7 @@ from collbench.units import listed, plural
 # What the rules could look at and what not: no finding about a thing that was not read proves nothing.
 
 
-def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
     """ "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
     parts = {
         "GPU": sum(len(machine.gpus) for machine in machines),
@@ -27,9 +27,9 @@ def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
     return "; ".join([*told, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
 
 
-def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
+def unexamined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
     """What no source has, each with how to get it; of several machines also on how many."""
-    views = [View(machine) for machine in machines]
+    views = [MachineView(machine) for machine in machines]
     found: dict[str, int] = {}
     for view in views:
         for text in _gaps(view):
@@ -39,7 +39,7 @@ def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> 
     return texts if logs else [*texts, *(["the paths in use (NCCL's log: --log)"] if any(view.machine.gpus for view in views) else [])]
 
 
-def _gaps(view: View) -> Iterator[str]:
+def _gaps(view: MachineView) -> Iterator[str]:
     machine = view.machine
     for name, words in (("gpus", "GPUs"), ("nics", "NICs")):
         if not getattr(machine, name) and not known_none(machine, name):
@@ -49,46 +49,46 @@ def _gaps(view: View) -> Iterator[str]:
             yield text
 
 
-def _links_hidden(view: View) -> bool:
+def _links_hidden(view: MachineView) -> bool:
     return not view.virtual_machine and not any(each.link.speed_gt_per_s and each.link.max_speed_gt_per_s for each in view.machine.pci)
 
 
-def _no_counters(view: View) -> bool:
+def _no_counters(view: MachineView) -> bool:
     return bool(view.rdma) and not any(port.counters for nic in view.rdma for port in nic.ports)
 
 
-def _no_states(view: View) -> bool:
+def _no_states(view: MachineView) -> bool:
     return bool(view.rdma) and not any(port.state or port.phys_state for nic in view.rdma for port in nic.ports)
 
 
-def _no_acs(view: View) -> bool:
+def _no_acs(view: MachineView) -> bool:
     ports = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
     read = view.machine.system.acs_ports is not None or any(port.acs is not None for port in ports)
     return bool(view.machine.gpus) and not view.virtual_machine and not read
 
 
-def _no_paths(view: View) -> bool:
+def _no_paths(view: MachineView) -> bool:
     gpus, nics = view.machine.gpus, view.usable
     return bool(gpus and nics) and not any(view.distances.path(gpus[0].key, nic.key) for nic in nics)
 
 
-def _several(view: View) -> bool:
+def _several(view: MachineView) -> bool:
     return len(view.machine.gpus) > 1
 
 
-def _uncounted(view: View) -> bool:
+def _uncounted(view: MachineView) -> bool:
     return _several(view) and not view.machine.gpu_links
 
 
-def _no_access(view: View) -> bool:
+def _no_access(view: MachineView) -> bool:
     return _several(view) and not view.machine.peer_access
 
 
-def _amd(view: View) -> bool:
+def _amd(view: MachineView) -> bool:
     return any(gpu.vendor == "amd" for gpu in view.machine.gpus)
 
 
-_GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
+_GAPS: tuple[tuple[Callable[[MachineView], bool], str], ...] = (
     (lambda view: bool(view.virtual_machine), "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
     (_links_hidden, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
     (_no_acs, "ACS (`lspci -vvv`, as root)"),
@@ -107,14 +107,14 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
 
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
     """Both in one line."""
-    missing = not_looked_at(machines, logs)
+    missing = unexamined_parts(machines, logs)
     gaps = [f"not examined: {listed(missing, len(missing))}"] if missing else []
-    return "; ".join([f"examined {looked_at(machines, logs)}", *gaps])
+    return "; ".join([f"examined {examined_parts(machines, logs)}", *gaps])
 
 
-Rule = Callable[[View], Iterator[Finding]]
-JobRule = Callable[[Sequence[View]], Iterator[Finding]]
-LogRule = Callable[[NcclLog, Sequence[View]], Iterator[Finding]]
+Rule = Callable[[MachineView], Iterator[Finding]]
+JobRule = Callable[[Sequence[MachineView]], Iterator[Finding]]
+LogRule = Callable[[NcclLog, Sequence[MachineView]], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
 JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *compare.JOB_RULES)
@@ -126,7 +126,7 @@ def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Seq
 
     good: snapshots of when they were. Raises UsageError for a machine that none of several is of.
     """
-    views = [View(machine) for machine in machines]
+    views = [MachineView(machine) for machine in machines]
     found = [finding for view in views for rule in RULES for finding in rule(view)]
     found += [finding for rule in JOB_RULES for finding in rule(views)]
     found += [finding for log in logs for rule in LOG_RULES for finding in rule(log, views)]

@@ -71,7 +71,7 @@ _LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no 
 _INVENTED = frozenset({"switch", "bridge", "root"})
 
 
-class View:
+class MachineView:
     """A machine, its devices by address, and its distances."""
 
     def __init__(self, machine: Machine) -> None:
@@ -172,7 +172,7 @@ def gigabytes(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:.3g} GB/s"
 
 
-def slots(view: View) -> Iterator[tuple[str, list[Nic]]]:
+def slots(view: MachineView) -> Iterator[tuple[str, list[Nic]]]:
     """Real NICs that share a slot: functions of one device."""
     found: dict[str, list[Nic]] = {}
     for nic in view.real_nics:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collbench.machine.distance import BEST_FIRST, CLOSE, STATES, Capability, capability, may_use_c2c, not_used
-from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, same_host
+from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, same_host
 from collbench.machine.model import Gpu, Machine, Nic
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
@@ -31,7 +31,7 @@ def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[st
     found: dict[Capability, list[str]] = {}
     for place, machine in enumerate(machines):
         host = f"{machine.hostname or f'machine {place + 1}'} " if len(machines) > 1 else ""
-        for gpu, state in _of(View(machine), [log for log in logs if _is_of(log, machine, len(machines))]):
+        for gpu, state in _of(MachineView(machine), [log for log in logs if _is_of(log, machine, len(machines))]):
             found.setdefault(state, []).append(host + gpu_name(gpu))
     total = sum(map(len, found.values()))
     usual = max(found, key=lambda each: len(found[each]), default=None)
@@ -46,7 +46,7 @@ def _line(state: str, found: dict[Capability, list[str]], usual: Capability | No
     return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({told})"
 
 
-def _of(view: View, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
+def _of(view: MachineView, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
     if not view.usable:
         return
     for gpu in view.machine.gpus:
@@ -55,7 +55,7 @@ def _of(view: View, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]
         yield gpu, min(answers, key=lambda each: BEST_FIRST.index(each.state))
 
 
-def _state(view: View, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capability:
+def _state(view: MachineView, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capability:
     proofs = [f"{log.name} has its [send] and [receive] lines via GDRDMA" for log in logs if _named(log.gdr_gpus, view, gpu)]
     refusals = [f"{log.name}: GPU Direct RDMA Disabled for {nic.name}" for log in logs if nic.name in log.gdr_refused]
     found = capability(view.machine, gpu, nic, proof=next(iter(proofs), None), refusal=next(iter(refusals), None), distances=view.distances)
@@ -64,7 +64,7 @@ def _state(view: View, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capabilit
     return unused if unused.state != found.state else found
 
 
-def _named(gpus: Sequence[tuple[str, str]], view: View, gpu: Gpu) -> bool:
+def _named(gpus: Sequence[tuple[str, str]], view: MachineView, gpu: Gpu) -> bool:
     names = {str(gpu.index), gpu.address}
     return any(name in names and same_host(host, view.machine.hostname) for host, name in gpus)
 
@@ -82,7 +82,7 @@ _FAR = "SYS"
 _HOST = ("PHB", "NODE")
 
 
-def far(view: View) -> Iterator[Finding]:
+def far(view: MachineView) -> Iterator[Finding]:
     """CB2501: GPUs with the nearest NIC at another socket; only a note where NVLink leads to a GPU beside a NIC (PXN)."""
     remote = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
     if not remote:
@@ -98,7 +98,7 @@ def far(view: View) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def beside_others(view: View) -> Iterator[Finding]:
+def beside_others(view: MachineView) -> Iterator[Finding]:
     """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
     without, near = _staged(view), _with_nearest(view, CLOSE)
     if without and near:
@@ -109,7 +109,7 @@ def beside_others(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def not_capable(view: View) -> Iterator[Finding]:
+def not_capable(view: MachineView) -> Iterator[Finding]:
     """CB2503: GPUs and NICs that are near enough for GPUDirect RDMA and lack something else."""
     why: dict[str, list[str]] = {}
     for gpu in view.machine.gpus:
@@ -128,7 +128,7 @@ def not_capable(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def all_at_host(view: View) -> Iterator[Finding]:
+def all_at_host(view: MachineView) -> Iterator[Finding]:
     """CB2504: no GPU has a NIC below its switch, so NCCL stages all bytes by default."""
     at_host = _staged(view)
     if at_host and not _with_nearest(view, CLOSE):
@@ -139,16 +139,16 @@ def all_at_host(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _with_nearest(view: View, paths: tuple[str, ...]) -> list[Gpu]:
+def _with_nearest(view: MachineView, paths: tuple[str, ...]) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if _path(view, gpu) in paths]
 
 
-def _staged(view: View) -> list[Gpu]:
+def _staged(view: MachineView) -> list[Gpu]:
     """GPUs with the nearest NIC beyond a host bridge; not those of Grace, which reach it over C2C."""
     return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
 
 
-def _path(view: View, gpu: Gpu) -> str | None:
+def _path(view: MachineView, gpu: Gpu) -> str | None:
     best = view.nearest(gpu)
     return best[0] if best else None
 
@@ -179,7 +179,7 @@ _FEWEST_IN_MESH = 4  # GPUs; of three, two links may be the design
 class _Place:
     """A GPU of the job, how many links of it are up (None: not counted), and its place among the GPUs of its machine."""
 
-    view: View
+    view: MachineView
     gpu: Gpu
     links: int | None
     position: int
@@ -190,7 +190,7 @@ class _Place:
         return len(self.view.machine.gpus), self.position
 
 
-def lost_links(views: Sequence[View]) -> Iterator[Finding]:
+def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2301 and CB2302: GPUs with fewer NVLink or xGMI links up than their siblings of the same model in the job.
 
     Links that are off on all of them are normal: a PCIe card of H100 has 12 of its 18.
@@ -230,7 +230,7 @@ def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
 def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
     """A finding per pair of GPUs that lost links; where pairs show none, per GPU with fewer links than at its position elsewhere."""
     views = list(dict.fromkeys(place.view for place in places))
-    damaged: set[View] = set()
+    damaged: set[MachineView] = set()
     for view in views:
         found = [*_one_sided(view), *_odd_pairs(view)]
         damaged.update([view] if found else [])
@@ -245,7 +245,7 @@ def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
             yield from _against_siblings(place, [each.links for each in places if each.view is place.view and each.links is not None])
 
 
-def _one_sided(view: View) -> Iterator[Finding]:
+def _one_sided(view: MachineView) -> Iterator[Finding]:
     """Pairs of which one end counts fewer links than the other."""
     ways = _ways(view.machine)
     ends = {a for a, _ in ways}
@@ -258,7 +258,7 @@ def _one_sided(view: View) -> Iterator[Finding]:
             yield view.finding("CB2301", "severe", what, evidence, _look(view, b))
 
 
-def _odd_pairs(view: View) -> Iterator[Finding]:
+def _odd_pairs(view: MachineView) -> Iterator[Finding]:
     """Pairs with fewer links than most pairs: one alone, or of a minority of GPUs. Where all GPUs lack a pair, the design has none."""
     ways = _ways(view.machine)
     keys = [gpu.key for gpu in view.machine.gpus]
@@ -315,7 +315,7 @@ def _names(machine: Machine) -> dict[str, str]:
     return {gpu.key: gpu_name(gpu) for gpu in machine.gpus}
 
 
-def _look(view: View, key: str) -> str:
+def _look(view: MachineView, key: str) -> str:
     vendor = next((gpu.vendor for gpu in view.machine.gpus if gpu.key == key), None)
     return _LOOK.get(vendor, _LOOK_ANY)
 
@@ -338,7 +338,7 @@ def _lost(place: _Place, usual: int, others: str, severity: Severity) -> Finding
 
 def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Finding]:
     """A source that counts the links of a switched machine's GPUs leaves out the one that has none."""
-    uncounted: dict[View, list[Gpu]] = {}
+    uncounted: dict[MachineView, list[Gpu]] = {}
     for place in places:
         if usual and place.view.machine.switched and place.links is None:
             uncounted.setdefault(place.view, []).append(place.gpu)
@@ -363,7 +363,7 @@ def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
             yield place.view.finding("CB2301", "severe", what, others, _look(place.view, place.gpu.key))
 
 
-def no_peer_access(view: View) -> Iterator[Finding]:
+def no_peer_access(view: MachineView) -> Iterator[Finding]:
     """CB2303: pairs of GPUs of which the driver reports that they cannot reach one another; a note where the GPU is made so."""
     found = {tuple(sorted(pair)): word for pair, word in view.machine.peer_access.items() if word in _NO_PEER and pair[0] != pair[1]}
     if found:
@@ -380,7 +380,7 @@ def no_peer_access(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def memory_nodes(view: View) -> Iterator[Finding]:
+def memory_nodes(view: MachineView) -> Iterator[Finding]:
     """CB2304: NUMA nodes without processors next to GPUs (POWER9, Grace): their memory may be the GPUs'."""
     bare = [str(node.id) for node in view.machine.numa_nodes if node.cpus == ""]
     if bare and view.machine.gpus and len(bare) < len(view.machine.numa_nodes):

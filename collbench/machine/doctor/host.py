@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from collbench.launch.explain import mixed_mpi
-from collbench.machine.doctor.finding import Finding, View
+from collbench.machine.doctor.finding import Finding, MachineView
 from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
 from collbench.units import format_bytes, listed, plural
 
@@ -217,7 +217,7 @@ _LEAST_SHM = 1 << 30
 _MOST_DOUBTS = 10
 
 
-def small_shm(view: View) -> Iterator[Finding]:
+def small_shm(view: MachineView) -> Iterator[Finding]:
     """CB2401: less than 1 GiB of /dev/shm; Docker gives 64 MiB by default."""
     size = view.machine.system.shm_bytes
     if size is None or size >= _LEAST_SHM:
@@ -230,7 +230,7 @@ def small_shm(view: View) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def numa_unknown(view: View) -> Iterator[Finding]:
+def numa_unknown(view: MachineView) -> Iterator[Finding]:
     """CB2402: GPUs or RDMA devices without a NUMA node on bare metal with several: -1 is unknown, not node 0."""
     if view.virtual_machine is not False or len(view.machine.numa_nodes) < 2:
         return
@@ -244,7 +244,7 @@ def numa_unknown(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def doubts(view: View) -> Iterator[Finding]:
+def doubts(view: MachineView) -> Iterator[Finding]:
     """CB2403: unreliable values of a source."""
     for text in view.machine.doubts[:_MOST_DOUBTS]:
         yield _doubt(view, "CB2403", text, f"sources: {listed(view.machine.sources)}")
@@ -253,7 +253,7 @@ def doubts(view: View) -> Iterator[Finding]:
         yield _doubt(view, "CB2403", f"{plural(more, 'more doubt')} of the same sources", "`collbench probe` lists them all")
 
 
-def disagreements(view: View) -> Iterator[Finding]:
+def disagreements(view: MachineView) -> Iterator[Finding]:
     """CB2404: sources that report different things of one fact."""
     all_of_them = view.machine.disagreements
     for each in all_of_them[:_MOST_DOUBTS]:
@@ -263,7 +263,7 @@ def disagreements(view: View) -> Iterator[Finding]:
         yield _doubt(view, "CB2404", text, "`collbench probe --format json` lists them all")
 
 
-def _doubt(view: View, code: str, what: str, evidence: str) -> Finding:
+def _doubt(view: MachineView, code: str, what: str, evidence: str) -> Finding:
     return view.finding(
         code, "note", what, evidence, "compare with the machine itself: `collbench probe` there, or sysfs and lspci beside it"
     )

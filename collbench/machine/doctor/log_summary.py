@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from collbench.machine.readers.nccl_log import NcclLog
-from collbench.machine.readers.nccl_startup import CollNetDevice, Platform, Plugin, PluginState, TopologyFile
+from collbench.machine.readers.nccl_startup import CollNetDevice, NcclPlugin, Platform, PluginState, TopologyFile
 from collbench.units import listed, plural
 
 _HCA = re.compile(r"([\w.-]{1,64}):(\d{1,3})[^/+]{0,16}/(IB|RoCE)")
@@ -58,7 +58,7 @@ class Hca:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CountedChoice:
     """An algorithm and protocol that the library chose, and for how many calls."""
 
     collective: str | None
@@ -99,7 +99,7 @@ class LogSummary:
     collnet: bool
     channels: dict[str, int]
     connections: dict[str, int]
-    choices: tuple[Choice, ...]
+    choices: tuple[CountedChoice, ...]
     settings: dict[str, str]
     plugins: dict[str, str]
     topology_file: str | None
@@ -148,7 +148,7 @@ def gpudirect_of(log: NcclLog) -> GpuDirect:
     return GpuDirect.DISABLED if log.gdr_refused else GpuDirect.UNKNOWN
 
 
-def choices_in(log: NcclLog) -> tuple[Choice, ...]:
+def choices_in(log: NcclLog) -> tuple[CountedChoice, ...]:
     """The algorithms by collective, the most frequent first, over all sizes."""
     calls: dict[tuple[str | None, str | None, str | None], int] = {}
     for (collective, _), choices in log.choices.items():
@@ -156,7 +156,7 @@ def choices_in(log: NcclLog) -> tuple[Choice, ...]:
             key = (collective, choice.algorithm, choice.protocol)
             calls[key] = calls.get(key, 0) + count
     ordered = sorted(calls.items(), key=lambda item: -item[1])
-    return tuple(Choice(*key, count) for key, count in ordered)
+    return tuple(CountedChoice(*key, count) for key, count in ordered)
 
 
 def summary_lines(summary: LogSummary) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _algorithms(summary: LogSummary) -> str:
 def _plugins(log: NcclLog) -> dict[str, str]:
     """By kind the plug-in that was loaded, else what became of it."""
     found: dict[str, str] = {}
-    for plugin in log.startup_of(Plugin):
+    for plugin in log.startup_of(NcclPlugin):
         if plugin.state is PluginState.LOADED:
             found[plugin.kind.value] = f"{plugin.name} (v{plugin.api})"
         elif plugin.kind.value not in found:

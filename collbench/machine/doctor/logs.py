@@ -5,24 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from collbench.machine.doctor.finding import Finding, Severity, View, same_host
+from collbench.machine.doctor.finding import Finding, MachineView, Severity, same_host
 from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
 from collbench.machine.readers.nccl_startup import (
     FABRIC_COMPLETED,
-    Cause,
     CollNetDevice,
     DirectPeers,
     FabricBroken,
     FabricMember,
-    Library,
+    HostProblem,
     ListedGpu,
+    LogLibrary,
+    NcclPlugin,
     NvSwitch,
-    Plugin,
     PluginKind,
     PluginSetting,
     PluginState,
-    SlowLink,
+    SlowGraphLink,
     startup_facts,
 )
 from collbench.units import listed, plural
@@ -30,7 +30,7 @@ from collbench.units import listed, plural
 _NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 
 
-def over_tcp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def over_tcp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2511: bytes between nodes go over TCP sockets, or no other network was found. Not for a job on one node."""
     count = log.lines_of("NET/Socket")
     if log.net != "Socket" or (log.inside_one_node and not count):
@@ -49,15 +49,15 @@ def over_tcp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
 
 def _reasons(log: NcclLog) -> tuple[list[str], str]:
     """Why the log has no RDMA, and what to do about the first reason."""
-    causes = log.startup_of(Cause)
+    causes = log.startup_of(HostProblem)
     found: list[tuple[str, str]] = []
     found += [(f"{name}={value} is set", f"unset {name}") for name, value in log.settings.items() if _excludes_rdma(name, value)]
-    if Cause.NO_VERBS_LIBRARY in causes:
-        found.append((Cause.NO_VERBS_LIBRARY.value, VERBS_REMEDY))
-    if Cause.NO_RDMA_DEVICE in causes:
+    if HostProblem.NO_VERBS_LIBRARY in causes:
+        found.append((HostProblem.NO_VERBS_LIBRARY.value, VERBS_REMEDY))
+    if HostProblem.NO_RDMA_DEVICE in causes:
         found.append(
             (
-                Cause.NO_RDMA_DEVICE.value,
+                HostProblem.NO_RDMA_DEVICE.value,
                 "if the machine has RDMA cards: load ib_uverbs and the cards' driver, and pass /dev/infiniband into the container",
             )
         )
@@ -69,7 +69,7 @@ def _excludes_rdma(name: str, value: str) -> bool:
     return (name == "NCCL_IB_DISABLE" and value != "0") or (name == "NCCL_NET" and value.lower() == "socket")
 
 
-def staged(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def staged(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2512: RDMA without GPUDirect: bytes are staged through the host's memory."""
     direct = sum(count for key, count in log.transports.items() if key.endswith(GDR))
     if log.staged:
@@ -87,15 +87,15 @@ def staged(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
 
 def _without_gdr(log: NcclLog) -> str | None:
     """Why this hardware may not have GPUDirect RDMA at all, where the log shows it."""
-    if Cause.NO_PLUGIN_GDR in log.startup_of(Cause):
-        return Cause.NO_PLUGIN_GDR.value
+    if HostProblem.NO_PLUGIN_GDR in log.startup_of(HostProblem):
+        return HostProblem.NO_PLUGIN_GDR.value
     models = sorted({gpu.model for gpu in log.startup_of(ListedGpu)})
     if models and all(_NO_GDR_MODELS.search(model) for model in models):
         return f"{listed(models)} {'has' if len(models) == 1 else 'have'} no GPUDirect RDMA"
     return None
 
 
-def one_way(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def one_way(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2513: GPUDirect RDMA is shown for one direction only."""
     if log.gdr_send != log.gdr_receive and not log.staged:
         seen, missing = ("[send]", "[receive]") if log.gdr_send else ("[receive]", "[send]")
@@ -104,17 +104,17 @@ def one_way(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         yield finding_of(log, "CB2513", "note", f"GPUDirect RDMA is shown for {seen} alone", evidence, remedy)
 
 
-def shared_memory(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def shared_memory(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2514: GPUs of one host exchange through the host's shared memory."""
     count = log.lines_of(SHARED_MEMORY)
     if count:
-        tool = "rocm-smi --showtopo" if log.library is Library.RCCL else "nvidia-smi topo -p2p r"
+        tool = "rocm-smi --showtopo" if log.library is LogLibrary.RCCL else "nvidia-smi topo -p2p r"
         remedy = f"see `{tool}` for why: ACS, IOMMU, containers with one GPU each, consumer cards, NCCL_P2P_DISABLE"
         what = "GPUs of one host exchange through its shared memory, not directly"
         yield finding_of(log, "CB2514", "warning", what, f"{plural(count, 'connection')} via {SHARED_MEMORY}", remedy)
 
 
-def unknown_speed(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def unknown_speed(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2515: NCCL could not read a NIC's speed and takes it for 10 Gb/s."""
     if log.default_speed:
         named = [name for name in log.default_speed if name != "?"]
@@ -125,7 +125,7 @@ def unknown_speed(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def warnings(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def warnings(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2516: the library prints warnings that no other rule explains."""
     others = [text for text in log.warnings if not _explained(text)]
     if others:
@@ -137,7 +137,7 @@ def warnings(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
 
 
 def _explained(text: str) -> bool:
-    return any(isinstance(fact, Cause | FabricBroken) for fact in startup_facts(text.encode()))
+    return any(isinstance(fact, HostProblem | FabricBroken) for fact in startup_facts(text.encode()))
 
 
 VERBS_REMEDY = "install libibverbs (Debian: libibverbs1 and ibverbs-providers; Red Hat: libibverbs) where the job runs, or in its image"
@@ -145,7 +145,7 @@ RCCL_GDR_REMEDY = "install amdgpu of ROCm's DKMS package beside the NIC vendor's
 
 
 def _gdr_remedy(log: NcclLog) -> str:
-    if log.library is Library.RCCL:
+    if log.library is LogLibrary.RCCL:
         return RCCL_GDR_REMEDY
     return "`lsmod | grep peermem` and `nvidia-smi topo -m`; see `collbench explain CB2503`, and NCCL_NET_GDR_LEVEL for the distance"
 
@@ -173,7 +173,7 @@ _NO_DOMAIN = re.compile(r"0+\.0+")
 _DISABLE_NVLINK = ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_P2P_DISABLE")
 
 
-def mixed_rails(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def mixed_rails(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2517: InfiniBand and RoCE devices among those that NCCL uses; a note where no connection shows which are in use."""
     listed_here = hcas_in(log)
     used = _used(log, listed_here)
@@ -198,7 +198,7 @@ def mixed_rails(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         return
 
 
-def no_nvls(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def no_nvls(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2518: no NVLink multicast where GPUs and NVSwitch support it. Boards without NVSwitch have none, and are not accused."""
     if log.nvls_available is not False:
         return
@@ -215,7 +215,7 @@ def no_nvls(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         )
 
 
-def collapsed_nvlink_domain(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def collapsed_nvlink_domain(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2519: nodes of one NVLink domain (NVL72) that exchange over the NICs."""
     broken = log.startup_of(FabricBroken)
     if broken:
@@ -259,9 +259,9 @@ def collapsed_nvlink_domain(log: NcclLog, views: Sequence[View]) -> Iterator[Fin
         )
 
 
-def slow_bridges(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def slow_bridges(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2520: PCIe links of less than 1 GB/s in the graph by which NCCL plans, mostly bridges that a hypervisor emulates."""
-    found = log.startup_of(SlowLink)
+    found = log.startup_of(SlowGraphLink)
     if found:
         slowest = min(found, key=lambda each: each.gb_per_s)
         emulated = any(each.emulated for each in found)
@@ -277,9 +277,9 @@ def slow_bridges(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         )
 
 
-def no_verbs(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def no_verbs(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2521: libibverbs cannot be loaded. Not for jobs on one node, nor with a network plug-in that carries the bytes."""
-    if Cause.NO_VERBS_LIBRARY not in log.startup_of(Cause) or log.net not in (None, "Socket"):
+    if HostProblem.NO_VERBS_LIBRARY not in log.startup_of(HostProblem) or log.net not in (None, "Socket"):
         return
     if log.inside_one_node:
         return
@@ -295,9 +295,9 @@ def no_verbs(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     )
 
 
-def plugin_mismatch(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def plugin_mismatch(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2522: a network plug-in is there and its interface does not fit this NCCL: host plug-in and container NCCL of different age."""
-    plugins = [plugin for plugin in log.startup_of(Plugin) if plugin.kind is PluginKind.NET]
+    plugins = [plugin for plugin in log.startup_of(NcclPlugin) if plugin.kind is PluginKind.NET]
     states = {plugin.state for plugin in plugins}
     if PluginState.UNSUITABLE in states and PluginState.LOADED not in states:
         yield finding_of(
@@ -310,7 +310,7 @@ def plugin_mismatch(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         )
 
 
-def unused_sharp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def unused_sharp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2523: InfiniBand switches can reduce (SHARP), and a job on several nodes does not use it."""
     devices = [device.name for device in log.startup_of(CollNetDevice)]
     complete = log.stated and log.lines_of("NET") and log.job
@@ -329,10 +329,10 @@ def unused_sharp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     )
 
 
-def gid_index(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def gid_index(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2524: RoCE with GID 0, which NCCL before 2.21 takes unless NCCL_IB_GID_INDEX is set."""
     roce = sorted({hca.name for found in hcas_in(log).values() for hca in found if hca.link_layer is LinkLayer.ROCE})
-    old = log.library is Library.NCCL and log.version and _number(log.version) < _CHOOSES_GID_SINCE
+    old = log.library is LogLibrary.NCCL and log.version and _number(log.version) < _CHOOSES_GID_SINCE
     shown = log.settings and log.lines_of("NET/IB")  # settings are printed at all, and connections were made
     if roce and old and shown and "NCCL_IB_GID_INDEX" not in log.settings:
         yield finding_of(
@@ -345,9 +345,9 @@ def gid_index(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         )
 
 
-def no_profiler(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def no_profiler(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2525: a job on several nodes without a profiler plug-in: nothing records its collectives."""
-    states = {plugin.state for plugin in log.startup_of(Plugin) if plugin.kind is PluginKind.PROFILER}
+    states = {plugin.state for plugin in log.startup_of(NcclPlugin) if plugin.kind is PluginKind.PROFILER}
     if states == {PluginState.ABSENT} and log.job and log.job.nodes > 1:
         yield finding_of(
             log,
@@ -359,9 +359,9 @@ def no_profiler(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         )
 
 
-def forced_choice(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def forced_choice(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2526: algorithm, protocol or channels are set by hand, so that the library cannot choose by size."""
-    names = FORCED_RCCL if log.library is Library.RCCL else FORCED
+    names = FORCED_RCCL if log.library is LogLibrary.RCCL else FORCED
     own = {setting.name for setting in log.startup_of(PluginSetting)}  # a plug-in knows its network
     found = {name: log.settings[name] for name in names if name in log.settings and name not in own}
     if found:
@@ -370,15 +370,17 @@ def forced_choice(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         yield finding_of(log, "CB2526", "warning", what, evidence, FORCED_REMEDY.format(names=listed(list(found))))
 
 
-def iommu(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def iommu(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2531: RCCL misses iommu=pt; not where the machine's IOMMU is known to be off or in passthrough mode."""
     wrote = [view.machine.system.iommu for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
     if wrote and all(mode in ("off", "passthrough") for mode in wrote):
         return
-    found = [cause for cause in (Cause.NO_IOMMU_PASSTHROUGH, Cause.NO_AMD_IOMMU) if cause in log.startup_of(Cause)]
+    found = [cause for cause in (HostProblem.NO_IOMMU_PASSTHROUGH, HostProblem.NO_AMD_IOMMU) if cause in log.startup_of(HostProblem)]
     if found:
         verb = "is" if len(found) == 1 else "are"
-        options = " ".join({Cause.NO_IOMMU_PASSTHROUGH: "iommu=pt", Cause.NO_AMD_IOMMU: "amd_iommu=on"}[cause] for cause in found)
+        options = " ".join(
+            {HostProblem.NO_IOMMU_PASSTHROUGH: "iommu=pt", HostProblem.NO_AMD_IOMMU: "amd_iommu=on"}[cause] for cause in found
+        )
         yield finding_of(
             log,
             "CB2531",
@@ -394,36 +396,36 @@ def _iommu_of(modes: Sequence[str | None]) -> str:
     return f"the IOMMU is {listed(known)}" if known else "whether the IOMMU is active is unknown"
 
 
-def fine_grain(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def fine_grain(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2532: RCCL misses HSA_FORCE_FINE_GRAIN_PCIE."""
-    if Cause.NO_FINE_GRAIN_PCIE in log.startup_of(Cause):
+    if HostProblem.NO_FINE_GRAIN_PCIE in log.startup_of(HostProblem):
         yield finding_of(
             log,
             "CB2532",
             "warning",
             "HSA_FORCE_FINE_GRAIN_PCIE=1 is not set: RCCL may be slow or hang between GPUs that PCIe joins",
-            f"RCCL warns: {Cause.NO_FINE_GRAIN_PCIE.value}",
+            f"RCCL warns: {HostProblem.NO_FINE_GRAIN_PCIE.value}",
             "export HSA_FORCE_FINE_GRAIN_PCIE=1 for all ranks",
         )
 
 
-def numa_balancing(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def numa_balancing(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2533: RCCL warns of automatic NUMA balancing."""
-    if Cause.NUMA_BALANCING in log.startup_of(Cause):
+    if HostProblem.NUMA_BALANCING in log.startup_of(HostProblem):
         yield finding_of(
             log,
             "CB2533",
             "warning",
             "automatic NUMA balancing is on: the times of RCCL vary",
-            f"RCCL warns: {Cause.NUMA_BALANCING.value}",
+            f"RCCL warns: {HostProblem.NUMA_BALANCING.value}",
             "sudo sysctl kernel.numa_balancing=0, and the same in /etc/sysctl.d",
         )
 
 
-def no_peer_memory(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+def no_peer_memory(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2534: RCCL finds no peer-memory support, so that NICs cannot reach GPU memory; not where GPUDirect RDMA is proven."""
     needless = log.gdr_send or log.gdr_receive or log.inside_one_node
-    if Cause.NO_PEER_MEMORY in log.startup_of(Cause) and not needless and log.net not in (None, "Socket"):
+    if HostProblem.NO_PEER_MEMORY in log.startup_of(HostProblem) and not needless and log.net not in (None, "Socket"):
         yield finding_of(
             log,
             "CB2534",
@@ -444,7 +446,7 @@ def _used(log: NcclLog, found: dict[str, list[Hca]]) -> dict[str, list[Hca]]:
     return {host: used for host, hcas in found.items() if (used := [hca for hca in hcas if hca.number in numbers.get(host, set())])}
 
 
-def _multicast_model(log: NcclLog, views: Sequence[View]) -> str | None:
+def _multicast_model(log: NcclLog, views: Sequence[MachineView]) -> str | None:
     """The GPUs of which it is known that they and their NVSwitches support multicast."""
     tested = log.startup_of(ListedGpu)
     full = max((len({gpu.device for gpu in tested if gpu.host == host}) for host in {gpu.host for gpu in tested}), default=0)

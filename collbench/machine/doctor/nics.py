@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from collbench.machine.distance import CLOSE
-from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, is_down, slots
+from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down, slots
 from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
@@ -31,13 +31,13 @@ _MANY_ERRORS, _MANY_FLAPS, _MANY_LOSSES, _MUCH_CONGESTION = 100, 10, 1000, 1_000
 _TWICE = "read the counters before and after a run: what grows is what counts"
 
 
-def errors(view: View) -> Iterator[Finding]:
+def errors(view: MachineView) -> Iterator[Finding]:
     """CB2221: bits that arrived wrongly."""
     remedy = f"clean or change the cable and its ends; {_TWICE}"
     yield from _counted(view, "CB2221", "warning", what="errors on the wire of", names=_ERRORS, many=_MANY_ERRORS, remedy=remedy)
 
 
-def flaps(view: View) -> Iterator[Finding]:
+def flaps(view: MachineView) -> Iterator[Finding]:
     """CB2222: links that went down again and again; the counter stops at 255."""
     remedy = f"change the cable or transceiver, and check the switch's log; {_TWICE}"
     yield from _counted(
@@ -45,14 +45,14 @@ def flaps(view: View) -> Iterator[Finding]:
     )
 
 
-def losses(view: View) -> Iterator[Finding]:
+def losses(view: MachineView) -> Iterator[Finding]:
     """CB2223: packets that were lost or overtaken: congestion, above all of RoCE without flow control; adaptive routing overtakes, too."""
     remedy = f"check priority flow control and ECN along the way, on hosts and switches; {_TWICE}"
     what = "packets were lost, or came out of order, on"
     yield from _counted(view, "CB2223", "note", what=what, names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
 
 
-def congestion(view: View) -> Iterator[Finding]:
+def congestion(view: MachineView) -> Iterator[Finding]:
     """CB2224: RoCE had to slow down very often. Some of it is how congestion control works."""
     remedy = f"look for many senders to one receiver, and for ECN thresholds that are too low on the switches; {_TWICE}"
     yield from _counted(
@@ -60,7 +60,7 @@ def congestion(view: View) -> Iterator[Finding]:
     )
 
 
-def waits(view: View) -> Iterator[Finding]:
+def waits(view: MachineView) -> Iterator[Finding]:
     """CB2225: an InfiniBand port that waited far longer for credits than its siblings; all of them wait somewhat."""
     ports = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _WAIT in port.counters]
     if len(ports) < _COUNTERS_FEWEST_SIBLINGS:
@@ -75,7 +75,9 @@ def waits(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _counted(view: View, code: str, severity: Severity, *, what: str, names: Sequence[str], many: int, remedy: str) -> Iterator[Finding]:
+def _counted(
+    view: MachineView, code: str, severity: Severity, *, what: str, names: Sequence[str], many: int, remedy: str
+) -> Iterator[Finding]:
     found: dict[str, list[str]] = {}
     for nic in view.rdma:
         for port in nic.ports:
@@ -96,7 +98,7 @@ _FIRST_OF_MLX5 = 0x1011  # Connect-IB
 _WIFI = 0x0280  # "network controller"
 
 
-def slow_slots(view: View) -> Iterator[Finding]:
+def slow_slots(view: MachineView) -> Iterator[Finding]:
     """CB2201: all ports of a card together are faster than its slot at its best."""
     if view.virtual_machine:
         return
@@ -114,7 +116,7 @@ def slow_slots(view: View) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def down(view: View) -> Iterator[Finding]:
+def down(view: MachineView) -> Iterator[Finding]:
     """CB2202: an RDMA device without a port that is up; a second port or function of a card in use may lie idle."""
     dead = [nic for nic in view.rdma if nic.ports and all(_dead(port) for port in nic.ports)]
     in_use = {_card(nic) for nic in view.rdma if any(port.state == "active" for port in nic.ports)}
@@ -131,7 +133,7 @@ def down(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def no_subnet_manager(view: View) -> Iterator[Finding]:
+def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
     """CB2203: InfiniBand links that are up and that no subnet manager has set up."""
     found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _unmanaged(port)]
     if found:
@@ -144,7 +146,7 @@ def no_subnet_manager(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def other_fabric(view: View) -> Iterator[Finding]:
+def other_fabric(view: MachineView) -> Iterator[Finding]:
     """CB2204: Ethernet among InfiniBand: often a storage or management port that NCCL would count as a rail."""
     layers = [(nic, port.link_layer) for nic in view.usable for port in nic.ports if not is_down(port)]
     odd = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "ethernet"))
@@ -157,7 +159,7 @@ def other_fabric(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def not_real(view: View) -> Iterator[Finding]:
+def not_real(view: MachineView) -> Iterator[Finding]:
     """CB2205: RDMA devices of software, and virtual interfaces that a file of NCCL counts as networks."""
     counted = any(map(is_nccl_topology, view.machine.sources))
     found = [nic for nic in view.machine.nics if nic.virtual is not None and (nic.rdma or counted) and nic.virtual != "bond"]
@@ -170,7 +172,7 @@ def not_real(view: View) -> Iterator[Finding]:
         yield view.finding("CB2205", "note", what, evidence, f"leave {'it' if len(found) == 1 else 'them'} out: {' '.join(ways)}")
 
 
-def small_mtu(view: View) -> Iterator[Finding]:
+def small_mtu(view: MachineView) -> Iterator[Finding]:
     """CB2206: RoCE in 1024 byte packets, since the interface's frames hold 1500 bytes."""
     found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "ethernet" and not is_down(port)]
     small = [(nic, port) for nic, port in found if port.mtu_bytes and port.mtu_bytes < _ROCE_MTU]
@@ -184,7 +186,7 @@ def small_mtu(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def small_frames(view: View) -> Iterator[Finding]:
+def small_frames(view: MachineView) -> Iterator[Finding]:
     """CB2207: fast Ethernet with frames of 1500 bytes where TCP is the only way."""
     if view.usable:
         return
@@ -199,7 +201,7 @@ def small_frames(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def slow_rails(view: View) -> Iterator[Finding]:
+def slow_rails(view: MachineView) -> Iterator[Finding]:
     """CB2208: a port beside a GPU that is slower than most of its siblings: a wire that lost lanes, or trained low."""
     rails = [(nic, port) for nic in _rails(view) for port in nic.ports if port.rate_bits_per_s]
     models = {(nic.model, port.link_layer) for nic, port in rails}
@@ -215,7 +217,7 @@ def slow_rails(view: View) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def no_rdma_device(view: View) -> Iterator[Finding]:
+def no_rdma_device(view: MachineView) -> Iterator[Finding]:
     """CB2210: RDMA cards on the PCI bus for which the kernel has no RDMA device; only a note of cards that work as Ethernet."""
     cards = [(nic, view.pci.get(nic.address or "")) for nic in view.real_nics if nic.rdma_missing]
     for idle in (True, False):
@@ -242,12 +244,12 @@ def _module(device: PciDevice | None) -> str:
     return {AMAZON: "efa", INTEL: "hfi1"}.get(vendor or 0, "mlx5_ib")
 
 
-def _rails(view: View) -> list[Nic]:
+def _rails(view: MachineView) -> list[Nic]:
     near = {nic.name for gpu in view.machine.gpus if (best := view.nearest(gpu)) and best[0] in CLOSE for nic in best[1]}
     return [nic for nic in view.usable if nic.name in near]
 
 
-def _slot(view: View, nic: Nic) -> float | None:
+def _slot(view: MachineView, nic: Nic) -> float | None:
     """What the card's PCIe link carries at its best; None when unknown."""
     device = view.pci.get(nic.address or "")
     if device is None or device.virtual:
@@ -259,13 +261,13 @@ def _slot(view: View, nic: Nic) -> float | None:
     return min(known) if known else bytes_per_s(device.link.speed_gt_per_s, device.link.width)
 
 
-def _link(view: View, nic: Nic) -> str:
+def _link(view: MachineView, nic: Nic) -> str:
     link = view.pci[nic.address or ""].link
     speed, width = (link.max_speed_gt_per_s or link.speed_gt_per_s), (link.max_width or link.width)
     return f"{speed or 0:g} GT/s x{width}"
 
 
-def _is_wifi(view: View, nic: Nic) -> bool:
+def _is_wifi(view: MachineView, nic: Nic) -> bool:
     device = view.pci.get(nic.address or "")
     return device is not None and (device.class_id or 0) >> 8 == _WIFI
 
@@ -286,7 +288,7 @@ def _unmanaged(port: Port) -> bool:
     return port.state == "init" or (port.sm_lid == 0 and (port.state in {"active", "armed"} or port.phys_state == "linkup"))
 
 
-def _loss(view: View, nic: Nic) -> Severity:
+def _loss(view: MachineView, nic: Nic) -> Severity:
     """Severe when nothing is left, or when the rail of a GPU is lost while other GPUs have theirs."""
     if not view.usable:
         return "severe"
@@ -294,7 +296,7 @@ def _loss(view: View, nic: Nic) -> Severity:
     return "severe" if near and any((best := view.nearest(gpu)) and best[0] in CLOSE for gpu in view.machine.gpus) else "warning"
 
 
-def lost_lanes(view: View) -> Iterator[Finding]:
+def lost_lanes(view: MachineView) -> Iterator[Finding]:
     """CB2209: a port uses fewer lanes than it supports and has enabled."""
     for nic in view.rdma:
         for port in nic.ports:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes
+from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes
 from collbench.machine.model import PciDevice
 from collbench.units import listed, plural
 
@@ -48,7 +48,7 @@ class _Wire:
         return all(device.kind == "gpu" for device in self.carries)
 
 
-def narrow(view: View) -> Iterator[Finding]:
+def narrow(view: MachineView) -> Iterator[Finding]:
     """CB2101: fewer lanes than both ends have."""
     for wire in _wires(view):
         now, could = wire.width
@@ -57,7 +57,7 @@ def narrow(view: View) -> Iterator[Finding]:
             yield view.finding("CB2101", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
 
 
-def slow(view: View) -> Iterator[Finding]:
+def slow(view: MachineView) -> Iterator[Finding]:
     """CB2102: fewer GT/s than both ends can; not of idle GPUs."""
     for wire in _wires(view):
         now, could = wire.speed
@@ -66,7 +66,7 @@ def slow(view: View) -> Iterator[Finding]:
             yield view.finding("CB2102", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
 
 
-def slot_limits(view: View) -> Iterator[Finding]:
+def slot_limits(view: MachineView) -> Iterator[Finding]:
     """CB2103: a GPU in a slot that has less than the GPU. That a slot is slower than a NIC's wire is CB2201."""
     found = [(wire, less) for wire in _wires(view) if wire.device.kind == "gpu" and wire.port and (less := _less(wire))]
     if found:
@@ -77,7 +77,7 @@ def slot_limits(view: View) -> Iterator[Finding]:
         yield view.finding("CB2103", "note", what, evidence, "move the cards to full slots where the board has any; else expect no more")
 
 
-def idle(view: View) -> Iterator[Finding]:
+def idle(view: MachineView) -> Iterator[Finding]:
     """CB2104: GPUs with a link that reads 2.5 GT/s, as it does when they have nothing to do."""
     wires = [wire for wire in _wires(view) if wire.only_gpus and wire.speed[0] == _IDLE and (wire.speed[1] or 0) > _IDLE]
     if wires:
@@ -86,7 +86,7 @@ def idle(view: View) -> Iterator[Finding]:
         yield view.finding("CB2104", "note", what, _evidence(view, wires[0]), _READ_AGAIN)
 
 
-def acs(view: View) -> Iterator[Finding]:
+def acs(view: MachineView) -> Iterator[Finding]:
     """CB2105: ACS sends traffic between devices below a switch up to the root complex. In a virtual machine it has to."""
     if view.virtual_machine or not view.machine.gpus:
         return
@@ -101,7 +101,7 @@ def acs(view: View) -> Iterator[Finding]:
         yield _acs(view, "note" if known else "warning", what, roots)
 
 
-def _acs(view: View, severity: Severity, what: str, ports: list[PciDevice]) -> Finding:
+def _acs(view: MachineView, severity: Severity, what: str, ports: list[PciDevice]) -> Finding:
     names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in ports])
     doubt = "" if view.virtual_machine is False else "; no source shows whether this is a virtual machine, which needs ACS"
     each = f"`setpci -s {ports[0].address} ECAP_ACS+0x6.w=0000` (as root{', for each of them' if len(ports) > 1 else ''})"
@@ -109,7 +109,7 @@ def _acs(view: View, severity: Severity, what: str, ports: list[PciDevice]) -> F
     return view.finding("CB2105", severity, what, f"ACSCtl of {names}{doubt}", remedy)
 
 
-def iommu(view: View) -> Iterator[Finding]:
+def iommu(view: MachineView) -> Iterator[Finding]:
     """CB2106: the IOMMU translates each access of devices; not on POWER, where it always does."""
     system = view.machine.system
     if system.iommu != "translating" or view.virtual_machine is not False or system.architecture in ("ppc64le", "ppc64"):
@@ -122,7 +122,7 @@ def iommu(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def slower_above(view: View) -> Iterator[Finding]:
+def slower_above(view: MachineView) -> Iterator[Finding]:
     """CB2107: a bridge that reads slower than what hangs below it, from a source without the bridge's own limits."""
     found: dict[str, tuple[PciDevice, PciDevice]] = {}
     for endpoint in view.endpoints:
@@ -140,7 +140,7 @@ def slower_above(view: View) -> Iterator[Finding]:
         yield view.finding("CB2107", "note", what, evidence, remedy)
 
 
-def _wires(view: View) -> list[_Wire]:
+def _wires(view: MachineView) -> list[_Wire]:
     """The links that bytes of GPUs and NICs cross, each once. Going up, every second step is a wire, the others lie inside a switch."""
     if view.virtual_machine:
         return []
@@ -154,7 +154,7 @@ def _wires(view: View) -> list[_Wire]:
     return [wire for wire in wires if not wire.device.virtual and not (wire.port and wire.port.virtual)]
 
 
-def _severity(view: View, wire: _Wire) -> Severity:
+def _severity(view: MachineView, wire: _Wire) -> Severity:
     """A NIC loses nothing while its ports are slower than its link; without the port's limits the slot may be the reason.
 
     Beside the only GPU of a machine no other GPU can be compared: laptops and small boards wire fewer lanes than both ends claim.
@@ -165,7 +165,7 @@ def _severity(view: View, wire: _Wire) -> Severity:
     return "severe"
 
 
-def _enough(view: View, device: PciDevice) -> bool:
+def _enough(view: MachineView, device: PciDevice) -> bool:
     slot = device.address.rpartition(".")[0]
     nics = [nic for nic in view.machine.nics if nic.address and nic.address.rpartition(".")[0] == slot]
     rates = [port.rate_bits_per_s for nic in nics for port in nic.ports]
@@ -174,7 +174,7 @@ def _enough(view: View, device: PciDevice) -> bool:
     return bool(known) and left is not None and sum(known) / 8 <= left
 
 
-def _evidence(view: View, wire: _Wire) -> str:
+def _evidence(view: MachineView, wire: _Wire) -> str:
     link = wire.device.link
     left, most = bytes_per_s(link.speed_gt_per_s, link.width), bytes_per_s(wire.speed[1], wire.width[1])
     rates = f" = {gigabytes(left)} of {gigabytes(most)}" if left and most else ""
@@ -200,7 +200,7 @@ def _figure(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _redirecting(view: View) -> list[PciDevice]:
+def _redirecting(view: MachineView) -> list[PciDevice]:
     """Ports with ACS on between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
     below: dict[str | None, set[str]] = {}  # bridge -> cards; None: all of the machine
     ports: dict[str, PciDevice] = {}
@@ -218,7 +218,7 @@ def _card(device: PciDevice) -> str:
     return device.address.rpartition(".")[0]
 
 
-def acs_somewhere(view: View) -> Iterator[Finding]:
+def acs_somewhere(view: MachineView) -> Iterator[Finding]:
     """CB2108: access control redirects requests at some ports, and the source does not name them."""
     ports, on = view.machine.system.acs_ports, view.machine.system.acs_on
     named = any(device.acs is not None for device in view.machine.pci)  # then CB2105 judges by what is below each port

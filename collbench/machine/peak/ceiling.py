@@ -72,12 +72,12 @@ _OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limi
 CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "limited_by_parts")
 
 
-def given(gigabytes_per_s: float) -> Ceiling:
+def given_ceiling(gigabytes_per_s: float) -> Ceiling:
     """The ceiling that the user gave, in GB/s."""
     return Ceiling("given", gigabytes_per_s * 1e9, "the ceiling given", source="--ceiling")
 
 
-def nothing(why: str) -> Ceiling:
+def no_ceiling(why: str) -> Ceiling:
     """No ceiling, and why."""
     return Ceiling("none", None, why)
 
@@ -172,14 +172,14 @@ def memory_ceiling(model: str, size_bytes: int, rates: HostRates, n: int = 2) ->
         )
     if copy and added and model == "allreduce":
         return _measured(_harmonic(2, copy, added), "memory copy and sum", _AT_SIZE)
-    return nothing("this host's memory was not measured at this size")
+    return no_ceiling("this host's memory was not measured at this size")
 
 
 def stream_ceiling(both_ways: bool, rates: HostRates) -> Ceiling:
     """For libraries that go through TCP over loopback inside a host: one stream a rank, either way or both at once."""
     rate = rates.stream_both if both_ways else rates.stream_one
     if rate is None:
-        return nothing("loopback TCP was not measured on this host")
+        return no_ceiling("loopback TCP was not measured on this host")
     return _measured(rate, f"one loopback TCP stream{' each way' if both_ways else ''}", _SOURCE)
 
 

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, given, nothing, percent_of
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, given_ceiling, no_ceiling, percent_of
 from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy, NicLimit
 from collbench.machine.peak.links import NCCL, Link
-from collbench.machine.peak.node import BUS_FACTOR, Job, Least, Node, Side, least_time
+from collbench.machine.peak.node import BUS_FACTOR, Job, LeastTime, Node, Side, least_time
 from collbench.machine.peak.published import published
 from collbench.reason import Fact, Text
 from collbench.units import format_percent, format_rate
@@ -30,7 +30,7 @@ OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", 
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class CollectiveCeilings:
     """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate has the reason.
 
     ring          what a ring on the slowest link reaches
@@ -45,26 +45,26 @@ class Ceilings:
     library: str = NCCL
 
 
-def ceilings(operation: str, cluster: Job) -> Ceilings:
+def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
     """All three for an operation of OPERATIONS. Raises UsageError for another one."""
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
     alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbours are one rank, which needs the same bytes once
     operation = like(operation)
     if cluster.given is not None:
-        return Ceilings(given(cluster.given / 1e9), None, None)
+        return CollectiveCeilings(given_ceiling(cluster.given / 1e9), None, None)
     if operation == "barrier":
-        return Ceilings(None, None, None)
+        return CollectiveCeilings(None, None, None)
     why = _why_none(cluster)
     if why:
-        return Ceilings(nothing(why) if operation in _RINGS else None, replace(nothing(why), model="bound"), None)
+        return CollectiveCeilings(no_ceiling(why) if operation in _RINGS else None, replace(no_ceiling(why), model="bound"), None)
     bound = _bound(operation, cluster)
     if bound.bytes_per_s is None:
-        return Ceilings(replace(bound, model="ring") if operation in _RINGS else None, bound, None)
+        return CollectiveCeilings(replace(bound, model="ring") if operation in _RINGS else None, bound, None)
     if alone:
-        return Ceilings(None, replace(bound, bytes_per_s=2 * bound.bytes_per_s), None)
+        return CollectiveCeilings(None, replace(bound, bytes_per_s=2 * bound.bytes_per_s), None)
     ring = _ring(cluster) if operation in _RINGS else None
-    return Ceilings(ring, _no_less(bound, ring), _achievable(operation, cluster), _library(cluster))
+    return CollectiveCeilings(ring, _no_less(bound, ring), _achievable(operation, cluster), _library(cluster))
 
 
 def like(operation: str) -> str:
@@ -162,11 +162,13 @@ def _bound(operation: str, job: Job) -> Ceiling:
     if operation in ("sendrecv", "p2p"):
         link = _flow(operation, job)
         if link.bytes_per_s is None:
-            return replace(nothing(link.name), model="bound")
+            return replace(no_ceiling(link.name), model="bound")
         return _ceiling(job, link.known, (link,), "bound")
     if operation == "alltoallv" and job.traffic is not None:
         rate, side = uneven(job)
-        return _ceiling(job, rate, side.links, "bound") if side else replace(nothing("no byte crosses a link of known rate"), model="bound")
+        return (
+            _ceiling(job, rate, side.links, "bound") if side else replace(no_ceiling("no byte crosses a link of known rate"), model="bound")
+        )
     adds = job.sharp or any(node.nvls for node, _ in job.kinds)
     least = _of_singles(operation, job)
     for partition, between_nodes in job.partitions:
@@ -176,7 +178,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
     return _ceiling(job, rate, least.side.links if least.side else (), "bound")
 
 
-def _of_singles(operation: str, job: Job) -> Least:
+def _of_singles(operation: str, job: Job) -> LeastTime:
     """Every GPU for itself: over its links to the node's others, and over the NICs where these have a way of their own."""
     plain = least_time(operation, job.singles)
     if operation != "allreduce" or not any(node.nvls for node, _ in job.kinds):
@@ -185,11 +187,11 @@ def _of_singles(operation: str, job: Job) -> Least:
     return min(plain, max(each, key=lambda least: least.seconds_per_byte), key=lambda least: least.seconds_per_byte)
 
 
-def _with_nvls(job: Job, node: Node, side: Side) -> Least:
+def _with_nvls(job: Job, node: Node, side: Side) -> LeastTime:
     """A GPU with a switch that adds sends S, and the sum of its part for the multicast: S(1 + 1/g); another sends S. NICs carry theirs."""
     nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
     inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
-    return Least(1 / (inside + nics), replace(side, links=_adding(side.links)) if node.nvls else side)
+    return LeastTime(1 / (inside + nics), replace(side, links=_adding(side.links)) if node.nvls else side)
 
 
 def _adding(links: Sequence[Link]) -> tuple[Link, ...]:
@@ -231,7 +233,7 @@ def _library(job: Job) -> str:
 
 def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceiling:
     if isinf(rate) or not links:
-        return replace(nothing("nothing is known of the links"), model=model)
+        return replace(no_ceiling("nothing is known of the links"), model=model)
     parts = [link.part for link in links if link.part is not None]
     host = job.host_of(parts)
     named = tuple(part.of(host=host) for part in parts)
@@ -245,7 +247,7 @@ Model = Literal["ring", "bound", "doubtful"]
 _NAMES = {"ring": "ring reference", "bound": "hard limit"}
 
 
-def chosen(measured: float | None, found: Ceilings) -> tuple[Model, Ceiling | None]:
+def chosen(measured: float | None, found: CollectiveCeilings) -> tuple[Model, Ceiling | None]:
     """Return the first ceiling of an operation, the ring reference where it has one; "doubtful" for a rate above the hard limit."""
     ring, bound = found.ring, found.bound
     if measured is not None and bound is not None and bound.bytes_per_s is not None and measured > bound.bytes_per_s * TOLERANCE:
@@ -253,14 +255,14 @@ def chosen(measured: float | None, found: Ceilings) -> tuple[Model, Ceiling | No
     return ("ring", ring) if ring is not None and (ring.bytes_per_s is not None or bound is None) else ("bound", bound)
 
 
-def percents(measured: float | None, found: Ceilings) -> tuple[float | None, float | None]:
+def percents(measured: float | None, found: CollectiveCeilings) -> tuple[float | None, float | None]:
     """Return the percentages of the ring reference and of the hard limit; none for a rate above the hard limit."""
     if chosen(measured, found)[0] == "doubtful":
         return None, None
     return percent_of(measured, found.ring), percent_of(measured, found.bound)
 
 
-def headline(measured: float | None, found: Ceilings) -> str:
+def headline(measured: float | None, found: CollectiveCeilings) -> str:
     """Return one line: the rate, and its percentages of the ring reference and of the hard limit, for any rate."""
     model, ceiling = chosen(measured, found)
     if ceiling is None or ceiling.bytes_per_s is None:
@@ -279,7 +281,7 @@ def headline(measured: float | None, found: Ceilings) -> str:
     return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
 
 
-def lines(operation: str, measured: float | None, found: Ceilings, job: Job) -> list[str]:
+def lines(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> list[str]:
     """Return the headline, what limits, what the library's constants allow, what others published, what is doubtful or assumed."""
     model, _ = chosen(measured, found)
     shown = [headline(measured, found)]
@@ -327,7 +329,7 @@ def doubts(job: Job) -> list[str]:
     return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
 
 
-def _known(found: Ceilings) -> list[tuple[str, Ceiling]]:
+def _known(found: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
     """Return the ceilings that have a rate, with their names, the ring reference first."""
     both = [(_NAMES["ring"], found.ring), (_NAMES["bound"], found.bound)]
     return [("given ceiling" if each.kind == "given" else name, each) for name, each in both if each and each.bytes_per_s]

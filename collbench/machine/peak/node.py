@@ -75,7 +75,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class LeastTime:
     """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when nothing known limits it."""
 
     seconds_per_byte: float
@@ -104,18 +104,18 @@ ROOTED = ("gather", "scatter")
 _TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce")
 
 
-def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool = False) -> Least:
+def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool = False) -> LeastTime:
     """What this partition of the ranks costs at least; the root of gather and scatter is in the first set.
 
     sums_in_the_network: switches add (SHARP, NVLS), so that each set sends and receives once however many sets there are.
     """
     total, sets = sum(side.ranks * side.times for side in sides), sum(side.times for side in sides)
     if sets < 2 or total < 2:
-        return Least(0.0, None)
+        return LeastTime(0.0, None)
     time, side = max(_needs(operation, sides, total), key=lambda need: need[0])
     together = sum(side.all_at_once for side in sides)
     time = max(time, _of_all(operation, sides, total, sums_in_the_network) / together if together else inf)
-    return Least(time, side if time > 0 else None)
+    return LeastTime(time, side if time > 0 else None)
 
 
 def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[float, Side]]:
@@ -472,7 +472,7 @@ _MOST_GB = 100_000
 
 
 @dataclass(frozen=True)
-class Given:
+class UserOverride:
     """What was typed of a node; None where nothing was.
 
     nic         (number, bits per second of each)
@@ -526,7 +526,7 @@ def parse_gigabytes(option: str, text: str) -> float:
     return value * 1e9
 
 
-def given_node(gpus: int, given: Given) -> Node:
+def given_node(gpus: int, given: UserOverride) -> Node:
     """A node of `gpus` GPUs of which only what was typed is known."""
     none = unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16")
     pcie = given.pcie
@@ -536,7 +536,7 @@ def given_node(gpus: int, given: Given) -> Node:
     return with_given(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), given)
 
 
-def with_given(node: Node, given: Given) -> Node:
+def with_given(node: Node, given: UserOverride) -> Node:
     """The node with the links between GPUs that were typed in place of what was probed."""
     if given.nvlink and node.gpus > 1:
         link = _between_gpus(given.nvlink, node.gpus)

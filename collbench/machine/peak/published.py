@@ -11,7 +11,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.machine.peak.domain import joined
-from collbench.machine.peak.node import Given, Job, given_node, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, UserOverride, given_node, parse_nic, parse_pcie
 from collbench.units import format_rate
 
 _FILE = Path(__file__).with_name("published.toml")
@@ -38,7 +38,7 @@ class Published:
 
     def job(self) -> Job:
         """Return the job that it was measured with, from its typed hardware."""
-        given = Given(
+        given = UserOverride(
             parse_nic(self.nic) if self.nic else None,
             self.nvlink_gb_per_s * 1e9 if self.nvlink_gb_per_s else None,
             parse_pcie(self.pcie) if self.pcie else None,
@@ -49,7 +49,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PublishedFigure:
     """What one or several sources measured on the same machines with the same algorithm.
 
     busbw_bytes_per_s   the lowest and the highest
@@ -91,7 +91,7 @@ def parse(text: str) -> tuple[Published, ...]:
     return tuple(_row(row) for row in table["published"])
 
 
-def published(operation: str, job: Job) -> list[Figure]:
+def published(operation: str, job: Job) -> list[PublishedFigure]:
     """Return what was published for machines like those of a job, the nearest numbers of nodes first; at most 4 figures.
 
     Alike are machines with the same number of GPUs and the same rate of their links; across nodes also of their NICs.
@@ -136,11 +136,11 @@ def _alike(one: float | None, other: float | None) -> bool:
     return one is other is None or (one is not None and other is not None and isclose(one, other, rel_tol=_ALIKE))
 
 
-def _figure(group: Sequence[Published]) -> Figure:
+def _figure(group: Sequence[Published]) -> PublishedFigure:
     first = group[0]
     low, high = min(row.busbw_gb_per_s[0] for row in group), max(row.busbw_gb_per_s[1] for row in group)
     sources = tuple(dict.fromkeys(row.source for row in group))
-    return Figure((low * 1e9, high * 1e9), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)
+    return PublishedFigure((low * 1e9, high * 1e9), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)
 
 
 def _row(row: dict[str, Any]) -> Published:

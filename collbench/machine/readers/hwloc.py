@@ -13,7 +13,7 @@ from collbench.machine.readers.pci import part_name
 from collbench.machine.readers.rdma import parse_guid, parse_lid
 from collbench.machine.readers.text import (
     HEAD,
-    Limits,
+    FileLimits,
     Reader,
     Unreadable,
     cpu_mask,
@@ -53,7 +53,7 @@ _PARTS = (
 )
 
 
-class Links(NamedTuple):
+class HwlocLinks(NamedTuple):
     """GPU links, paths between GPUs, the reason why links are not counted, doubts, and by GPU the NVLinks to processors with their rate."""
 
     links: tuple[GpuLink, ...] = ()
@@ -81,7 +81,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
     return PcieLink(), f"hwloc has {told:g} GB/s, which is {each}"
 
 
-def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> Links:
+def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> HwlocLinks:
     """Links of the matrix "NVLinkBandwidth".
 
     ends    key of a GPU, or SWITCH, by "OSDev:802" and "PCIDev:449"; other ends are processors (POWER)
@@ -99,7 +99,7 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
             counted = _counted(gpu, _sums(gpu, names, row, ends), models.get(gpu))
             links += counted or []
             doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are not a multiple of one link: not counted"]
-    return Links(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
+    return HwlocLinks(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
 
 
 def _to_processors(
@@ -137,7 +137,7 @@ def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLi
     return [GpuLink(gpu, end, value // one, bytes_per_s=one * 1e6) for end, value in sums.items()]
 
 
-def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
+def _xgmi(topology: Element, ends: Mapping[str, str]) -> HwlocLinks:
     """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it shows pairs, not links."""
     matrix = _matrix(topology, "XGMIBandwidth")
     names, rows, doubt = matrix or ([], [], None)
@@ -148,7 +148,7 @@ def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
         if value and a != b and a in ends and b in ends
     }
     why = "hwloc shows which GPUs xGMI joins, but not the number of links: read the machine's /sys/class/kfd too" if paths else None
-    return Links((), paths, why, (doubt,) if doubt else ())
+    return HwlocLinks((), paths, why, (doubt,) if doubt else ())
 
 
 def _matrix(topology: Element, name: str) -> tuple[list[str], list[list[int]], str | None] | None:
@@ -175,7 +175,7 @@ def _words(matrix: Element, tag: str) -> list[str]:
 # Version 1 has no version attribute and puts what it knows into attributes; versions 2 and 3 add memory and I/O children
 # (https://www.open-mpi.org/projects/hwloc/doc/, "Importing and exporting topologies from/to XML files").
 
-_LIMITS = Limits("a machine's hwloc XML", "save it again with `lstopo --of xml`", 32 << 20, depth=256, elements=500_000, doctype=True)
+_LIMITS = FileLimits("a machine's hwloc XML", "save it again with `lstopo --of xml`", 32 << 20, depth=256, elements=500_000, doctype=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,7 +74,7 @@ _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Processors:
     """What there is to compute with; None is unknown. `flags` are /proc/cpuinfo's, None where a processor has no such line."""
 
     model: str | None = None
@@ -89,7 +89,7 @@ class Found:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_processors(files: Files) -> Found:
+def read_processors(files: Files) -> Processors:
     """Sockets, cores, threads that are online, memory and NUMA nodes of the processors (not of GPUs); never raises."""
     text = files.text("/proc/cpuinfo") or ""
     first = _fields(text.partition("\n\n")[0])
@@ -99,7 +99,7 @@ def read_processors(files: Files) -> Found:
     designer = _ARM_DESIGNERS.get(whole(first.get("CPU implementer")) or 0)
     flags = first.get("flags") or first.get("Features")
     found = {"model": first.get("model name") or first.get("cpu"), "vendor": first.get("vendor_id") or designer}
-    return Found(
+    return Processors(
         **{name: printable(" ".join(value.split())) if value else None for name, value in found.items()},
         sockets=sockets, cores=cores, threads=len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None,
         memory_bytes=_memory(files, nodes, of_gpus),
@@ -258,7 +258,7 @@ _CLOUDS = (
 _CLOCKS = (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"))
 
 
-def read_system(files: Files, processors: Found) -> tuple[System, dict[str, str]]:
+def read_system(files: Files, processors: Processors) -> tuple[System, dict[str, str]]:
     """The system's facts, IOMMU and shared memory aside, and why some are unknown; never raises."""
     kernel = _kernel(files)
     virtualization, why_virtualization = _virtualization(files, processors)
@@ -304,7 +304,7 @@ def _noted(files: Files, name: str) -> str | None:
     return found[1] if found else None
 
 
-def _architecture(files: Files, kernel: str | None, processors: Found) -> str | None:
+def _architecture(files: Files, kernel: str | None, processors: Processors) -> str | None:
     """As uname -m reports; only newer kernels have it in a file, distributions in the release's name, x86 in its flags."""
     named = [files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2]]
     of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
@@ -327,7 +327,7 @@ def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str)
     return next((found for made_by, name, found in table if vendor.startswith(made_by) and product.startswith(name)), None)
 
 
-def _virtualization(files: Files, processors: Found) -> tuple[str | None, str | None]:
+def _virtualization(files: Files, processors: Processors) -> tuple[str | None, str | None]:
     """The hypervisor, "" on bare metal; None and why. "hypervisor": there is one, and nothing shows which."""
     vendor, product = (files.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name"))
     known = _matches(_MADE_BY, vendor, product) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)

@@ -20,9 +20,9 @@ from collbench.machine.readers.nccl_startup import (
     CollNet,
     CollNetDevice,
     Communicator,
-    Library,
+    LogLibrary,
+    LogSetting,
     Release,
-    Setting,
     StartupFact,
     head_facts,
     only_rccl,
@@ -160,7 +160,7 @@ class Connection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CallChoice:
     """What NCCL chose for a call: "RING", "SIMPLE", and how many channels; None where it has none."""
 
     algorithm: str | None
@@ -194,7 +194,7 @@ class Words:
     nvls: bool | None = None
     widths: tuple[tuple[str, float], ...] = ()
     paths: tuple[str, ...] = ()
-    choice: tuple[str | None, int, Choice] | None = None
+    choice: tuple[str | None, int, CallChoice] | None = None
     stated: tuple[tuple[str, int], ...] = ()
     listing: tuple[int, bool] | None = None
     startup: tuple[StartupFact, ...] = ()
@@ -315,7 +315,7 @@ def _reducing(message: bytes) -> Iterator[CollNetDevice]:
         yield from (CollNetDevice(text(name)) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
 
 
-def _choice(message: bytes) -> tuple[str | None, int, Choice] | None:
+def _choice(message: bytes) -> tuple[str | None, int, CallChoice] | None:
     match = _CHOICE.search(message)
     if not match:
         return None
@@ -323,8 +323,8 @@ def _choice(message: bytes) -> tuple[str | None, int, Choice] | None:
     span, count = _SPAN.search(message), _COUNT.search(message)
     channels = int(span[2]) - int(span[1]) + 1 if span else int(count[1]) if count else None
     if algorithm:
-        return collective, int(size or 0), Choice(_named(algorithm, _ALGORITHMS), _named(protocol or "", _PROTOCOLS), channels)
-    return collective, int(size or 0), Choice(" ".join(filter(None, (special, kernel))) or None, None, channels)
+        return collective, int(size or 0), CallChoice(_named(algorithm, _ALGORITHMS), _named(protocol or "", _PROTOCOLS), channels)
+    return collective, int(size or 0), CallChoice(" ".join(filter(None, (special, kernel))) or None, None, channels)
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:
@@ -362,7 +362,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Facts:
+class LogFacts:
     """Grows line by line; `nccl_log` makes a log of it."""
 
     def __init__(self) -> None:
@@ -387,7 +387,7 @@ class Facts:
         self.listings: dict[bool, int] = {}
         self.graph: dict[tuple[str, float], None] = {}
         self.paths: Counter[str] = Counter()
-        self.choices: Counter[tuple[str | None, int, Choice]] = Counter()
+        self.choices: Counter[tuple[str | None, int, CallChoice]] = Counter()
         self.stated: dict[str, int] = {}
         self.warnings: dict[str, None] = {}
         self.speeds: dict[str, None] = {}
@@ -475,7 +475,7 @@ class Facts:
     def _start(self, facts: Iterable[StartupFact], host: str) -> None:
         for fact in facts:
             _keep(self.startup, (host, fact), None, _MOST_HOSTS)
-            if isinstance(fact, Release) and fact.library is Library.RCCL:
+            if isinstance(fact, Release) and fact.library is LogLibrary.RCCL:
                 self.rccl = True
 
     def _begin(self, head: bytes) -> dict[bytes, int]:
@@ -683,9 +683,9 @@ class NcclLog:
     channels: tuple[tuple[str, Connection], ...] = ()
     channels_left_out: int = 0
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    choices: Mapping[tuple[str | None, int], Mapping[Choice, int]] = field(default_factory=dict)
+    choices: Mapping[tuple[str | None, int], Mapping[CallChoice, int]] = field(default_factory=dict)
     stated: Mapping[str, int] = field(default_factory=dict)
-    library: Library = Library.NCCL
+    library: LogLibrary = LogLibrary.NCCL
     startup: tuple[tuple[str, StartupFact], ...] = ()
 
     @property
@@ -708,7 +708,7 @@ class NcclLog:
     @property
     def settings(self) -> dict[str, str]:
         """The variables that were set, by name; the last value that a rank printed."""
-        return {setting.name: setting.value for setting in self.startup_of(Setting)}
+        return {setting.name: setting.value for setting in self.startup_of(LogSetting)}
 
     @property
     def collnet(self) -> bool:
@@ -759,7 +759,7 @@ def read_files(files: Iterable[Path], name: str) -> NcclLog:
 
 
 def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
-    facts = Facts()
+    facts = LogFacts()
     for lines in blocks:
         facts.take(lines)
     facts.add_up()
@@ -768,7 +768,7 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
     return _told(facts, printable(name))
 
 
-def _told(facts: Facts, name: str) -> NcclLog:
+def _told(facts: LogFacts, name: str) -> NcclLog:
     net = _net(facts)
     ranks = max(facts.ranks, facts.listings.get(False, 0)) or None
     startup = tuple(facts.startup)
@@ -784,11 +784,11 @@ def _told(facts: Facts, name: str) -> NcclLog:
         tuple(gpu for gpu, ways in facts.local.items() if ways == {"send", "receive"}),
         tuple(gpu for gpu, ways in facts.local.items() if "staged" in ways),
         tuple(facts.channels), facts.left_out, _nics(facts, net), _choices(facts), dict(facts.stated),
-        Library.RCCL if facts.rccl else Library.NCCL, startup,
+        LogLibrary.RCCL if facts.rccl else LogLibrary.NCCL, startup,
     )  # fmt: skip
 
 
-def _net(facts: Facts) -> str | None:
+def _net(facts: LogFacts) -> str | None:
     """Connections first, then what NCCL reports it uses, then which network it found."""
     used: Counter[str] = Counter()
     for key, count in facts.transports.items():
@@ -799,21 +799,21 @@ def _net(facts: Facts) -> str | None:
     return next(reversed(facts.networks), None) or next((kind for kind in ("IB", "Socket") if facts.devices[kind]), None)
 
 
-def _sockets(facts: Facts, net: str | None) -> Literal["data", "bootstrap"] | None:
+def _sockets(facts: LogFacts, net: str | None) -> Literal["data", "bootstrap"] | None:
     if net == "Socket":
         return "data"
     return "bootstrap" if facts.devices["Socket"] else None
 
 
-def _nics(facts: Facts, net: str | None) -> dict[tuple[str, int], str]:
+def _nics(facts: LogFacts, net: str | None) -> dict[tuple[str, int], str]:
     """What NCCL calls a device at last goes before the list in which it found them: 2.30 numbers them anew."""
     kind = "Socket" if net == "Socket" else "IB"
     found = {(host, number): name for (of, host, number), name in facts.listed.items() if of == kind}
     return found | {place: name for place, name in facts.nics.items() if name not in found.get(place, "")}
 
 
-def _choices(facts: Facts) -> dict[tuple[str | None, int], dict[Choice, int]]:
-    found: dict[tuple[str | None, int], dict[Choice, int]] = {}
+def _choices(facts: LogFacts) -> dict[tuple[str | None, int], dict[CallChoice, int]]:
+    found: dict[tuple[str | None, int], dict[CallChoice, int]] = {}
     for (collective, size, choice), calls in facts.choices.most_common():
         found.setdefault((collective, size), {})[choice] = calls
     return dict(sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1])))

@@ -19,7 +19,7 @@ _SLOWEST_SENSIBLE_GB_PER_S = 1.0  # a GPU or switch behind less than this is des
 _EMULATED_BRIDGES = ("104c8232", "104c8233", "1b36")  # QEMU's switch ports (modelled on TI's XIO3130), and Red Hat's vendor id
 
 
-class Library(Enum):
+class LogLibrary(Enum):
     """The library that wrote a log."""
 
     NCCL = "NCCL"
@@ -43,7 +43,7 @@ class PluginState(Enum):
     UNSUITABLE = "unsuitable"
 
 
-class Cause(Enum):
+class HostProblem(Enum):
     """What a library reports as missing or wrongly set on the host; the value is its text."""
 
     NO_RDMA_DEVICE = "NET/IB found no device"
@@ -60,14 +60,14 @@ class Cause(Enum):
 class Release:
     """number "2.27.3"; text "2.27.3+cuda12.9", as printed; linked: nccl-tests reports it, not the library."""
 
-    library: Library
+    library: LogLibrary
     number: str
     text: str
     linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LogSetting:
     """A variable that the library took from the environment or from nccl.conf: it prints both alike."""
 
     name: str
@@ -108,7 +108,7 @@ class FabricBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class NcclPlugin:
     """A plug-in; api is its interface version."""
 
     kind: PluginKind
@@ -125,7 +125,7 @@ class DirectPeers:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowLink:
+class SlowGraphLink:
     """A PCIe link of less than 1 GB/s in the graph by which NCCL plans, above a switch ("PCI") or a GPU."""
 
     gb_per_s: float
@@ -174,8 +174,8 @@ class ListedGpu:
 
 
 StartupFact = (
-    Release | Setting | PluginSetting | Communicator | FabricMember | FabricBroken | Plugin | DirectPeers | SlowLink | NvSwitch | CollNet
-    | CollNetDevice | TopologyFile | Platform | ListedGpu | Cause
+    Release | LogSetting | PluginSetting | Communicator | FabricMember | FabricBroken | NcclPlugin | DirectPeers | SlowGraphLink | NvSwitch
+    | CollNet | CollNetDevice | TopologyFile | Platform | ListedGpu | HostProblem
 )  # fmt: skip
 
 _RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
@@ -202,19 +202,25 @@ _GPU = re.compile(
     rb"#\s{0,9}Rank\s{1,9}\d{1,7}\s.{0,80}?Pid\s{1,9}\d{1,10} on\s{1,40}(\S{1,253}) device\s{1,9}(\d{1,3})"
     rb" \[[^\]]{1,20}\] (\S.{0,80}?)\s*$"
 )
-_CAUSES: tuple[tuple[re.Pattern[bytes], Cause], ...] = (
-    (re.compile(rb"NET/IB ?: No device found"), Cause.NO_RDMA_DEVICE),
+_CAUSES: tuple[tuple[re.Pattern[bytes], HostProblem], ...] = (
+    (re.compile(rb"NET/IB ?: No device found"), HostProblem.NO_RDMA_DEVICE),
     # From 2.30 on a line for each name that is tried; libibverbs.so alone is missing wherever no development package is installed.
-    (re.compile(rb"Failed to open libibverbs|Cou(?:nt|ld) not open libibverbs\.so\.1"), Cause.NO_VERBS_LIBRARY),
-    (re.compile(rb'Missing "iommu=pt" from kernel command line'), Cause.NO_IOMMU_PASSTHROUGH),
-    (re.compile(rb'Missing "amd_iommu=on" from kernel command line'), Cause.NO_AMD_IOMMU),
-    (re.compile(rb'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment'), Cause.NO_FINE_GRAIN_PCIE),
-    (re.compile(rb"NUMA auto balancing enabled"), Cause.NUMA_BALANCING),
-    (re.compile(rb"NET/OFI .{0,80}(?:GDR not supported|disabling GDR)"), Cause.NO_PLUGIN_GDR),
-    (re.compile(rb"GDRDMA not enabled\. Could not find memory_peers directory"), Cause.NO_PEER_MEMORY),
+    (re.compile(rb"Failed to open libibverbs|Cou(?:nt|ld) not open libibverbs\.so\.1"), HostProblem.NO_VERBS_LIBRARY),
+    (re.compile(rb'Missing "iommu=pt" from kernel command line'), HostProblem.NO_IOMMU_PASSTHROUGH),
+    (re.compile(rb'Missing "amd_iommu=on" from kernel command line'), HostProblem.NO_AMD_IOMMU),
+    (re.compile(rb'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment'), HostProblem.NO_FINE_GRAIN_PCIE),
+    (re.compile(rb"NUMA auto balancing enabled"), HostProblem.NUMA_BALANCING),
+    (re.compile(rb"NET/OFI .{0,80}(?:GDR not supported|disabling GDR)"), HostProblem.NO_PLUGIN_GDR),
+    (re.compile(rb"GDRDMA not enabled\. Could not find memory_peers directory"), HostProblem.NO_PEER_MEMORY),
 )
 RCCL_CAUSES = frozenset(
-    {Cause.NO_IOMMU_PASSTHROUGH, Cause.NO_AMD_IOMMU, Cause.NO_FINE_GRAIN_PCIE, Cause.NUMA_BALANCING, Cause.NO_PEER_MEMORY}
+    {
+        HostProblem.NO_IOMMU_PASSTHROUGH,
+        HostProblem.NO_AMD_IOMMU,
+        HostProblem.NO_FINE_GRAIN_PCIE,
+        HostProblem.NUMA_BALANCING,
+        HostProblem.NO_PEER_MEMORY,
+    }
 )
 _ONLY_RCCL = re.compile(
     rb"librccl|ROCr version|Hipruntime version|/hipify/|Librccl path|Kernel version: \d|Dmabuf feature|GDRDMA not enabled|"
@@ -242,7 +248,7 @@ def tree_facts(message: bytes) -> tuple[StartupFact, ...]:
         return (NvSwitch(),)
     if match[1] != b"PCI" or not 0 < width < _SLOWEST_SENSIBLE_GB_PER_S:
         return ()
-    return (SlowLink(width, part, part == "PCI" and (match[4] or b"").decode().startswith(_EMULATED_BRIDGES)),)
+    return (SlowGraphLink(width, part, part == "PCI" and (match[4] or b"").decode().startswith(_EMULATED_BRIDGES)),)
 
 
 def release_in(line: bytes) -> Release | None:
@@ -250,14 +256,14 @@ def release_in(line: bytes) -> Release | None:
     match = _RELEASE.search(line)
     if not match:
         return None
-    return Release(Library.RCCL if match[1] == b"R" else Library.NCCL, _text(match[3]), _text(match[2]))
+    return Release(LogLibrary.RCCL if match[1] == b"R" else LogLibrary.NCCL, _text(match[3]), _text(match[2]))
 
 
 def head_facts(line: bytes) -> tuple[StartupFact, ...]:
     """The facts of a line that nccl-tests prints above its table."""
     if match := _TESTS.search(line):
         number = _number_of(int(match[2]))
-        return (Release(Library.NCCL, number, number, linked=True),)
+        return (Release(LogLibrary.NCCL, number, number, linked=True),)
     if match := _GPU.search(line):
         return (ListedGpu(_text(match[1]), int(match[2]), _text(match[3])),)
     return ()
@@ -272,7 +278,7 @@ def _facts(message: bytes) -> Iterator[StartupFact]:
     if release := release_in(message):
         yield release
     if match := _SETTING.search(message) or _RESET.search(message):
-        yield Setting(_text(match[1]), _text(match[2]))
+        yield LogSetting(_text(match[1]), _text(match[2]))
     if match := _OF_PLUGIN.search(message):
         yield PluginSetting(_text(match[1]))
     if match := _COMMUNICATOR.search(message):
@@ -293,18 +299,18 @@ def _facts(message: bytes) -> Iterator[StartupFact]:
     yield from _plugins(message)
 
 
-def _plugins(message: bytes) -> Iterator[Plugin]:
+def _plugins(message: bytes) -> Iterator[NcclPlugin]:
     if b"plugin" not in message and b"Plugin" not in message:
         return
     match = _PLUGIN.search(message)
     kind = PluginKind[match[1].decode()] if match else PluginKind.NET
     if match and (loaded := _LOADED.search(match[2]) or _OLD_LOADED.search(match[2])):
         kind = PluginKind.COLLNET if loaded[1] in (b"collnet", b"coll") else kind
-        yield Plugin(kind, PluginState.LOADED, _text(loaded[2]), int(loaded[3]))
+        yield NcclPlugin(kind, PluginState.LOADED, _text(loaded[2]), int(loaded[3]))
     elif _UNSUITABLE.search(message):
-        yield Plugin(kind, PluginState.UNSUITABLE)
+        yield NcclPlugin(kind, PluginState.UNSUITABLE)
     elif match and (b"Could not find" in match[2] or b"No plugin found" in match[2] or b"cannot open shared object" in match[2]):
-        yield Plugin(kind, PluginState.ABSENT)
+        yield NcclPlugin(kind, PluginState.ABSENT)
 
 
 def _number_of(code: int) -> str:

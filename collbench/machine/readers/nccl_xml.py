@@ -18,7 +18,7 @@ from collbench.machine.readers.rdma import LANES
 from collbench.machine.readers.rdma import parse_guid as guid_of
 from collbench.machine.readers.text import (
     HEAD,
-    Limits,
+    FileLimits,
     Reader,
     Unreadable,
     cpu_mask,
@@ -52,7 +52,7 @@ _INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LA
 
 
 @dataclass
-class Notes:
+class TopologyNotes:
     """What could not be known, by fact path, and what should not be relied on."""
 
     unknown: dict[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _gfx(gcn: str) -> str | None:
     return f"gfx{'90a' if match[1] == '910' else match[1]}" if match else None
 
 
-def gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
+def gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes) -> list[GpuLink]:
     """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are not links between GPUs."""
     counts: dict[tuple[str | None, LinkKind], int] = {}
     for link in element:
@@ -149,7 +149,7 @@ def _is_processor(link: Element) -> bool:
     return link.get("tclass", "").lower() == "0x068001"
 
 
-def _far_end(link: Element, key: str, known: set[str], notes: Notes) -> str | None:
+def _far_end(link: Element, key: str, known: set[str], notes: TopologyNotes) -> str | None:
     if is_nvswitch(link):
         return SWITCH
     target = pci_address(link.get("target", ""))
@@ -165,7 +165,7 @@ def is_nvswitch(link: Element) -> bool:
     return link.get("tclass", "").lower() == "0x068000"
 
 
-def nic(element: Element, device: PciDevice | None, numa: int | None, notes: Notes) -> Nic:
+def nic(element: Element, device: PciDevice | None, numa: int | None, notes: TopologyNotes) -> Nic:
     """A <net> element: one port. On a PCI function or, a virtual network or one that NCCL found no function for, on none.
 
     NCCL writes port 0 for sockets and the verbs port, from 1, for RDMA; names like "mlx5_0" and interfaces like "eth0".
@@ -188,7 +188,7 @@ def nic(element: Element, device: PciDevice | None, numa: int | None, notes: Not
     )
 
 
-def _port(element: Element, name: str, device: PciDevice | None, virtual: str | None, notes: Notes) -> Port:
+def _port(element: Element, name: str, device: PciDevice | None, virtual: str | None, notes: TopologyNotes) -> Port:
     number = whole(element.get("port"), 1, 255) or 1
     speed = printable(element.get("speed", ""), 40)
     infiniband = ((device.class_id if device else None) or 0) >> 8 == pci.INFINIBAND
@@ -234,10 +234,10 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
 
 
 @dataclass
-class Found:
+class ParsedTopology:
     """What the walk has found: parts by their keys, in the file's order."""
 
-    notes: Notes = field(default_factory=Notes)
+    notes: TopologyNotes = field(default_factory=TopologyNotes)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     pci: dict[str, PciDevice] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
@@ -251,12 +251,12 @@ class Found:
         return any(element is not None for _, element in self.gpus.values()) or any(nic.ports for nic in self.nics.values())
 
 
-def walk(cpus: Sequence[Element], nics_alone: bool) -> Found:
+def walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
     """Everything below <cpu> elements. `nics_alone`: functions without a class are NICs.
 
     Raises Unreadable for a PCI address that is missing, wrong or there twice.
     """
-    found = Found()
+    found = ParsedTopology()
     for cpu in cpus:
         numa = numa_of(cpu.get("numaid"))
         if numa is not None:
@@ -271,7 +271,7 @@ def walk(cpus: Sequence[Element], nics_alone: bool) -> Found:
     return found
 
 
-def _elements(cpu: Element, found: Found) -> Iterator[tuple[Element, PciDevice | None]]:
+def _elements(cpu: Element, found: ParsedTopology) -> Iterator[tuple[Element, PciDevice | None]]:
     """Every <pci> and <net> below a <cpu> with the PCI function that it is in, outer ones first, in the file's order."""
     waiting: list[tuple[Element, PciDevice | None]] = [(element, None) for element in reversed(cpu)]
     while waiting:
@@ -281,7 +281,7 @@ def _elements(cpu: Element, found: Found) -> Iterator[tuple[Element, PciDevice |
         waiting += [(child, below) for child in reversed(element)] if element.tag in {"pci", "nic"} else []
 
 
-def _take(element: Element, parent: PciDevice | None, numa: int | None, found: Found) -> None:
+def _take(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> None:
     if element.tag == "net":
         _take_net(nic(element, parent, numa, found.notes), found)
     if element.tag != "pci":
@@ -301,7 +301,7 @@ def _take(element: Element, parent: PciDevice | None, numa: int | None, found: F
         found.gpus[device.address] = (gpu(own_gpu, device), own_gpu)
 
 
-def _take_net(nic: Nic, found: Found) -> None:
+def _take_net(nic: Nic, found: ParsedTopology) -> None:
     """A new NIC, or one port more of a NIC that is there already."""
     known = found.nics.get(nic.name)
     if known is None:
@@ -312,7 +312,7 @@ def _take_net(nic: Nic, found: Found) -> None:
         found.nics[nic.name] = replace(known, ports=(*known.ports, *nic.ports))
 
 
-def _link_tree(found: Found) -> None:
+def _link_tree(found: ParsedTopology) -> None:
     """Links between GPUs, once all GPUs are known. A GPU without links among GPUs with links was counted: it has none."""
     known = set(found.gpus)
     for key, (_, element) in found.gpus.items():
@@ -328,7 +328,7 @@ def _link_tree(found: Found) -> None:
         _no_links(found)
 
 
-def _no_links(found: Found) -> None:
+def _no_links(found: ParsedTopology) -> None:
     """No GPU of the file has a link: unknown for a template and for modules that are built with links, else there are none."""
     dumped = [gpu for gpu, element in found.gpus.values() if element is not None]
     built = [gpu for gpu in dumped if has_built_in_links(gpu, len(found.gpus))]
@@ -340,7 +340,7 @@ def _no_links(found: Found) -> None:
         found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in dumped]
 
 
-def _add_switches(gpu: Element, found: Found) -> None:
+def _add_switches(gpu: Element, found: ParsedTopology) -> None:
     """NVSwitches are PCI functions that NCCL names only as far ends. A virtual machine hides them: fffffff:ffff:ff is none."""
     for link in gpu:
         address = pci_address(link.get("target", "")) if is_nvswitch(link) else None
@@ -349,7 +349,7 @@ def _add_switches(gpu: Element, found: Found) -> None:
             found.notes.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
 
 
-def _name_kinds(found: Found, nics_alone: bool) -> None:
+def _name_kinds(found: ParsedTopology, nics_alone: bool) -> None:
     """NICs are recognised by their <net>, switches by their children: several under one; a bridge with one child is a port of something."""
     ported = {nic.address for nic in found.nics.values()}
     for address, device in found.pci.items():
@@ -366,7 +366,7 @@ def _name_kinds(found: Found, nics_alone: bool) -> None:
         found.notes.unknown["nics"] = "the file names no NIC"
 
 
-def _drop_impossible_links(found: Found) -> None:
+def _drop_impossible_links(found: ParsedTopology) -> None:
     rates = {nic.address: nic.ports[0].rate_bits_per_s for nic in found.nics.values()}
     for address, device in found.pci.items():
         below = [found.pci[child] for child in found.children.get(address, ())]
@@ -388,7 +388,7 @@ def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float |
     return ""
 
 
-def _add_bare_nics(found: Found) -> None:
+def _add_bare_nics(found: ParsedTopology) -> None:
     """Network cards of which the file names no port."""
     ported = {nic.address for nic in found.nics.values()}
     physical = pci_parts.physical_nics(found.pci.values())
@@ -398,7 +398,7 @@ def _add_bare_nics(found: Found) -> None:
             found.notes.unknown[f"nics/{device.address}/ports"] = "the file names no port of it, and so no rate"
 
 
-def _mark_unions(found: Found) -> None:
+def _mark_unions(found: ParsedTopology) -> None:
     """Newer NCCL joins ports into "mlx5_0+mlx5_1"; where the ports are there as well, the union is not a port of its own."""
     for name, nic in found.nics.items():
         if "+" in name and set(name.split("+")) <= set(found.nics):
@@ -408,7 +408,7 @@ def _mark_unions(found: Found) -> None:
 KIND = NCCL_TOPOLOGY
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
-_LIMITS = Limits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
+_LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
 _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's templates; their PCI functions have no class
 
 
@@ -448,7 +448,7 @@ def _root(text: str, name: str) -> Element:
     return top
 
 
-def _machine(found: Found, name: str, cpu: Element) -> Machine:
+def _machine(found: ParsedTopology, name: str, cpu: Element) -> Machine:
     if not found.dump:
         found.notes.doubt(name, "a vendor's template, not what NCCL found: its link speeds are not measured")
     return Machine(

@@ -74,7 +74,7 @@ _MOST_SPEED = 10_000_000  # Mb/s
 
 
 @dataclass
-class Notes:
+class PortNotes:
     """What a reader found out beside the facts; see Machine."""
 
     unknown: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Notes:
 
 
 @dataclass(frozen=True)
-class Place:
+class PortPlace:
     """Where a port is read from, and what its device is: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
 
     files: Files
@@ -97,7 +97,7 @@ class Place:
         return self.files.text(f"{self.folder}/{name}")
 
 
-def read_port(place: Place, number: int, notes: Notes) -> Port:
+def read_port(place: PortPlace, number: int, notes: PortNotes) -> Port:
     """The port; what is not known and why goes into `notes`. Never raises."""
     layer = link_layer(place.text("link_layer"))
     fabric = layer == "infiniband"  # Ethernet has neither lids nor a subnet manager, and sysfs prints zeros
@@ -123,13 +123,13 @@ def interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
-def _counters(place: Place, folder: str, wanted: Sequence[str]) -> dict[str, int]:
+def _counters(place: PortPlace, folder: str, wanted: Sequence[str]) -> dict[str, int]:
     there = set(place.files.names(f"{place.folder}/{folder}"))
     values = {name: whole(place.text(f"{folder}/{name}")) for name in wanted if name in there}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _rate(place: Place, port: Port, notes: Notes) -> float | None:
+def _rate(place: PortPlace, port: Port, notes: PortNotes) -> float | None:
     rate, why = _rate_or_why(place, port)
     if why:
         notes.unknown[f"nics/{place.key}/ports/{port.number}/rate_bits_per_s"] = why
@@ -138,7 +138,7 @@ def _rate(place: Place, port: Port, notes: Notes) -> float | None:
     return rate
 
 
-def _rate_or_why(place: Place, port: Port) -> tuple[float | None, str | None]:
+def _rate_or_why(place: PortPlace, port: Port) -> tuple[float | None, str | None]:
     text = port.rate_text
     if _is_down(port):
         return None, IS_DOWN
@@ -157,13 +157,13 @@ def _is_down(port: Port) -> bool:
     return port.state == "down" or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
 
 
-def _speed(place: Place, number: int) -> float | None:
+def _speed(place: PortPlace, number: int) -> float | None:
     name = _interface(place, number)
     megabits = whole(place.files.text(f"/sys/class/net/{name}/speed"), 1, _MOST_SPEED) if name and not place.virtual else None
     return megabits * 1e6 if megabits else None
 
 
-def _mtu(place: Place, port: Port, notes: Notes) -> int | None:
+def _mtu(place: PortPlace, port: Port, notes: PortNotes) -> int | None:
     """RoCE takes the largest of InfiniBand's MTUs that fits into the interface's beside its headers."""
     name = _interface(place, port.number) if port.link_layer == "ethernet" else None
     mtu = whole(place.files.text(f"/sys/class/net/{name}/mtu"), 1, 1 << 20) if name else None
@@ -174,7 +174,7 @@ def _mtu(place: Place, port: Port, notes: Notes) -> int | None:
     return found
 
 
-def _interface(place: Place, number: int) -> str | None:
+def _interface(place: PortPlace, number: int) -> str | None:
     """The interface that carries a port: of its address table, else the device's own by its port, else the only one."""
     own = interfaces_of_port(place.files, place.folder)
     if own:
@@ -192,7 +192,7 @@ CLASS = "/sys/class/infiniband"
 
 def read(files: Files) -> Machine:
     """The RDMA devices with their ports, in the order of their names; an empty machine where there are none. Never raises."""
-    notes = Notes()
+    notes = PortNotes()
     nics = tuple(_device(files, name, notes) for name in files.names(CLASS))
     return Machine(sources=(KIND,), nics=nics, unknown=notes.unknown, doubts=few(notes.doubts)) if nics else Machine()
 
@@ -219,14 +219,14 @@ def pci_folder(path: str | None) -> str:
     return "/".join(parts[: functions[-1] + 1]) if functions and not on_usb else ""
 
 
-def _device(files: Files, name: str, notes: Notes) -> Nic:
+def _device(files: Files, name: str, notes: PortNotes) -> Nic:
     folder, key, virtual = f"{CLASS}/{name}", printable(name), _why_virtual(files, name)
     function = "" if virtual else _function(files, name)
     if not virtual and not function:
         notes.unknown[f"nics/{key}/address"] = "the files do not show its PCI device"
     kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
     ports = (
-        read_port(Place(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
+        read_port(PortPlace(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
         for number in sorted(int(port) for port in files.names(f"{folder}/ports") if port.isdecimal() and whole(port, 1, 255))
     )
     return Nic(

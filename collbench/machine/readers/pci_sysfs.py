@@ -129,7 +129,7 @@ _SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and n
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PciFunctions:
     """PCI functions in the order of their addresses; why facts of them are unknown, and sentences about what cannot be relied on."""
 
     devices: tuple[PciDevice, ...] = ()
@@ -137,11 +137,11 @@ class Found:
     doubts: tuple[str, ...] = ()
 
 
-def read(files: Files) -> Found:
+def read(files: Files) -> PciFunctions:
     """Every function listed in /sys/bus/pci/devices; never raises. Links and parents that cannot be true are left out, with a doubt."""
     names = {address: name for name in reversed(files.names(DEVICES)) if (address := pci_address(name))}
     if not names:
-        return Found(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
+        return PciFunctions(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
     doubts: list[str] = []
     seen = {address: _device(files, address, f"{DEVICES}/{names[address]}", doubts) for address in sorted(names, key=_order)}
     above = {device.address: _parent(device, seen, doubts) for device in seen.values()}
@@ -149,7 +149,7 @@ def read(files: Files) -> Found:
     lost = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address, parent in above.items() if parent is None}
     lost |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
     impossible = [doubt for device in devices if (doubt := link_doubt(device))]
-    return Found(devices, lost, (*few(doubts), *few(impossible)))
+    return PciFunctions(devices, lost, (*few(doubts), *few(impossible)))
 
 
 def _order(address: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from collbench.machine.fabric import Cable, End, Fabric, Kind, Node
+from collbench.machine.fabric import Cable, End, Fabric, FabricNode, Kind
 from collbench.machine.model import FabricLink, Machine, Nic, Port
 from collbench.machine.readers.pci import AMAZON, MELLANOX, adapter_name, part_name
 from collbench.machine.readers.rdma import (
@@ -552,7 +552,7 @@ def read_fabric(path: Path) -> Fabric:
 
 def read(text: str, name: str) -> Fabric:
     """The fabric that a text lists. Raises Unreadable when it holds no cable."""
-    found = _Found()
+    found = _ParsedLines()
     for line in text.splitlines():
         found.take(line[:_LONGEST_LINE])
     if not found.cables:
@@ -565,10 +565,10 @@ def read(text: str, name: str) -> Fabric:
 
 
 @dataclass
-class _Found:
+class _ParsedLines:
     """What the lines so far had; node: the one that the listed ports belong to."""
 
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, FabricNode] = field(default_factory=dict)
     cables: dict[End, Cable] = field(default_factory=dict)
     lids: dict[End, int] = field(default_factory=dict)
     node: str | None = None
@@ -599,7 +599,7 @@ class _Found:
         full = guid.lower().zfill(16)
         name = printable(description)
         if full not in self.nodes or (name and not self.nodes[full].description):
-            self.nodes[full] = Node(full, _KINDS[kind.upper()], name)
+            self.nodes[full] = FabricNode(full, _KINDS[kind.upper()], name)
         return full
 
     def _port(self, node: str, port: re.Match[str]) -> None:

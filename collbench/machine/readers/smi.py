@@ -364,7 +364,7 @@ _LEGEND = re.compile(r"^\s*(NIC\d{1,3})\s*:\s*([\w.-]{1,64})\s*$")
 
 
 @dataclass(frozen=True)
-class Table:
+class SmiMatrix:
     """One matrix: `rows` by name, a cell per column; `rest` is the text after a row's cells; `affinities` the last headings."""
 
     places: Mapping[str, int]
@@ -392,7 +392,7 @@ class Table:
 
 
 @dataclass
-class _Header:
+class _ColumnTitles:
     columns: tuple[str, ...]
     affinities: tuple[str, ...]
     rows: list[tuple[str, str]] = field(default_factory=list)
@@ -408,14 +408,14 @@ class _Header:
             self.rows.append((match[1], match[2]))
 
 
-def tables(text: str, name: str) -> list[Table]:
+def tables(text: str, name: str) -> list[SmiMatrix]:
     """Every table of the text, in its order. Raises Unreadable for a row that does not fit its header."""
     bounded(text, name, _TABLE_MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
-    headers: list[_Header] = []
+    headers: list[_ColumnTitles] = []
     for line in _plain(text):
         columns = header(line)
         if columns:
-            headers.append(_Header(columns, tuple(_AFFINITIES.findall(line))))
+            headers.append(_ColumnTitles(columns, tuple(_AFFINITIES.findall(line))))
         elif headers:
             headers[-1].take(line)
     return [_table(found, name) for found in headers if found.rows]
@@ -455,7 +455,7 @@ def _cell(text: str) -> bool:
     return bool(match) and not re.match(r"[a-z_]", text[match.end() : match.end() + 1] if match else "")
 
 
-def _table(found: _Header, name: str) -> Table:
+def _table(found: _ColumnTitles, name: str) -> SmiMatrix:
     told = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
     is_access = not told and not found.affinities and len(found.columns) > 1
     places = {column: place for place, column in enumerate(found.columns)}
@@ -465,7 +465,7 @@ def _table(found: _Header, name: str) -> Table:
         if row in rows:
             raise Unreadable(f"{printable(name)} has two rows {row} under one heading: give the output for one machine")
         rows[row], rest[row] = _cells(_TABLE_ACCESS if is_access else _PATH, text, row, places, name)
-    return Table(places, found.affinities, rows, rest, is_access)
+    return SmiMatrix(places, found.affinities, rows, rest, is_access)
 
 
 def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, int], name: str) -> tuple[tuple[str, ...], str]:
@@ -531,7 +531,7 @@ def _names(text: str) -> dict[str, str]:
     return names if len(set(names.values())) == len(names) else {}
 
 
-def _machine(table: Table, text: str, source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
+def _machine(table: SmiMatrix, text: str, source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
     gpus, names = _gpu_keys(table), _names(text)
     nics = {column: names.get(column, column) for column in table.columns if column not in gpus}
     keys = {column: key for column, (key, _) in gpus.items()} | nics
@@ -566,12 +566,12 @@ def _not_shown(text: str) -> list[str]:
     return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
 
 
-def _gpu_keys(table: Table) -> dict[str, tuple[str, int]]:
+def _gpu_keys(table: SmiMatrix) -> dict[str, tuple[str, int]]:
     indexes = {column: int(column.removeprefix("GPU")) for column in table.gpus}
     return {column: (f"gpu{index}", index) for column, index in indexes.items()}
 
 
-def _paths(table: Table, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
+def _paths(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """The entry between two parts, both directions; doubts where the two halves differ."""
     paths: dict[tuple[str, str], str] = {}
     doubts: list[str] = []
@@ -586,7 +586,7 @@ def _paths(table: Table, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str],
     return paths, doubts
 
 
-def _links(table: Table, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
+def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     """NVLinks by GPU: to the switch when a row adds up to more than a GPU can have, else to each peer; 0 where a full row shows none."""
     counts = {gpu: _counts(table, gpu) for gpu in table.gpus}
     switched = any(sum(row.values()) > _MOST_LINKS for row in counts.values())
@@ -601,18 +601,18 @@ def _links(table: Table, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     return tuple(links)
 
 
-def _too_many(table: Table) -> list[str]:
+def _too_many(table: SmiMatrix) -> list[str]:
     words = {word for row in table.rows.values() for word in row if word.startswith("NV")}
     return sorted(word for word in words if int(word[2:]) > _MOST_LINKS)
 
 
-def _counts(table: Table, gpu: str) -> dict[str, int]:
+def _counts(table: SmiMatrix, gpu: str) -> dict[str, int]:
     """NVLinks of a GPU by peer, 0 where the path is another; peers without any cell are left out."""
     words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
     return {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
 
 
-def _numa(table: Table) -> tuple[dict[str, int], dict[str, str]]:
+def _numa(table: SmiMatrix) -> tuple[dict[str, int], dict[str, str]]:
     """NUMA nodes by GPU column, and for each GPU without one the reason."""
     numa: dict[str, int] = {}
     unknown: dict[str, str] = {}
@@ -637,7 +637,7 @@ def _node(affinity: Mapping[str, str]) -> int | None:
     return min(cpu_list(told), default=None) if coherent else numa_of(told)
 
 
-def _affinity(table: Table, gpu: str) -> dict[str, str]:
+def _affinity(table: SmiMatrix, gpu: str) -> dict[str, str]:
     """The last columns of a GPU's row by their headings; {} when white space leaves open which is which."""
     rest = table.rest.get(gpu, "")
     parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
@@ -646,7 +646,7 @@ def _affinity(table: Table, gpu: str) -> dict[str, str]:
     return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
 
 
-def _why(table: Table, gpu: str, affinity: Mapping[str, str]) -> str:
+def _why(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
     if gpu not in table.rows:
         return "its row is missing"
     if "NUMA Affinity" not in table.affinities:
@@ -656,7 +656,7 @@ def _why(table: Table, gpu: str, affinity: Mapping[str, str]) -> str:
     return f"its NUMA Affinity is {printable(told, 40)}" if told else "its NUMA Affinity is empty, as in a container"
 
 
-def _peer_access(found: Sequence[Table]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
+def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
     """Peer access of the first matrix that shows it for a pair; a doubt where later ones (other kinds of access) differ."""
     access: dict[tuple[str, str], str] = {}
     differ: dict[str, None] = {}

@@ -175,7 +175,7 @@ LONGEST_TAG = 1 << 20  # characters of names and values
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FileLimits:
     """What a file of one kind can have.
 
     what        the owner of the file, for the error: "a machine's topology"
@@ -191,7 +191,7 @@ class Limits:
     doctype: bool = False
 
 
-def top_element(text: str, name: str, limits: Limits) -> Element:
+def top_element(text: str, name: str, limits: FileLimits) -> Element:
     """The top element. Raises Unreadable for broken and hostile XML, and for what is bigger than the limits."""
     from defusedxml.ElementTree import XMLParser
 
@@ -213,7 +213,7 @@ def top_element(text: str, name: str, limits: Limits) -> Element:
 class _Tree:
     """Builds the elements, as the parser calls it, within the limits."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: FileLimits) -> None:
         from xml.etree.ElementTree import TreeBuilder
 
         self._builder, self._name, self._limits = TreeBuilder(), name, limits

@@ -32,19 +32,19 @@ from collbench.measure.probing import together_or_alone
 from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
 from collbench.measure.request import Budget
 from collbench.measure.row import doubts
-from collbench.measure.sampling import Measured
+from collbench.measure.sampling import Measurement
 from collbench.measure.session import missing_anywhere, open_everywhere
-from collbench.measure.tcp_streams import COUNTED, Pair, Told, attempt, in_turn, pairs, patience
+from collbench.measure.tcp_streams import COUNTED, HostPair, Told, attempt, in_turn, pairs, patience
 from collbench.measure.wire_tools import (
     BANDWIDTH,
     FLAGS,
     LATENCY,
     PERFTEST,
-    Ask,
     Course,
-    Ran,
-    Server,
+    ToolRequest,
+    ToolResult,
     Tools,
+    ToolServer,
     WireTool,
     Writes,
     free_port,
@@ -61,7 +61,7 @@ from collbench.results.steps import WRONG, Channel
 from collbench.stats.median import median
 
 if TYPE_CHECKING:
-    from collbench.device.gpu import Gpu, Stream
+    from collbench.device.gpu import OpenGpu, Stream
     from collbench.machine.model import Machine, Nic, NumaNode
 
 
@@ -72,7 +72,7 @@ _ENOUGH = 6  # below, no interval of 95 % exists
 
 
 @dataclass(frozen=True)
-class Job:
+class ChannelJob:
     """A channel of this host and how to measure it; without a method `channel` has the reason."""
 
     channel: Channel
@@ -144,7 +144,7 @@ _LEAST_BYTES = 256 * 2**20  # source and target together are then twice that: be
 _PART = 16  # of the free memory, for the source, and as much for the target
 
 
-def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[Job]:
+def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[ChannelJob]:
     """One row per NUMA node, where there are several, and one for all CPUs that the ranks of this host may use."""
     nodes = [node for node in machine.numa_nodes if node.cpus]
     single = [_node_job(host, node, cpus, seconds, patience_s) for node in nodes] if len(nodes) > 1 else []
@@ -158,11 +158,11 @@ def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
     return sorted(cpu_list(node.cpus) & set(cpus))
 
 
-def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, patience_s: float) -> Job:
+def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
     place = f"{host}/numa{node.id}"
     channel = Channel("host_memory", place, place)
     ours = node_cpus(node, cpus)
-    return _job(channel, ours, seconds, patience_s) if ours else Job(_not_ours(channel))
+    return _job(channel, ours, seconds, patience_s) if ours else ChannelJob(_not_ours(channel))
 
 
 def _not_ours(channel: Channel) -> Channel:
@@ -171,14 +171,14 @@ def _not_ours(channel: Channel) -> Channel:
     return replace(channel, na="the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher")
 
 
-def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Job:
+def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
     from dataclasses import replace
 
     about = (
         f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
     told = replace(channel, limited_by=about)
-    return Job(told, lambda: _copied(told, cpus, seconds, patience_s))
+    return ChannelJob(told, lambda: _copied(told, cpus, seconds, patience_s))
 
 
 def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Channel:
@@ -235,34 +235,34 @@ class Pinned:
         """The node's CPUs among ours."""
         return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
 
-    def pair(self, node: int | None, gpu: Gpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def pair(self, node: int | None, gpu: OpenGpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """(to copy from, to copy into) on the node; the caller runs there."""
         if node not in self._made:
             self._made[node] = (gpu.pinned(_BYTES), gpu.pinned(_BYTES))
         return self._made[node]
 
 
-def numbers_of_gpus(machine: Machine, gpus: Sequence[Gpu]) -> dict[str, int]:
+def numbers_of_gpus(machine: Machine, gpus: Sequence[OpenGpu]) -> dict[str, int]:
     """CUDA's number of each GPU by its key in the machine; those that no source has are left out."""
     by_address = {gpu.address: gpu.key for gpu in machine.gpus if gpu.address}
     return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
 
 
-def no_gpu(host: str, why: str) -> list[Job]:
+def no_gpu(host: str, why: str) -> list[ChannelJob]:
     """The rows of a host without usable GPUs."""
-    return [Job(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
+    return [ChannelJob(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
 
 
-def gpu_jobs(host: str, machine: Machine, gpus: Sequence[Gpu], cpus: Sequence[int], seconds: float) -> list[Job]:
+def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
     """For every GPU and NUMA node one row each way and one both ways at once; for every two GPUs one row each way."""
     pinned = Pinned(machine, cpus)
     jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
     if len(gpus) < 2:
-        return [*jobs, Job(Channel(PEER, host, host, na="CUDA shows one GPU here"))]
+        return [*jobs, ChannelJob(Channel(PEER, host, host, na="CUDA shows one GPU here"))]
     return [*jobs, *(_peer_job(host, machine, a, b, seconds) for a, b in permutations(gpus, 2))]
 
 
-def _host_job(kind: str, host: str, ends: tuple[Gpu, int | None], pinned: Pinned, seconds: float) -> Job:
+def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pinned, seconds: float) -> ChannelJob:
     gpu, node = ends
     memory, card = host if node is None else f"{host}/numa{node}", f"{host}/gpu{gpu.index}"
     row = Channel(kind, card, memory) if kind == "d2h" else Channel(kind, memory, card)
@@ -276,10 +276,10 @@ def _host_job(kind: str, host: str, ends: tuple[Gpu, int | None], pinned: Pinned
             copies = {"h2d": [_up(gpu, source)], "d2h": [_down(gpu, target)], "h2d_d2h": [_up(gpu, source), _down(gpu, target)]}[kind]
             return _measured(row, copies, seconds)
 
-    return Job(row, measure)
+    return ChannelJob(row, measure)
 
 
-def _peer_job(host: str, machine: Machine, a: Gpu, b: Gpu, seconds: float) -> Job:
+def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: float) -> ChannelJob:
     from collbench.measure.ceilings import link_between
 
     row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
@@ -292,10 +292,10 @@ def _peer_job(host: str, machine: Machine, a: Gpu, b: Gpu, seconds: float) -> Jo
         with a.use():
             return _measured(told, [_across(a, b)], seconds)
 
-    return Job(row, measure)
+    return ChannelJob(row, measure)
 
 
-def _up(gpu: Gpu, source: NDArray[np.uint8]) -> Copy:
+def _up(gpu: OpenGpu, source: NDArray[np.uint8]) -> Copy:
     write_pattern(source)
     memory, stream = gpu.allocate(_BYTES), gpu.stream()
     zeros = np.zeros(_BYTES, np.uint8)
@@ -305,7 +305,7 @@ def _up(gpu: Gpu, source: NDArray[np.uint8]) -> Copy:
     )  # fmt: skip
 
 
-def _down(gpu: Gpu, target: NDArray[np.uint8]) -> Copy:
+def _down(gpu: OpenGpu, target: NDArray[np.uint8]) -> Copy:
     memory, stream = gpu.allocate(_BYTES), gpu.stream()
     _fill(gpu, memory.address, stream)
 
@@ -315,7 +315,7 @@ def _down(gpu: Gpu, target: NDArray[np.uint8]) -> Copy:
     return Copy(target.ctypes.data, memory.address, stream, clear, lambda: target)
 
 
-def _across(a: Gpu, b: Gpu) -> Copy:
+def _across(a: OpenGpu, b: OpenGpu) -> Copy:
     source, target, stream, other = a.allocate(_BYTES), b.allocate(_BYTES), a.stream(), b.stream()
     _fill(a, source.address, stream)
     zeros = np.zeros(_BYTES, np.uint8)
@@ -326,7 +326,7 @@ def _across(a: Gpu, b: Gpu) -> Copy:
     return Copy(target.address, source.address, stream, clear, lambda: b.download(target.address, _BYTES))
 
 
-def _fill(gpu: Gpu, address: int, stream: Stream) -> None:
+def _fill(gpu: OpenGpu, address: int, stream: Stream) -> None:
     pattern = np.empty(_BYTES, np.uint8)
     write_pattern(pattern)
     gpu.upload(address, pattern, stream)
@@ -356,7 +356,7 @@ def _loop(copies: Sequence[Copy], count: int) -> Loop:
     return Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
 
 
-def _slot(machine: Machine, gpu: Gpu) -> Link:
+def _slot(machine: Machine, gpu: OpenGpu) -> Link:
     from collbench.machine.peak.links import PcieTree, unknown
 
     known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
@@ -370,7 +370,7 @@ _SIZE_BYTES, _WINDOW = 2**20, 8
 
 
 @dataclass(frozen=True)
-class Way:
+class PathBytes:
     """What left the sending host: bytes over RDMA ports and over interfaces (None: not counted), and how many had to."""
 
     rdma: float | None
@@ -443,11 +443,11 @@ def _bytes_each(ready: PreparedCase) -> float:
     return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.cell) * ready.cell.size_bytes)
 
 
-def _figures(row: Channel, ready: PreparedCase, measured: Measured, wrong: str | None) -> Channel:
+def _figures(row: Channel, ready: PreparedCase, measured: Measurement, wrong: str | None) -> Channel:
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong)
 
 
-def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
+def _told(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
     """Compare with the link that the counters show; without one, with none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
@@ -461,10 +461,10 @@ def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backen
     return row
 
 
-def _way(moves: Mapping[str, Any], payload: float) -> Way:
+def _way(moves: Mapping[str, Any], payload: float) -> PathBytes:
     ports = [counters.moved(counts, "tx") for name, counts in moves["ports"].items() if name not in moves["silent"]]
     out = [moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]]
-    return Way(_sum(ports), _sum(out), payload)
+    return PathBytes(_sum(ports), _sum(out), payload)
 
 
 def _sum(counts: list[int | None]) -> float | None:
@@ -492,7 +492,7 @@ _NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --ba
 
 
 @dataclass(frozen=True)
-class Device:
+class RdmaDevice:
     """An RDMA device that is up, with what it could carry; `gpu` is the one near it that CUDA shows, by CUDA's number."""
 
     name: str
@@ -506,7 +506,7 @@ class Device:
         return Writes(self.name, self.port, gpu, _SOFTWARE_WRITES if self.software else Writes.iterations)
 
 
-def devices_of(machine: Machine, gpus: dict[str, int]) -> list[Device]:
+def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
     """The RDMA devices with a port that is up, in the machine's order; `gpus` are CUDA's numbers by GPU keys."""
     from collbench.machine.distance import Distances
     from collbench.machine.peak.links import PcieTree, egress_of
@@ -518,7 +518,7 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[Device]:
         up = [port for port in nic.ports if port.state in (None, "active")]
         if nic.rdma and up:
             link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
-            found.append(Device(nic.name, up[0].number, replace(link, part=None), _software(nic), near.get(nic.key)))
+            found.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), _software(nic), near.get(nic.key)))
     return found
 
 
@@ -536,7 +536,9 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
     return rows
 
 
-def _of_pair(pair: Pair, rails: list[tuple[Device, Device]], lacking: list[str | None], world: World, seconds: float) -> list[Channel]:
+def _of_pair(
+    pair: HostPair, rails: list[tuple[RdmaDevice, RdmaDevice]], lacking: list[str | None], world: World, seconds: float
+) -> list[Channel]:
     if not rails:
         why = "no RDMA device with a port that is up"
         return [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
@@ -549,7 +551,7 @@ def _of_pair(pair: Pair, rails: list[tuple[Device, Device]], lacking: list[str |
     return rows
 
 
-def _from_gpu(pair: Pair, rail: tuple[Device, Device], lacking: str | None, world: World, seconds: float) -> list[Channel]:
+def _from_gpu(pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
     """With GPUDirect RDMA, from the GPU near the one device to the GPU near the other; without it perftest has no way."""
     source, target = rail
     near = source.gpu is not None and target.gpu is not None
@@ -560,7 +562,7 @@ def _from_gpu(pair: Pair, rail: tuple[Device, Device], lacking: str | None, worl
     return [on, _row(GDR_OFF, pair, rail, none or _NO_OFF, source.gpu)]
 
 
-def _row(name: str, pair: Pair, rail: tuple[Device, Device], why: str | None, gpu: int | None) -> Channel:
+def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
     source, target = rail
     memory = "" if gpu is None else f"/gpu{gpu}"
     row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
@@ -570,7 +572,7 @@ def _row(name: str, pair: Pair, rail: tuple[Device, Device], why: str | None, gp
     return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
-def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
+def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
     """Measures: the target's server waits while the source writes."""
     (writes, reads), waits = ends, patience(world)
     offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
@@ -578,7 +580,7 @@ def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World
         return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
     address = LOOPBACK if pair.inside else pair.target.address
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
-    said = _with_server(Server(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
+    said = _with_server(ToolServer(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
     if "value" not in said:
         return replace(row, na=said.get("why", "perftest printed nothing"), flags=())
     rates, sent = said["value"]
@@ -587,7 +589,7 @@ def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World
     return from_rates(row, np.array(rates[1:] or rates))
 
 
-def _with_server(server: Server, pair: Pair, world: World, write: Any, honest_s: float) -> Told:
+def _with_server(server: ToolServer, pair: HostPair, world: World, write: Any, honest_s: float) -> Told:
     if world.rank == pair.target.rank:
         with server:
             return in_turn(world, pair.source.rank, "writing with perftest", write, honest_s)
@@ -602,15 +604,15 @@ def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) 
     return rates.tolist(), counters.moved(counted, "tx") if "tx_bytes" in counted else None
 
 
-def _rails(sources: list[Device], targets: list[Device]) -> list[tuple[Device, Device]]:
+def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[RdmaDevice, RdmaDevice]]:
     """Devices of the same name; where names differ, in their order."""
     named = {device.name: device for device in targets}
     same = [(device, named[device.name]) for device in sources if device.name in named]
     return same or list(zip(sources, targets, strict=False))
 
 
-def _device(told: dict[str, Any]) -> Device:
-    return Device(**{**told, "link": Link(**told["link"])})
+def _device(told: dict[str, Any]) -> RdmaDevice:
+    return RdmaDevice(**{**told, "link": Link(**told["link"])})
 
 
 def _software(nic: Nic) -> bool:
@@ -625,14 +627,14 @@ _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
     """The rows, at all ranks. All ranks call; `links` are those of `links_of`."""
-    return [_measured_tcp(_Way(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
+    return [_measured_tcp(_TimedStreams(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
 
 
 @dataclass(frozen=True)
-class _Way:
+class _TimedStreams:
     """So many streams from one host to another for so long."""
 
-    pair: Pair
+    pair: HostPair
     streams: int
     seconds: float
 
@@ -660,7 +662,7 @@ def links_of(world: World) -> dict[str, Link]:
     return {member.host: Link(*words) for member in world.members if (words := told[member.rank])}
 
 
-def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
+def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> Channel:
     """One row. The target listens and sends its address, then both ends work; either one's failure is the row's reason."""
     row, target = way.channel(links), way.pair.target
     listener: list[socket.socket] = []
@@ -681,7 +683,7 @@ def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
             each.close()
 
 
-def _both_ends(way: _Way, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
+def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
     """(the source's report, the target's report), at all ranks."""
     (address, port, key), waits = offer, patience(world)
     send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
@@ -698,12 +700,12 @@ def _both_ends(way: _Way, world: World, offer: tuple[str, int, str], listener: l
     return told[way.pair.source.rank].get("source", {}), told[way.pair.target.rank].get("target", {})
 
 
-def _received(way: _Way, listener: socket.socket, key: bytes, waits: float) -> list[object]:
+def _received(way: _TimedStreams, listener: socket.socket, key: bytes, waits: float) -> list[object]:
     arrived = tcp_streams.receive(listener, key, way.streams, way.seconds, waits)
     return [arrived.rates.tolist(), arrived.wrong]
 
 
-def _row_tcp(way: _Way, row: Channel, said: tuple[Told, Told], address: str) -> Channel:
+def _row_tcp(way: _TimedStreams, row: Channel, said: tuple[Told, Told], address: str) -> Channel:
     source, target = said
     if "why" in source:
         return replace(row, na=f"{way.pair.source.host} does not reach {way.pair.target.host} at {address}: {source['why']}")
@@ -733,16 +735,16 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
     ]
 
 
-def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: Pair, how: tuple[dict[str, Link], float]) -> Channel:
+def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, how: tuple[dict[str, Link], float]) -> Channel:
     links, seconds = how
     operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # of one message at a time, then
-    ask = Ask(operation, _TOOLS_SIZE_BYTES, seconds)
+    ask = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
     (ran,) = run_tool(world, tool, ask, [Course(pair.source, pair.target)], tools.versions[tool.name])
     row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": ask.size_bytes, **ran.evidence(tool)})
     return _told_tools(row, ask, ran)
 
 
-def _row_tools(tool: WireTool, pair: Pair, links: dict[str, Link]) -> Channel:
+def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channel:
     """Without figures: TCP goes over the interface between the hosts, the other libraries choose."""
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
     if pair.inside or tool.api != _TCP:
@@ -752,7 +754,7 @@ def _row_tools(tool: WireTool, pair: Pair, links: dict[str, Link]) -> Channel:
     return against(row, unclear or min(ends, key=lambda link: link.known))
 
 
-def _told_tools(row: Channel, ask: Ask, ran: Ran) -> Channel:
+def _told_tools(row: Channel, ask: ToolRequest, ran: ToolResult) -> Channel:
     if ran.figure is None:
         return replace(row, na=ran.why, flags=FLAGS[:1])
     flags = [*row.flags, *(["other_path"] if ran.other_path else [])]
@@ -770,7 +772,7 @@ class _Host:
 
     machine: Machine
     cpus: Sequence[int]
-    gpus: Sequence[Gpu]
+    gpus: Sequence[OpenGpu]
     no_gpu: str
 
 
@@ -807,18 +809,18 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
     return _Host(machine, cpus, gpus, why)
 
 
-def _gpus(env: Mapping[str, str]) -> tuple[list[Gpu], str]:
+def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
     """The GPUs that CUDA shows, or why none can be used."""
     from collbench.device.present import why_unavailable
 
     why = why_unavailable(env)
     if why:
         return [], why.render()
-    from collbench.device.gpu import Gpu, gpu_count
+    from collbench.device.gpu import OpenGpu, gpu_count
     from collbench.errors import CollbenchError
 
     try:
-        return [Gpu(index) for index in range(gpu_count())], ""
+        return [OpenGpu(index) for index in range(gpu_count())], ""
     except CollbenchError as error:
         return [], str(error)
 
@@ -833,14 +835,14 @@ def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
     return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in told or [] for row in rows]
 
 
-def _jobs(world: World, host: _Host, seconds: float) -> list[Job]:
+def _jobs(world: World, host: _Host, seconds: float) -> list[ChannelJob]:
 
     name = world.me.host
     memory = memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s)
     return [*memory, *(gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu))]
 
 
-def _run(job: Job, world: World, place: str, seconds: float) -> Channel:
+def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:
     row = job.channel
     what = f"measuring {row.channel} {row.source} -> {row.target}"
     if job.measure and world.rank == 0 and seconds >= 1:

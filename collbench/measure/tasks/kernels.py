@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from collbench.control.world import World
-from collbench.device.bandwidth import Arrays, Figure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
-from collbench.device.gpu import Gpu, gpu_count
+from collbench.device.bandwidth import Arrays, KernelFigure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
+from collbench.device.gpu import OpenGpu, gpu_count
 from collbench.device.present import why_unavailable
 from collbench.errors import FINE, RunFailed, UsageError
 from collbench.measure.ceilings import link_between
@@ -26,11 +26,11 @@ _NOT_OVER_LINKS = frozenset({"pingpong", "pointer_chase"})
 class Show(Protocol):
     """Takes what is measured, as it comes."""
 
-    def start(self, gpus: Sequence[Gpu], size: int) -> None:
+    def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
         """Before the first figure: the GPUs, and the size of each array in bytes."""
         ...
 
-    def figure(self, figure: Figure) -> None:
+    def figure(self, figure: KernelFigure) -> None:
         """A kernel's."""
         ...
 
@@ -57,7 +57,7 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int
         return world.decide(FINE, _WHAT)
 
 
-def _measured(gpus: Sequence[Gpu], size: int | None, show: Show, world: World) -> list[Figure]:
+def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: World) -> list[KernelFigure]:
     """Shows all figures; returns those that are wrong."""
     wrong, fitting = [], fitting_size(gpus, size)
     show.start(gpus, fitting)
@@ -76,13 +76,13 @@ def _wait(world: World) -> int:
     return code
 
 
-def _open(env: Mapping[str, str]) -> list[Gpu]:
+def _open(env: Mapping[str, str]) -> list[OpenGpu]:
     if (reason := why_unavailable(env)) is not None:
         raise UsageError(f"no GPU to run kernels on: {reason.render()}")
-    return [Gpu(index) for index in range(gpu_count())]
+    return [OpenGpu(index) for index in range(gpu_count())]
 
 
-def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
+def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
     """Every kernel on every GPU, then between each GPU and the next, in a ring."""
     arrays = [Arrays(gpu, size) for gpu in gpus]
     for each in arrays:
@@ -98,7 +98,7 @@ def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
             yield figure if figure.kernel in _NOT_OVER_LINKS else _against(figure, between)
 
 
-def _links() -> Callable[[Gpu, Gpu], Link]:
+def _links() -> Callable[[OpenGpu, OpenGpu], Link]:
     """Asks this machine, probed once, what lies between two of its GPUs."""
     from collbench.machine.sources import this_machine
 
@@ -106,12 +106,12 @@ def _links() -> Callable[[Gpu, Gpu], Link]:
     return lambda x, y: link_between(machine, x.bus_id, y.bus_id)
 
 
-def _against(figure: Figure, link: Link) -> Figure:
+def _against(figure: KernelFigure, link: Link) -> KernelFigure:
     words = f"{link.name} ({link.source})" if link.source else link.name
     return replace(figure, floor_bytes_per_s=link.bytes_per_s, floor=words)
 
 
-def _wrong(figure: Figure) -> str:
+def _wrong(figure: KernelFigure) -> str:
     where = " and ".join(map(str, figure.gpus))
     return (
         f"{figure.kernel} on GPU {where}: {figure.wrong} elements are wrong: the GPU, its memory or the link is faulty "

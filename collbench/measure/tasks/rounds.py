@@ -46,7 +46,7 @@ from collbench.measure.prepared_cell import (
 )
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
-from collbench.measure.sampling import Measured, slowest
+from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.session import (
     Launch,
     OpenBackend,
@@ -62,7 +62,7 @@ from collbench.measure.session import (
 )
 from collbench.measure.tasks.cells import check_memory, notes, stage_of
 from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
-from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, installed_tools, run_tool
+from collbench.measure.wire_tools import FLAGS, LATENCY, Course, ToolRequest, ToolResult, Tools, WireTool, installed_tools, run_tool
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
@@ -510,7 +510,7 @@ _WARMUPS = (10, 1)  # calls before the first sample, besides the one that is tri
 
 
 @dataclass(frozen=True)
-class Way:
+class RoundMeasurement:
     """One of the three measurements of a round, with the time it may take; `backward`: the second place of each pair sends."""
 
     operation: Operation
@@ -519,11 +519,13 @@ class Way:
     backward: bool = False
 
 
-def ways_of(asked: PairsRequest, backend: str) -> tuple[Way, Way, Way]:
+def ways_of(asked: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]:
     """Latency, forward and backward bandwidth on a backend."""
     budget = asked.launch.budget
     latency, bandwidth = (
-        Way(operation, _cell(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups))
+        RoundMeasurement(
+            operation, _cell(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups)
+        )
         for operation, size, warmups in zip(OPERATIONS, (asked.latency_size_bytes, asked.size_bytes), _WARMUPS, strict=True)
     )
     return latency, bandwidth, replace(bandwidth, backward=True)
@@ -548,11 +550,11 @@ class PairContext:
     world: World
     stage: BackendContext
     places: Places
-    ways: tuple[Way, Way, Way]
+    ways: tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]
     flags: tuple[str, ...] = ()
     probe: StateProbe | None = None
 
-    def stage_for(self, way: Way) -> BackendContext:
+    def stage_for(self, way: RoundMeasurement) -> BackendContext:
         """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
 
         Elsewhere before a look only: what ranks leave a synchronisation apart by would be in a ping-pong's time, and pairs that share
@@ -615,7 +617,7 @@ def _without(court: PairContext, number: int, pairs: Round, again: bool, reason:
         yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=court.flags)
 
 
-def _measure(court: PairContext, way: Way, pairs: Round) -> _Times | str | None:
+def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times | str | None:
     """One measurement; its figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
@@ -630,7 +632,7 @@ def _measure(court: PairContext, way: Way, pairs: Round) -> _Times | str | None:
     return _times(court, ready, measured, mismatches)
 
 
-def _times(court: PairContext, ready: PreparedCase, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
+def _times(court: PairContext, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> _Times:
     """Of each pair of places the slowest of its pairs of ranks, as their initiators see it."""
     width = court.places.width
     initiators = [group[0] for group in ready.groups]
@@ -760,7 +762,7 @@ def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:
             backend.release(group)
 
 
-def _reached(ready: PreparedCase, measured: Measured, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
+def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
     """Of each group the median of its slowest rank, sample by sample."""
     group_of = {rank: ranks for ranks in ready.groups for rank in ranks}
     wrong: Counter[tuple[int, ...]] = Counter()
@@ -1366,14 +1368,14 @@ def _of_round(match: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[R
                                   evidence={**row.evidence, **around})  # fmt: skip
 
 
-def _asks(match: PairRun, tool: WireTool) -> list[Ask]:
+def _asks(match: PairRun, tool: WireTool) -> list[ToolRequest]:
     asked, budget = match.asked, match.asked.launch.budget
     seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a tool shows no progress while it runs
     sizes = {operation: asked.latency_size_bytes if operation == LATENCY else asked.size_bytes for operation in tool.operations}
-    return [Ask(operation, size, seconds) for operation, size in sizes.items()]
+    return [ToolRequest(operation, size, seconds) for operation, size in sizes.items()]
 
 
-def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
+def _row(tool: WireTool, ask: ToolRequest, course: Course, ran: ToolResult) -> Row:
     """The row of one run, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
     rate = ask.size_bytes / time_s if time_s else None

@@ -19,13 +19,13 @@ from collbench.backends.backend import Backend
 from collbench.backends.tensorflow import Layout, ParameterServers
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.request import Budget
 from collbench.measure.row import check_fields, doubts, wrong_evidence
 from collbench.measure.session import Launch, OpenBackend, members_of
 from collbench.measure.tasks.cells import free_memory
-from collbench.measure.tasks.step import Plan, Training, check_number, moved_by, times_of
+from collbench.measure.tasks.step import StepPlan, Training, check_number, moved_by, times_of
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.data import POISON, Mismatch
@@ -48,7 +48,7 @@ _LEAVING_S = 2.0
 
 
 @dataclass(frozen=True)
-class Message:
+class Parcel:
     """Elements to send, or room to receive them into; they may not be touched until the conversation goes on."""
 
     elements: NDArray[Any]
@@ -60,17 +60,17 @@ class Message:
         return self.elements.view(np.uint8)
 
 
-def sent(elements: NDArray[Any]) -> Message:
+def sent(elements: NDArray[Any]) -> Parcel:
     """To the other rank."""
-    return Message(elements, receive=False)
+    return Parcel(elements, receive=False)
 
 
-def received(elements: NDArray[Any]) -> Message:
+def received(elements: NDArray[Any]) -> Parcel:
     """From the other rank."""
-    return Message(elements, receive=True)
+    return Parcel(elements, receive=True)
 
 
-Talk = Generator[Message, None, None]
+Talk = Generator[Parcel, None, None]
 
 
 class Messenger(Protocol):
@@ -111,7 +111,7 @@ class OverMpi:
             else:
                 requests[turn] = self._begin(peers[turn], message)
 
-    def _begin(self, peer: int, message: Message) -> Any:
+    def _begin(self, peer: int, message: Parcel) -> Any:
         begin = self._comm.Irecv if message.receive else self._comm.Isend
         return begin([message.data, self._mpi.BYTE], peer, _TAG)
 
@@ -166,7 +166,7 @@ class OverTorch:
                 distributed.send(tensor, dst=peer, tag=_TAG)
             moved()
 
-    def _next(self, talk: Talk) -> Message | None:
+    def _next(self, talk: Talk) -> Parcel | None:
         with self._between:
             return next(talk, None)
 
@@ -179,7 +179,7 @@ Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each messag
 
 
 @dataclass(frozen=True)
-class Roles:
+class JobRoles:
     """servers, workers   ranks of the job
     pushes, pulls   by server the messages of a round: pieces of its shard
     dtype           of what is sent; `sums`: in which the server adds, of 16-bit numbers and less a wider one, as training does
@@ -227,7 +227,7 @@ class Roles:
         return 2 * len(self.servers) * (ROTATION_BYTES + self.largest * width)
 
 
-def roles_of(step: Step, ranks: int) -> Roles:
+def roles_of(step: Step, ranks: int) -> JobRoles:
     """From what the first worker exchanges in a round. Raises UsageError for other exchanges, or too many messages."""
     check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
@@ -246,7 +246,9 @@ def roles_of(step: Step, ranks: int) -> Roles:
     workers = tuple(rank for rank in range(ranks) if rank not in servers)
     if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
         raise UsageError(f"asynchronous training needs a worker besides {len(servers)} servers, but there are {ranks} ranks: start more")
-    return Roles(servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype)
+    return JobRoles(
+        servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype
+    )
 
 
 def _pieces(counts: Sequence[int]) -> Pieces:
@@ -302,7 +304,7 @@ class Shard:
     applied     updates by worker
     """
 
-    def __init__(self, roles: Roles, server: int) -> None:
+    def __init__(self, roles: JobRoles, server: int) -> None:
         self.roles, self.server = roles, server
         self.model = np.zeros(roles.elements(server), roles.sums.numpy)
         self.staleness: dict[int, Counter[int]] = {worker: Counter() for worker in roles.workers}
@@ -354,7 +356,7 @@ class Shard:
 class Pupil:
     """A worker: what it pushes to each server, and room for what it pulls. It sends from memory that is larger than the caches."""
 
-    def __init__(self, roles: Roles, rank: int) -> None:
+    def __init__(self, roles: JobRoles, rank: int) -> None:
         self.roles, self.worker = roles, roles.workers.index(rank)
         self._number = np.zeros(1, np.int64)
         self._gradients = [self._filled(server) for server in range(len(roles.servers))]
@@ -458,7 +460,7 @@ class BringsServers(Protocol):
 class Served:
     """The servers, the workers, and what each server keeps."""
 
-    roles: Roles
+    roles: JobRoles
 
     @property
     def layout(self) -> Layout:
@@ -570,7 +572,7 @@ def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, wo
     }  # fmt: skip
     figured = replace(
         row, n=len(series), time_s=known, stopped="iterations" if launch.request.budget.iterations else "max_time",
-        busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None, ceiling=nothing(_NO_REFERENCE),
+        busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None, ceiling=no_ceiling(_NO_REFERENCE),
         flags=tuple(dict.fromkeys((*backend.flags, *words, *doubts(series, len(series), None, 1)))), evidence=evidence,
     )  # fmt: skip
     return replace(figured, **check_fields(int(checked), mismatches))
@@ -581,7 +583,7 @@ _ON_HOSTS = "asynchronous training is measured in host memory: use --device cpu"
 
 
 @dataclass
-class Done:
+class RankReport:
     """The report of one rank: a worker its rounds, a server what it applied."""
 
     duration_s: float = 0.0
@@ -597,7 +599,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     if launch.request.sweep.each[0].device == "cuda":
         return turn.row(na=_ON_HOSTS) if world.rank == 0 else None
     carrier, budget, what = messenger(turn.backend), launch.request.budget, "asynchronous workers"
-    done = Done()
+    done = RankReport()
     with _watched(turn, world, "making its buffers"):
         done = _ready(roles, world.rank)
     world.agree(None, f"{turn.title}: beginning")
@@ -617,14 +619,14 @@ def _watched(turn: Turn, world: World, what: str) -> Any:
     return world.watchdog.phase(f"{turn.title}: {what}")
 
 
-def _ready(roles: Roles, rank: int) -> Done:
+def _ready(roles: JobRoles, rank: int) -> RankReport:
     """A server's shard, or a worker's gradients."""
     if rank in roles.servers:
-        return Done(shard=Shard(roles, roles.servers.index(rank)))
-    return Done(pupil=Pupil(roles, rank))
+        return RankReport(shard=Shard(roles, roles.servers.index(rank)))
+    return RankReport(pupil=Pupil(roles, rank))
 
 
-def _go_on(done: Done, carrier: Messenger, budget: Budget, world: World) -> None:
+def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
     """A server serves until all workers have ended; a worker goes on for so many rounds, or so long."""
     began = time.monotonic()
     if done.shard:
@@ -656,7 +658,7 @@ def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
         raise RunFailed(f"a message between worker and server failed: {type(error).__name__}: {error}") from error
 
 
-def _verified(done: Done, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
+def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
     """Mismatches of a server's sum, of how often it applied which updates, and of the model as workers then pull it."""
     found: list[Mismatch] = []
     counts = list(pushed.values())
@@ -670,7 +672,7 @@ def _verified(done: Done, carrier: Messenger, pushed: dict[int, int], turn: Turn
     return found
 
 
-def _told(done: Done, wrong: Sequence[Mismatch]) -> dict[str, Any]:
+def _told(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     """For rank 0."""
     series = np.array(done.round_s)
     stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
@@ -705,7 +707,7 @@ def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
     host = [member.host for member in members_of(backend, world)]
     serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
     if serving & working:
-        return nothing(_NO_CEILING)
+        return no_ceiling(_NO_CEILING)
     cell = Cell("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
     found = ceilings.of(P2P_BANDWIDTH, cell, backend, ((roles.workers[0], roles.servers[0]),))[0]
     if found.kind == "given" or not found.bytes_per_s:
@@ -771,8 +773,8 @@ class Turn:
     nodes: int
     shape: Shape | None = None
     step: Step | None = None
-    plan: Plan | None = None
-    roles: Roles | None = None
+    plan: StepPlan | None = None
+    roles: JobRoles | None = None
     served: Served | None = None
     reason: str | None = None
 

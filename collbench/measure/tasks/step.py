@@ -20,16 +20,16 @@ from collbench.backends.backend import Backend, can_do, steps_of
 from collbench.backends.host import Buffers
 from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.crossing import Least, least
+from collbench.measure.crossing import LeastBytes, least
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.prepared_cell import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
 from collbench.measure.row import doubts
-from collbench.measure.sampling import Measured, measure, short_schedule, slowest, sound
+from collbench.measure.sampling import Measurement, measure, short_schedule, slowest, sound
 from collbench.measure.tasks.cells import free_memory
 from collbench.operations.cell import Cell, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, poison, seeded, slots_for, wanted_of
@@ -133,7 +133,7 @@ _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: o
 
 
 @dataclass(frozen=True)
-class Given(Split):
+class NamedGroups(Split):
     """Groups that a step names, in place of a split of all ranks."""
 
     given: Groups = ()
@@ -148,7 +148,7 @@ class Given(Split):
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """Exchanges of a step that are alike.
 
     what    for the table: of several the first and the last
@@ -183,11 +183,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """A step on a backend: its parts, and which of them comes when."""
 
     step: Step
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     order: tuple[int, ...]
 
     @property
@@ -196,7 +196,7 @@ class Plan:
         return tuple(sorted(set(chain.from_iterable(group for part in self.parts for group in part.groups))))
 
 
-def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
+def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
     """The step's parts as cells.
 
     Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be held ready.
@@ -212,7 +212,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
     if not parts:
         raise UsageError("this step has no exchanges to measure: start more ranks, or use another regime")
     order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
-    return Plan(step, parts, tuple(order))
+    return StepPlan(step, parts, tuple(order))
 
 
 def check_number(step: Step) -> None:
@@ -240,12 +240,12 @@ def _check(exchange: Exchange, ranks: int) -> None:
         raise UsageError(f"{exchange.what}: {exchange.operation} is between two ranks, not {max(sizes)}")
 
 
-def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) -> Part:
+def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) -> StepPart:
     first, last = alike[0], alike[-1]
     operation, times = operation_of(first), sum(exchange.times for exchange in alike)
     what = first.what if first.what == last.what else f"{first.what} … {last.what}"
     cell = _cell(first, operation, times, request, backend)
-    return Part(what, first, operation, replace(cell, seed=cell.seed + turn * _BETWEEN_PARTS), times)
+    return StepPart(what, first, operation, replace(cell, seed=cell.seed + turn * _BETWEEN_PARTS), times)
 
 
 def _cell(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Cell:
@@ -273,8 +273,8 @@ def _last(sweep: Sweep, backend: str, n: int) -> Cell:
     return list(sweep.cells(backend, n))[-1]
 
 
-def _given(groups: Groups) -> Given:
-    return Given("GROUPS", len(groups), groups)
+def _given(groups: Groups) -> NamedGroups:
+    return NamedGroups("GROUPS", len(groups), groups)
 
 
 def _in_place(cell: Cell, operation: Operation, backend: Backend) -> Cell:
@@ -284,7 +284,7 @@ def _in_place(cell: Cell, operation: Operation, backend: Backend) -> Cell:
     return placed(cell, operation, backend)
 
 
-def too_large(title: str, plan: Plan, backend: Backend, world: World) -> str | None:
+def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
     """Why a step's buffers do not fit this host or its GPUs, before anything is measured; None where they do."""
     device = backend.free_bytes(plan.parts[0].cell)
     here = backend.ranks if backend.virtual else len(world.on_host())
@@ -299,16 +299,16 @@ def too_large(title: str, plan: Plan, backend: Backend, world: World) -> str | N
     )
 
 
-def _on_device(plan: Plan) -> Iterator[int]:
+def _on_device(plan: StepPlan) -> Iterator[int]:
     return (_used(part, bytes_needed(part.operation, part.cell, part.width)) for part in plan.parts)
 
 
-def _used(part: Part, of_all_slots: int) -> int:
+def _used(part: StepPart, of_all_slots: int) -> int:
     """As far as the step has use for them."""
     return of_all_slots * part.slots // slots_for(part.cell)
 
 
-def _on_host(plan: Plan, here: int) -> Iterator[int]:
+def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
     """Of every part; a server's sums need the same as it receives."""
     for part in plan.parts:
         taking = min(here, part.width * len(part.groups))
@@ -328,7 +328,7 @@ class Prepared:
     program   per buffer slot one exchange, and at a server the adding up
     """
 
-    part: Part
+    part: StepPart
     ready: PreparedCase
     program: Program
     loop: Loop
@@ -360,12 +360,12 @@ class WrongPart:
 class PreparedStep:
     """All parts, and the whole: `ready.loop` runs a step, `ready.checking` each of its buffers once."""
 
-    plan: Plan
+    plan: StepPlan
     parts: tuple[Prepared, ...]
     ready: PreparedCase
 
 
-def prepare_step(title: str, plan: Plan, stage: BackendContext, world: World) -> PreparedStep | str:
+def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | str:
     """Allocates, binds and tries every part on all ranks, and joins them; or why some rank cannot, the same on all."""
     found: list[Prepared] = []
     for part in plan.parts:
@@ -383,7 +383,7 @@ def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
         release(one.ready, backend)
 
 
-def _prepare(part: Part, stage: BackendContext, world: World) -> Prepared | str:
+def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | str:
     """One part. All ranks call."""
     refusal = can_do(stage.backend, part.operation, part.cell)
     if part.exchange.adds and part.cell.device != "cpu":
@@ -402,7 +402,7 @@ def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
-def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
+def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
     """The step as something that the house can time: one operation over all ranks that take part in any of it."""
     cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
@@ -413,31 +413,31 @@ def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: BackendCont
     return PreparedCase(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
-def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> Least:
+def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBytes:
     """Bytes that must leave and reach each host in a step, for any algorithm."""
     each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
     hosts = set(host_of.values())
     out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
     into = {host: sum(times * one.into.get(host, 0.0) for times, one in each) for host in hosts}
-    return Least(out, into, sum(times * one.total for times, one in each))
+    return LeastBytes(out, into, sum(times * one.total for times, one in each))
 
 
-def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> Least:
+def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> LeastBytes:
     those = {rank: host_of[rank] for rank in taking_part(one.part)}
     return least(one.ready.operation, one.ready.cell, one.part.groups, those)
 
 
-def _joined(plan: Plan, found: Sequence[Prepared]) -> Program:
+def _joined(plan: StepPlan, found: Sequence[Prepared]) -> Program:
     """The exchanges in their order; those of a part take its buffers in turn."""
     return _program(found, list(_turns(plan, found)))
 
 
-def _each_once(plan: Plan, found: Sequence[Prepared]) -> Program:
+def _each_once(plan: StepPlan, found: Sequence[Prepared]) -> Program:
     """The same calls in the same order, but each buffer only the first time: a second sum in place would add to the first."""
     return _program(found, list(dict.fromkeys(_turns(plan, found))))
 
 
-def _turns(plan: Plan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
+def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
     """(part, slot) of every exchange."""
     done: Counter[int] = Counter()
     for part in plan.order:
@@ -456,7 +456,7 @@ def _slot(program: Program, slot: int) -> Any:
     return program.slots[slot % len(program.slots)]
 
 
-def time_part(one: Prepared, world: World, budget: Budget) -> Measured | None:
+def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None:
     """A short look at one part alone, the ranks meeting before each of its exchanges; the result is at rank 0."""
     cell = one.ready.cell
     plan = short_schedule(budget, cell.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
@@ -464,7 +464,7 @@ def time_part(one: Prepared, world: World, budget: Budget) -> Measured | None:
         return measure(one.loop, world, plan, cell.title())
 
 
-def taking_part(part: Part) -> list[int]:
+def taking_part(part: StepPart) -> list[int]:
     """Its ranks, ascending: an exchange has ended when the last of them is done."""
     return sorted(rank for group in part.groups for rank in group)
 
@@ -508,19 +508,19 @@ _OF_RANKS = ("given", "measured")  # rates of what a rank moves; those of links 
 
 
 @dataclass(frozen=True)
-class Limit:
+class PartLimit:
     """What a part is set against: its ceiling, and what nothing passes (None: not known)."""
 
     ceiling: Ceiling
     bound: Ceiling | None
 
 
-def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[Limit]:
+def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
     """Of each part; at rank 0."""
-    return [Limit(*ceilings.of(one.ready.operation, one.ready.cell, backend, one.part.groups)) for one in step.parts]
+    return [PartLimit(*ceilings.of(one.ready.operation, one.ready.cell, backend, one.part.groups)) for one in step.parts]
 
 
-def path_s(plan: Plan, each: Seconds) -> float | None:
+def path_s(plan: StepPlan, each: Seconds) -> float | None:
     """How long a step of such parts takes: one after the other where they share a rank. None where one is not known.
 
     An exchange begins when all its ranks have come, and ends at all of them at once; ranks that share nothing go on side by side.
@@ -535,7 +535,7 @@ def path_s(plan: Plan, each: Seconds) -> float | None:
     return max(free.values())
 
 
-def least_s(part: Part, ceiling: Ceiling | None) -> float | None:
+def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
     """How long one exchange takes at a ceiling; None where there is none. What moves nothing takes none."""
     of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
     moved = _moved_once(part) if of_rank else part.cell.size_bytes * part.operation.bus_factor(part.width)
@@ -544,7 +544,7 @@ def least_s(part: Part, ceiling: Ceiling | None) -> float | None:
     return moved / ceiling.bytes_per_s if ceiling and ceiling.bytes_per_s else None
 
 
-def rate_at(part: Part, ceiling: Ceiling | None) -> float | None:
+def rate_at(part: StepPart, ceiling: Ceiling | None) -> float | None:
     """What the busiest rank moves per second at a ceiling, in the terms of the busbw of parts; None where there is none."""
     seconds = least_s(part, ceiling)
     return _moved_once(part) / seconds if seconds else None
@@ -558,7 +558,7 @@ def times_of(series: NDArray[np.float64]) -> Times:
 
 
 def with_figures(
-    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measured | None], around: Around
+    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measurement | None], around: Around
 ) -> StepRow:
     """The row with everything that was measured; at rank 0. `looks`: at each part alone, None where there was none."""
     series = slowest(watched.measured.samples, step.ready.timed)
@@ -587,34 +587,34 @@ def with_figures(
 class Around:
     """What holds for the whole row: each part's ceilings, flags, evidence, and whether no percentage is given."""
 
-    limits: Sequence[Limit]
+    limits: Sequence[PartLimit]
     withheld: bool
     flags: tuple[str, ...]
     evidence: dict[str, Any]
 
 
-def _ceiling(plan: Plan, limits: Sequence[Limit], moved: float) -> tuple[Ceiling, float | None, float | None]:
+def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
     """(the step's ceiling, how long it takes there, how long at the hard limits); None where some part has none."""
     seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     whole = path_s(plan, seconds)
     unknown = next((limits[turn].ceiling for turn, each in seconds.items() if each is None), None)
     if unknown or not whole:
-        return unknown or nothing("it moves nothing"), None, None
+        return unknown or no_ceiling("it moves nothing"), None, None
     longest = max(seconds, key=lambda turn: (seconds[turn] or 0.0) * plan.parts[turn].times)
     return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
-def _times_alone(one: Prepared, look: Measured | None) -> Times | None:
+def _times_alone(one: Prepared, look: Measurement | None) -> Times | None:
     series = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
     return times_of(series) if len(series) else None
 
 
-def _how(look: Measured | None) -> dict[str, Any]:
+def _how(look: Measurement | None) -> dict[str, Any]:
     return {"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []}
 
 
-def _part_workload_rows(one: Prepared, times: Times | None, limit: Limit, withheld: bool) -> dict[str, Any]:
+def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
@@ -628,23 +628,23 @@ def _part_workload_rows(one: Prepared, times: Times | None, limit: Limit, withhe
     }  # fmt: skip
 
 
-def _moved_once(part: Part) -> float:
+def _moved_once(part: StepPart) -> float:
     """Bytes of the busiest rank in one exchange."""
     return max(bytes_of(replace(_whole_workload_rows(part), times=1), part.width))
 
 
-def _whole_workload_rows(part: Part) -> Exchange:
+def _whole_workload_rows(part: StepPart) -> Exchange:
     """The part as one exchange, of the size that was really moved."""
     return replace(part.exchange, size_bytes=part.cell.size_bytes, times=part.times)
 
 
-def moved_by(plan: Plan, ranks: int) -> float:
+def moved_by(plan: StepPlan, ranks: int) -> float:
     """Bytes of the rank that moves most in a step."""
     step = replace(plan.step, exchanges=tuple(_whole_workload_rows(part) for part in plan.parts))
     return max(moved_bytes(step, ranks))
 
 
-def common_flags(plan: Plan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
+def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
     """Words that hold for every figure of a step, the backend's among them."""
     true = {
         "size_rounded": any("size_rounded" in part.cell.flags for part in plan.parts),

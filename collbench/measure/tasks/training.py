@@ -15,7 +15,7 @@ from collbench.measure.instruments import Instruments
 from collbench.measure.monitored import state_probe, watch
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
-from collbench.measure.sampling import Measured, slowest
+from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.session import (
     Launch,
     OpenBackend,
@@ -40,8 +40,8 @@ from collbench.measure.tasks.servers import (
 )
 from collbench.measure.tasks.step import (
     Around,
-    Plan,
     PreparedStep,
+    StepPlan,
     Training,
     common_flags,
     limits_of,
@@ -270,7 +270,7 @@ def _look_around(session: WorkloadRun) -> None:
         session.launch.instruments = _instruments(session, [plan for plan, _ in plans])
 
 
-def _instruments(session: WorkloadRun, plans: Sequence[Plan]) -> Instruments | None:
+def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments | None:
     """What reads the hosts' counters around each step, unless the user wants none of it."""
     request, cuda = session.launch.request, any(part.cell.device == "cuda" for plan in plans for part in plan.parts)
     return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
@@ -312,14 +312,14 @@ def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | No
     return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
 
-def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measured | None]:
+def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measurement | None]:
     """At each part alone: all of them together take a fifth of a step's time."""
     budget = session.launch.request.budget
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
     return [time_part(one, session.world, share) for one in step.parts]
 
 
-def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measured | None], world: World) -> None:
+def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
     """Raises UsageError, on all ranks, where a step would take longer than anything may that shows no progress."""
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
     seconds = world.decide(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")

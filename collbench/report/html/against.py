@@ -23,8 +23,8 @@ from collbench.report.html.chart import (
     Chart,
     LineLabel,
     Section,
-    Spot,
     Table,
+    Tooltip,
     cut,
     log_axis,
     panel,
@@ -39,8 +39,8 @@ from collbench.report.html.material import Material
 from collbench.report.html.sweep import (
     Curve,
     Point,
-    Series,
-    Sheet,
+    SizeSeries,
+    SweepChartInput,
     chart_panel,
     curve_spots,
     curves_of,
@@ -91,7 +91,7 @@ class Interval:
     doubtful: bool
 
 
-def forest(lines: Sequence[Interval], key: str, title: str) -> tuple[str, list[Spot]]:
+def forest(lines: Sequence[Interval], key: str, title: str) -> tuple[str, list[Tooltip]]:
     """The drawing of one line or more, and its spots."""
     figure, axes = panel(_WIDTH, sum(_MARGINS[2:]) + _LINE * len(lines), _MARGINS)
     _axis(axes, lines)
@@ -149,7 +149,7 @@ _FURTHEST = 1e6  # a larger ratio means that a file is damaged
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparedRows:
     """A row and the one that it is compared with."""
 
     row: Row
@@ -168,7 +168,7 @@ def section_ratios(material: Material) -> Section | None:
     return Section("ratios", "Backend against backend", [_TEXT, *dict.fromkeys(texts)], (), charts) if charts or texts else None
 
 
-def _base(found: Sequence[Sheet]) -> list[str]:
+def _base(found: Sequence[SweepChartInput]) -> list[str]:
     """Backends, the one first that all others are compared with: it is the fastest in most cells. Ties go by name."""
     wins: Counter[str] = Counter()
     for sheet in found:
@@ -179,7 +179,7 @@ def _base(found: Sequence[Sheet]) -> list[str]:
     return sorted(names, key=lambda name: (-wins[name], name))
 
 
-def _cells(sheet: Sheet) -> dict[tuple[Any, ...], list[Row]]:
+def _cells(sheet: SweepChartInput) -> dict[tuple[Any, ...], list[Row]]:
     """The rows with a time that may be compared with one another."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in sheet.rows:
@@ -188,12 +188,12 @@ def _cells(sheet: Sheet) -> dict[tuple[Any, ...], list[Row]]:
     return found
 
 
-def _chart_ratios(sheet: Sheet, order: Sequence[str]) -> Chart | None:
+def _chart_ratios(sheet: SweepChartInput, order: Sequence[str]) -> Chart | None:
     """None where no two rows may be compared."""
     base = next((name for name in order if any(row.backend == name and time_of(row) is not None for row in sheet.rows)), None)
     pairs = {id(pair.row): pair for pair in _pairs(sheet, base)}
     series = [replace(each, rows=[row for row in each.rows if id(row) in pairs]) for each in sheet.series]
-    shown = Sheet(sheet.key, sheet.title, [each for each in series if each.rows], sheet.launches)
+    shown = SweepChartInput(sheet.key, sheet.title, [each for each in series if each.rows], sheet.launches)
     curves = curves_of(shown.series, lambda each, row: _point(each, pairs[id(row)]))
     reach = span(curves)
     if base is None or reach is None:
@@ -209,13 +209,13 @@ def _chart_ratios(sheet: Sheet, order: Sequence[str]) -> Chart | None:
     return Chart(key, title, _says_ratios(curves, pairs, name), made, svg_of(figure, key, title), table, curve_spots(axes, curves))
 
 
-def _pairs(sheet: Sheet, base: str | None) -> Iterator[Pair]:
+def _pairs(sheet: SweepChartInput, base: str | None) -> Iterator[ComparedRows]:
     """Each row of another backend, or of another way of the same one, with the base's row of its cell: the one left to its own choice."""
     for rows in _cells(sheet).values():
         own = sorted((row for row in rows if row.backend == base), key=_choices)
         for row in rows:
             if own and row is not own[0]:
-                yield Pair(row, own[0], _ratio(own[0], row))
+                yield ComparedRows(row, own[0], _ratio(own[0], row))
 
 
 def _choices(row: Row) -> int:
@@ -240,7 +240,7 @@ def _launches(row: Row) -> list[float]:
     return [float(each) for each in medians if known(each)] if isinstance(medians, list) else []
 
 
-def _point(series: Series, pair: Pair) -> Point:
+def _point(series: SizeSeries, pair: ComparedRows) -> Point:
     ratio = pair.ratio.time
     name = f"{series.label} {format_size(pair.row.size_bytes)}"
     if ratio is None or not 1 / _FURTHEST < ratio.value < _FURTHEST:
@@ -249,12 +249,12 @@ def _point(series: Series, pair: Pair) -> Point:
     return Point(pair.row.size_bytes, _state(pair), ratio.value, low, high, f"{name}: {_words_ratios(pair)}{remark(pair.row)}")
 
 
-def _state(pair: Pair) -> str:
+def _state(pair: ComparedRows) -> str:
     """That of the row, else that of the base: the ratio is as doubtful as the worse of the two."""
     return state_of(pair.row) or state_of(pair.base)
 
 
-def _words_ratios(pair: Pair) -> str:
+def _words_ratios(pair: ComparedRows) -> str:
     """Return "slower +12.0 % (+8.0 to +17.0 %)", with a mark where either of the two is doubtful."""
     from collbench.report.outcome_text import describe
 
@@ -271,7 +271,7 @@ def _scale(axes: Axes, sizes: Sequence[int], reach: tuple[float, float], base: s
     axes.set_ylabel(f"times as long as {base}")
 
 
-def _says_ratios(curves: Sequence[Curve], pairs: dict[int, Pair], base: str) -> str:
+def _says_ratios(curves: Sequence[Curve], pairs: dict[int, ComparedRows], base: str) -> str:
     """Return how often each curve has each of the four outcomes; never an average of the ratios."""
     from collbench.analysis.outcome import MARGIN
     from collbench.report.outcome_text import format_margin
@@ -280,7 +280,7 @@ def _says_ratios(curves: Sequence[Curve], pairs: dict[int, Pair], base: str) -> 
     return f"Against {base}: {'; '.join(told)}. No change: the whole interval is inside {format_margin(MARGIN)}."
 
 
-def _count(curve: Curve, pairs: Sequence[Pair]) -> str:
+def _count(curve: Curve, pairs: Sequence[ComparedRows]) -> str:
     from collbench.analysis.outcome import count_outcomes
     from collbench.report.outcome_text import count_text
 
@@ -291,7 +291,7 @@ def _count(curve: Curve, pairs: Sequence[Pair]) -> str:
     return f"{curve.series.label} at {len(pairs)} size{'' if len(pairs) == 1 else 's'}: {count_text(outcomes, {})}{ends}"
 
 
-def _made(sheet: Sheet, base: str) -> str:
+def _made(sheet: SweepChartInput, base: str) -> str:
     return (
         f"The time divided by that of {base} for the same cell; a time is {describe_times(sheet)}. "
         "Slower and faster: the whole interval of "
@@ -301,7 +301,7 @@ def _made(sheet: Sheet, base: str) -> str:
     )
 
 
-def _not_compared(sheet: Sheet) -> str:
+def _not_compared(sheet: SweepChartInput) -> str:
     """Why backends of one operation have no cell in common, with what would make them comparable."""
     backends = {row.backend for row in sheet.rows if time_of(row) is not None}
     if len(backends) < 2 or any(len({row.backend for row in rows}) > 1 for rows in _cells(sheet).values()):

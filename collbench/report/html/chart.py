@@ -39,7 +39,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Spot:
+class Tooltip:
     """A point of a drawing, in units of its viewBox, and the exact values there: shown under the pointer, and by the arrow keys."""
 
     x: float
@@ -68,13 +68,13 @@ class Chart:
     method: str
     drawing: str
     table: Table
-    spots: Sequence[Spot] = ()
+    spots: Sequence[Tooltip] = ()
     data: dict[str, object] | None = None
     wide: bool = False
 
 
 @dataclass(frozen=True)
-class Link:
+class FileLink:
     """A link to a file beside the page; `address` is relative and percent-encoded."""
 
     text: str
@@ -90,7 +90,7 @@ class Section:
     texts: Sequence[str] = ()
     tables: Sequence[tuple[str, Table]] = ()
     charts: Sequence[Chart] = ()
-    links: Sequence[tuple[str, Sequence[Link]]] = ()
+    links: Sequence[tuple[str, Sequence[FileLink]]] = ()
 
 
 # The colours of drawings: placeholders, which become CSS variables of the page.
@@ -406,7 +406,7 @@ def x_of_size(size_bytes: int) -> float:
     return log2(max(1, size_bytes))
 
 
-def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str]) -> list[Spot]:
+def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str]) -> list[Tooltip]:
     """Return tooltips at these points. Call it once the axes have their final limits. Points that are not finite are left out."""
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -415,7 +415,7 @@ def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[
     if not known:
         return []
     places = axes.transData.transform([(x, y) for x, y, _ in known])
-    return [Spot(round(float(x), 1), round(float(height - y), 1), text) for (x, y), (_, _, text) in zip(places, known, strict=True)]
+    return [Tooltip(round(float(x), 1), round(float(height - y), 1), text) for (x, y), (_, _, text) in zip(places, known, strict=True)]
 
 
 def fixed_ticks(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None:

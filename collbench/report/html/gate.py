@@ -19,8 +19,8 @@ from collbench.report.html.chart import (
     SOFT,
     Chart,
     Section,
-    Spot,
     Table,
+    Tooltip,
     fixed_ticks,
     panel,
     spots,
@@ -61,7 +61,7 @@ _TICKS = (1, 1.5, 0.75, 1.2, 0.85, 1.1, 0.92, 2, 0.5, 1.05, 0.96, 1.02, 0.98, 1.
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedLine:
     """A line: its factors by allocation, their limit (None: not judged), its state, and the text of its tooltip."""
 
     name: str
@@ -86,7 +86,7 @@ class Judged:
         return self.over and all(factor > self.limit for factor in self.factors if factor is not None and self.limit is not None)
 
 
-def drawn(lines: Sequence[Judged], key: str, title: str) -> tuple[str, list[Spot]]:
+def drawn(lines: Sequence[JudgedLine], key: str, title: str) -> tuple[str, list[Tooltip]]:
     """The drawing of one line or more, each with a first factor, and its spots."""
     figure, axes = panel(_WIDTH, sum(_MARGINS[2:]) + _LINE * len(lines), _MARGINS)
     _axis(axes, lines)
@@ -102,11 +102,11 @@ def _level(factor: float) -> float:
     return max(-log(_FURTHEST), min(log(_FURTHEST), log(factor)))
 
 
-def _tooltip(each: Judged) -> str:
+def _tooltip(each: JudgedLine) -> str:
     return f"{each.name}\n{each.tooltip}"
 
 
-def _axis(axes: Axes, lines: Sequence[Judged]) -> None:
+def _axis(axes: Axes, lines: Sequence[JudgedLine]) -> None:
     levels = [_level(value) for each in lines for value in (*each.factors, each.limit) if value is not None]
     low, high = min(-log(_LEAST), *levels), max(log(_LEAST), *levels)
     spare = 0.06 * (high - low)
@@ -119,7 +119,7 @@ def _axis(axes: Axes, lines: Sequence[Judged]) -> None:
     axes.axvline(0, color=INK, linewidth=1)
 
 
-def _draw(axes: Axes, place: int, each: Judged) -> None:
+def _draw(axes: Axes, place: int, each: JudgedLine) -> None:
     """The limit as a tick on a rail, the first allocation as a large marker, later ones as small ones; the name to the left."""
     axes.axhline(place, color=GRID, linewidth=0.7)
     color = BAD if each.state == CONFIRMED else INK if each.over else SOFT
@@ -210,7 +210,7 @@ def _charts(verdict: Verdict) -> list[Chart]:
     return [chart for key, title, lines, table in charts if (chart := _chart(key, title, lines, table)) is not None]
 
 
-def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart | None:
+def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> Chart | None:
     shown = sorted((each for each in lines if each.first is not None), key=lambda each: each.state != CONFIRMED)[:MOST_LINES]
     if not shown:
         return None
@@ -222,15 +222,15 @@ def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart
     return Chart(key, title, caption, _METHOD, drawing, table, spots, wide=True)
 
 
-def _of_group(each: GroupState) -> Judged:
+def _of_group(each: GroupState) -> JudgedLine:
     """Return its line: its own median where it is judged as one, else its worst cell."""
     if each.limit is not None:
-        return Judged(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {of_group(each)}")
-    return Judged(name_of(each), (each.worst_factor,), each.worst_limit, each.state, f"{each.state}: {of_group(each)}")
+        return JudgedLine(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {of_group(each)}")
+    return JudgedLine(name_of(each), (each.worst_factor,), each.worst_limit, each.state, f"{each.state}: {of_group(each)}")
 
 
-def _of_cell(each: Suspicion) -> Judged:
-    return Judged(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {slower_in_each(each.factors)}")
+def _of_cell(each: Suspicion) -> JudgedLine:
+    return JudgedLine(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {slower_in_each(each.factors)}")
 
 
 def _group_table(groups: Sequence[GroupState]) -> Table:

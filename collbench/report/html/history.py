@@ -8,7 +8,7 @@ from math import exp, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.gate.history import CELL, KINDS, History, Series, Step
+from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cells import NOTHING
 from collbench.report.headlines import short
@@ -37,7 +37,7 @@ def write_history(history: History, pattern: str, where: Path) -> None:
     write_whole(where, page(f"collbench: {short(f'history of {history.of}', 120)}", lambda: list(_sections(history, shown))), "--html")
 
 
-def _sections(history: History, shown: Sequence[Series]) -> Iterator[Section]:
+def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
     groups, cells = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (False, True))
     changed = [each for each in cells if each.steps]
     yield Section("changes", "Changes", [f"{title(history)}.", *(f"{short(note)}." for note in history.notes)], _changes(history, shown))
@@ -56,7 +56,7 @@ def _less(there: int, most: int, what: str) -> list[str]:
     return [f"Drawn are {most} of {there} {what}."] if there > most else []
 
 
-def _changes(history: History, shown: Sequence[Series]) -> list[tuple[str, Table]]:
+def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, Table]]:
     """Every step: of the whole, of groups, of cells; of each kind the largest first."""
     every = [(each, step) for each in shown for step in each.steps]
     every.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
@@ -68,14 +68,14 @@ def _changes(history: History, shown: Sequence[Series]) -> list[tuple[str, Table
     return [(f"What changed, when, and what else changed then{more}", Table(_HEAD, rows, frozenset({3, 4, 5}), slower))]
 
 
-def _change(history: History, series: Series, step: Step) -> list[str]:
+def _change(history: History, series: CaseHistory, step: LevelChange) -> list[str]:
     since, (low, high) = history.allocations[step.at], interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
     figures = [f"{exp(step.change):.3f}", f"{low:.3f} to {high:.3f}", f"{limit:.3f}"]
     return [cut(series.about.name, 80), cut(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
 
 
-def _chart(history: History, series: Series, key: str) -> Chart:
+def _chart(history: History, series: CaseHistory, key: str) -> Chart:
     name, usual = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
     figure, axes = panel()
     xs = list(range(len(series.values)))
@@ -91,7 +91,7 @@ def _chart(history: History, series: Series, key: str) -> Chart:
     return Chart(key, name, short(says, 600), _MADE, svg_of(figure, key, name), _table(history, series, ys), spots(axes, xs, ys, texts))
 
 
-def _frame(axes: Axes, history: History, series: Series, ys: Sequence[float]) -> None:
+def _frame(axes: Axes, history: History, series: CaseHistory, ys: Sequence[float]) -> None:
     """Days along x; along y two floors at least, so that noise does not look like news."""
     every = max(1, -(-len(history.allocations) // _MOST_TICKS))
     ticks = list(range(0, len(history.allocations), every))
@@ -102,13 +102,13 @@ def _frame(axes: Axes, history: History, series: Series, ys: Sequence[float]) ->
     axes.set_ylabel("time / first level")
 
 
-def _spot(history: History, series: Series, number: int, factor: float) -> str:
+def _spot(history: History, series: CaseHistory, number: int, factor: float) -> str:
     allocation = history.allocations[number]
     time = f", {format_time(exp(float(series.values[number])))} µs" if series.about.kind == CELL and isfinite(factor) else ""
     return f"{cut(allocation.name)}, {day(allocation.began_utc)}: × {factor:.3f}{time}"
 
 
-def _table(history: History, series: Series, ys: Sequence[float]) -> Table:
+def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
     is_cell, starts = series.about.kind == CELL, {step.at for step in series.steps}
     rows = [
         [cut(each.name), each.began_utc[:16], f"{y:.4f}" if isfinite(y) else NOTHING,

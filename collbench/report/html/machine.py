@@ -70,7 +70,7 @@ _KINDS_MOST = 64  # different machines that are looked at
 
 
 @dataclass(frozen=True)
-class Kind:
+class MachineKind:
     """Machines that differ only in their names: the first of them, and the hosts."""
 
     machine: Machine
@@ -82,7 +82,7 @@ class Kind:
         return safe(folded(self.hosts) or "machine without a name")
 
 
-def kinds_of(runs: Sequence[Run]) -> tuple[list[Kind], list[str]]:
+def kinds_of(runs: Sequence[Run]) -> tuple[list[MachineKind], list[str]]:
     """The kinds of machine in the order of their first run; and a sentence for what cannot be read, or was not the same in all runs."""
     told: list[tuple[Machine, tuple[str, ...]]] = []
     doubts: list[str] = []
@@ -109,17 +109,17 @@ def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
     return machines_of({"schema": SCHEMA, "machines": [one]}, name)[0], tuple(names)
 
 
-def _kinds(told: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[Kind]:
+def _kinds(told: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[MachineKind]:
     """The same machine of several runs, and equal ones, together: they are numbered in place of their names."""
     numbered = [replace(machine, hostname=str(number)) for number, (machine, _) in enumerate(told)]
     found = []
     for entry in topology_json(numbered)["machines"] if numbered else []:
         same = [told[int(number)] for number in entry["hostnames"]]
-        found.append(Kind(same[0][0], tuple(dict.fromkeys(host for _, hosts in same for host in hosts))))
+        found.append(MachineKind(same[0][0], tuple(dict.fromkeys(host for _, hosts in same for host in hosts))))
     return found
 
 
-def _changed(kinds: Sequence[Kind]) -> list[str]:
+def _changed(kinds: Sequence[MachineKind]) -> list[str]:
     """A host that is of two kinds was another machine in another run."""
     hosts = [host for kind in kinds for host in kind.hosts]
     twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(hosts) <= 10_000 else []
@@ -161,7 +161,7 @@ def section(material: Material) -> Section | None:
     return Section("machine", "Machines", [*_texts(kinds), *doubts], tables, drawn)
 
 
-def _texts(kinds: Sequence[Kind]) -> Iterator[str]:
+def _texts(kinds: Sequence[MachineKind]) -> Iterator[str]:
     if not kinds:
         yield "The runs have no probe of their machines, so nothing is drawn."
     if len(kinds) > _MOST_DRAWN:
@@ -181,7 +181,7 @@ def _limits(rows: Iterable[Row]) -> list[_Limit]:
     return [_Limit(*names, (min(rates), max(rates))) for names, rates in found.items()]
 
 
-def _marked(kind: Kind, kinds: Sequence[Kind], limits: Sequence[_Limit]) -> dict[str, frozenset[str]]:
+def _marked(kind: MachineKind, kinds: Sequence[MachineKind], limits: Sequence[_Limit]) -> dict[str, frozenset[str]]:
     """By the text of a ceiling, the parts of this machine that limit; none where the limiting links are on another host."""
     elsewhere = {host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts}
     limiting = {limit.text: limit.parts for limit in limits[:_MOST_LIMITS] if elsewhere.isdisjoint(part.host for part in limit.parts)}
@@ -205,7 +205,7 @@ def _limits_table(limits: Sequence[_Limit], marked: Sequence[dict[str, frozenset
     return Table(("operation", "backend", "limited by", "model", "ceiling GB/s", "in the drawing"), [*rows, *more], frozenset({4}))
 
 
-def _chart(number: int, kind: Kind, marks: dict[str, frozenset[str]]) -> Chart:
+def _chart(number: int, kind: MachineKind, marks: dict[str, frozenset[str]]) -> Chart:
     machine = kind.machine
     parts = frozenset().union(*marks.values())
     name = f"{kind.names}{f' ({len(kind.hosts)} equal machines)' if len(kind.hosts) > 1 else ''}"
@@ -215,12 +215,12 @@ def _chart(number: int, kind: Kind, marks: dict[str, frozenset[str]]) -> Chart:
     return Chart(f"machine-{number}", name, about, f"{_MADE} Read from: {_sources(kind)}.", drawing, _parts_table(kind, parts), wide=True)
 
 
-def _sources(kind: Kind) -> str:
+def _sources(kind: MachineKind) -> str:
     sources = [safe(source) for source in kind.machine.sources]
     return "; ".join([*sources[:12], *([f"{len(sources) - 12} more"] if len(sources) > 12 else [])]) or NOTHING
 
 
-def _parts_table(kind: Kind, limiting: frozenset[str]) -> Table:
+def _parts_table(kind: MachineKind, limiting: frozenset[str]) -> Table:
     """Its processors, then every GPU and NIC in a line."""
     machine = kind.machine
     own = {gpu.key: {gpu.key, gpu.address, *(link.key for link in machine.gpu_links if link.a == gpu.key)} for gpu in machine.gpus}

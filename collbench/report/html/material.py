@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collbench.report.frame import in_print_order
-from collbench.report.stored import Kind, holds_pairs, kind_of, of_kinds
+from collbench.report.stored import RunKind, holds_pairs, kind_of, of_kinds
 from collbench.results.reader import Run
 from collbench.results.row import Row
 
@@ -66,7 +66,7 @@ class Material:
         return [(run, stored) for run, stored in read if stored is not None]
 
     @cached_property
-    def others(self) -> list[tuple[Run, Kind]]:
+    def others(self) -> list[tuple[Run, RunKind]]:
         """The runs of other kinds, such as hunts, which are shown on the terminal only."""
         return list(of_kinds(self.runs))
 

@@ -17,7 +17,7 @@ from collbench.analysis.launches import known
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.report.cells import NOTHING
 from collbench.report.headlines import short
-from collbench.report.html.chart import Link, Section, Table
+from collbench.report.html.chart import FileLink, Section, Table
 from collbench.report.html.material import Material
 from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOOLS, TOPOLOGY
 from collbench.results.importers.store import import_notes
@@ -130,9 +130,11 @@ def _times(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 _FILES = (RUN, TOPOLOGY, CELLS, PAIRS, TOOLS, SAMPLES, EVENTS)
 
 
-def raw_files(run: Run, page: Path) -> list[Link]:
+def raw_files(run: Run, page: Path) -> list[FileLink]:
     """Return links to the files of a run that exist, relative to the folder of `page`; never an address with a scheme."""
-    return [Link(f"{name} ({format_bytes(size)})", _address(run.path / name, page)) for name in _FILES if (size := _size(run.path / name))]
+    return [
+        FileLink(f"{name} ({format_bytes(size)})", _address(run.path / name, page)) for name in _FILES if (size := _size(run.path / name))
+    ]
 
 
 def _size(path: Path) -> int:

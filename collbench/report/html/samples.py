@@ -17,8 +17,8 @@ from collbench.report.html.chart import (
     PAPER,
     Chart,
     Section,
-    Spot,
     Table,
+    Tooltip,
     cut,
     distinguishing,
     fixed_ticks,
@@ -144,7 +144,7 @@ def distribution(key: str, title: str, cells: Sequence[Sampled]) -> Chart | None
     return Chart(key, title, _caption(named, len(doubted)), _METHOD, drawing, _table(named), points, wide=True)
 
 
-def _drawing(key: str, title: str, named: Sequence[tuple[str, Sampled]]) -> tuple[str, list[Spot]]:
+def _drawing(key: str, title: str, named: Sequence[tuple[str, Sampled]]) -> tuple[str, list[Tooltip]]:
     figure, axes = panel(*_SIZE, margins=_MARGINS)
     _axes(axes, [cell for _, cell in named])
     for number, (name, cell) in enumerate(named):
@@ -201,7 +201,7 @@ _STRIPS_METHOD = (
 
 
 @dataclass(frozen=True)
-class Strips:
+class BoxStrip:
     """A series: its name, the number of its style (`line`), and its cases (at least one), ascending in size."""
 
     name: str
@@ -221,13 +221,13 @@ class _Strip:
         return level(self.cell.ratio(share))
 
 
-def strips(key: str, title: str, series: Sequence[Strips]) -> Chart:
+def strips(key: str, title: str, series: Sequence[BoxStrip]) -> Chart:
     """Return the chart of some series (at most four, each with at least one case) of one operation."""
     drawing, points, wide = _drawing_strips(key, title, series)
     return Chart(key, title, _caption_strips(series), _STRIPS_METHOD, drawing, _table_strips(series), points, wide=wide)
 
 
-def _drawing_strips(key: str, title: str, series: Sequence[Strips]) -> tuple[str, list[Spot], bool]:
+def _drawing_strips(key: str, title: str, series: Sequence[BoxStrip]) -> tuple[str, list[Tooltip], bool]:
     """Return (drawing, tooltips, whether it is wide)."""
     cells = [cell for each in series for cell in each.cells]
     wide = len(cells) >= _WIDE_FROM
@@ -248,7 +248,7 @@ def _drawing_strips(key: str, title: str, series: Sequence[Strips]) -> tuple[str
     return svg_of(figure, key, title), points, wide
 
 
-def _placed(series: Sequence[Strips]) -> list[list[_Strip]]:
+def _placed(series: Sequence[BoxStrip]) -> list[list[_Strip]]:
     """Return the strips of each series, side by side around their size."""
     step = _FILLED * _spacing([cell for each in series for cell in each.cells]) / len(series)
     first = -step * (len(series) - 1) / 2
@@ -272,7 +272,7 @@ def _axes_strips(axes: Axes, placed: Sequence[_Strip]) -> None:
     ratio_axis(axes, [*between, *_modes_of(placed)], upright=True)
 
 
-def _draw(axes: Axes, own: Sequence[_Strip], series: Strips, thick: float) -> None:
+def _draw(axes: Axes, own: Sequence[_Strip], series: BoxStrip, thick: float) -> None:
     style = line(series.number)
     color = style["color"]
     single = [strip for strip in own if not two_modes(strip.cell.row)]
@@ -320,7 +320,7 @@ def _spot(cell: Sampled, name: str) -> str:
     return f"{size}{name}: {middle}, half {cell.text(0.25)}–{cell.text(0.75)}, 98 % {cell.text(0.01)}–{cell.text(0.99)}{flags}"
 
 
-def _caption_strips(series: Sequence[Strips]) -> str:
+def _caption_strips(series: Sequence[BoxStrip]) -> str:
     """Return the case with the largest spread, and the number of bimodal cases."""
     cells = [(each.name, cell) for each in series for cell in each.cells]
     name, widest = max(cells, key=lambda each: each[1].spread)
@@ -330,7 +330,7 @@ def _caption_strips(series: Sequence[Strips]) -> str:
     return f"Largest spread at {where}: 98 % of the samples are between {widest.text(0.01)} and {widest.text(0.99)} µs.{both}"
 
 
-def _table_strips(series: Sequence[Strips]) -> Table:
+def _table_strips(series: Sequence[BoxStrip]) -> Table:
     rows = [(each.name, cell) for each in series for cell in each.cells]
     marks = {number: "doubtful" for number, (_, cell) in enumerate(rows) if doubtful(cell.row)}
     return Table(_HEAD, [_texts(name, cell) for name, cell in rows], frozenset(range(1, 10)), marks)
@@ -372,11 +372,11 @@ def _charts(key: str, where: str, cells: Sequence[Sampled]) -> Iterator[Chart]:
         yield doubtful
 
 
-def _series(cells: Sequence[Sampled], backends: Sequence[str]) -> list[Strips]:
+def _series(cells: Sequence[Sampled], backends: Sequence[str]) -> list[BoxStrip]:
     """Return the cases of an operation as the same series as in the other charts."""
     by_row = {id(cell.row): cell for cell in cells}
     series = series_of([cell.row for cell in cells], backends)
-    return [Strips(each.label, each.number, [by_row[id(row)] for row in each.rows]) for each in series]
+    return [BoxStrip(each.label, each.number, [by_row[id(row)] for row in each.rows]) for each in series]
 
 
 def _without(table: Launches, rows: Sequence[Row]) -> str:

@@ -40,8 +40,8 @@ from collbench.report.html.chart import (
     LineLabel,
     Points,
     Section,
-    Spot,
     Table,
+    Tooltip,
     cut,
     distinguishing,
     line,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from collbench.analysis.latency import LineFit
-    from collbench.stats.fit import Regime
+    from collbench.stats.fit import FitSegment
 
 _PER_CHART, _MOST_CHARTS, _MOST_STATISTICS = 8, 6, 3
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
@@ -76,7 +76,7 @@ _WITHHOLDS = frozenset({"above_bound", "oversubscribed", "other_path", "path_unp
 
 
 @dataclass(frozen=True)
-class Series:
+class SizeSeries:
     """Rows that differ in size only, ascending, one for each size (the last measured). `number` is that of its style (`line`)."""
 
     number: int
@@ -85,7 +85,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SweepChartInput:
     """The input of one chart: some series of one operation of one table.
 
     key    unique in the page: "0-2-0"
@@ -94,7 +94,7 @@ class Sheet:
 
     key: str
     title: str
-    series: Sequence[Series]
+    series: Sequence[SizeSeries]
     launches: int
 
     @property
@@ -108,7 +108,7 @@ class Sheet:
         return sorted({row.size_bytes for row in self.rows})
 
 
-def sheets(material: Material) -> Iterator[Sheet]:
+def sheets(material: Material) -> Iterator[SweepChartInput]:
     """Yield the charts' input, operation by operation, for rows that move bytes; at most 48 series per operation."""
     for number, table in enumerate(material.drawn):
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
@@ -119,7 +119,7 @@ def sheets(material: Material) -> Iterator[Sheet]:
             parts = [series[first : first + _PER_CHART] for first in range(0, len(series), _PER_CHART)][:_MOST_CHARTS]
             for part, each in enumerate(parts):
                 of = f", part {part + 1} of {len(parts)}" if len(parts) > 1 else ""
-                yield Sheet(f"{number}-{place}-{part}", f"{cut(operation)}{of}{where}", each, len(table.runs))
+                yield SweepChartInput(f"{number}-{place}-{part}", f"{cut(operation)}{of}{where}", each, len(table.runs))
 
 
 def not_drawn(material: Material) -> list[str]:
@@ -138,7 +138,7 @@ def not_drawn(material: Material) -> list[str]:
     return texts
 
 
-def series_of(rows: Sequence[Row], backends: Sequence[str]) -> list[Series]:
+def series_of(rows: Sequence[Row], backends: Sequence[str]) -> list[SizeSeries]:
     """Return the series of one operation. With one series per backend, a backend has the same style in all operations."""
     names = distinguishing(rows)
     groups: dict[tuple[object, ...], dict[int, Row]] = {}
@@ -146,7 +146,9 @@ def series_of(rows: Sequence[Row], backends: Sequence[str]) -> list[Series]:
         groups.setdefault(tuple(getattr(row, name) for name in names), {})[row.size_bytes] = row
     of_one = len({row.backend for row in rows}) == len(groups)
     return [
-        Series(backends.index(row.backend) if of_one and row.backend in backends else number, series_name(row, names), list(sized.values()))
+        SizeSeries(
+            backends.index(row.backend) if of_one and row.backend in backends else number, series_name(row, names), list(sized.values())
+        )
         for number, sized in enumerate(groups.values())
         for row in [next(iter(sized.values()))]
     ]
@@ -167,7 +169,7 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
     return (low, high) if low <= time_s <= high else (None, None)
 
 
-def describe_times(sheet: Sheet) -> str:
+def describe_times(sheet: SweepChartInput) -> str:
     """Return what a time is and what the bars are: "the median over iterations of the slowest rank; bars are 95 % intervals …"."""
     imported = [row for row in sheet.rows if "imported" in row.flags]
     ours = "the median over iterations of the slowest rank"
@@ -211,7 +213,7 @@ def against(row: Row) -> str:
     return f"no percentage{f': {cut(why, 60)}' if why else ''}"
 
 
-def missing(series: Iterable[Series]) -> str:
+def missing(series: Iterable[SizeSeries]) -> str:
     """Return the series without any figure, each with its reason: "nccl: n/a (no GPU here)"."""
     texts = [f"{each.label}: {cut(not_available(each.rows[0]), 120)}" for each in series if all(row.na is not None for row in each.rows)]
     return ". ".join(texts)
@@ -251,7 +253,7 @@ class Point:
 class Curve:
     """A series with its points, ascending in size."""
 
-    series: Series
+    series: SizeSeries
     points: Sequence[Point]
 
     @property
@@ -260,7 +262,7 @@ class Curve:
         return [(x_of_size(each.size_bytes), each.value) for each in self.points if each.value is not None]
 
 
-def curves_of(series: Iterable[Series], point: Callable[[Series, Row], Point]) -> list[Curve]:
+def curves_of(series: Iterable[SizeSeries], point: Callable[[SizeSeries, Row], Point]) -> list[Curve]:
     """Return each series with the point that `point` returns for its rows."""
     return [Curve(each, [point(each, row) for row in each.rows]) for each in series]
 
@@ -295,7 +297,7 @@ def draw_curves(axes: Axes, curves: Iterable[Curve], joined: bool = True) -> Non
             _markers(axes, each, style)
 
 
-def curve_spots(axes: Axes, curves: Iterable[Curve]) -> list[Spot]:
+def curve_spots(axes: Axes, curves: Iterable[Curve]) -> list[Tooltip]:
     """Return a tooltip for each value, and for each n/a row at the bottom."""
     foot = axes.get_ylim()[0]
     return [
@@ -376,14 +378,14 @@ def joined_points(curves: Iterable[Curve]) -> Iterator[list[tuple[float, float]]
 _STEP = 1  # doublings of the size between two points of a curve
 
 
-def fits_of(sheet: Sheet) -> list[tuple[Series, LineFit]]:
+def fits_of(sheet: SweepChartInput) -> list[tuple[SizeSeries, LineFit]]:
     """Return each series that can be fitted, with its fit."""
     from collbench.analysis.latency import line_fits
 
     return [(each, fit) for each in sheet.series for fit in line_fits(each.rows)]
 
 
-def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequence[Points]) -> None:
+def draw_fits(axes: Axes, fits: Sequence[tuple[SizeSeries, LineFit]], lines: Sequence[Points]) -> None:
     """Draw the curves, a vertical mark at each switch, and a label beside it if there is room (the table has all)."""
     labels, curves = [], list(lines)
     for series, fit in fits:
@@ -401,7 +403,7 @@ def draw_fits(axes: Axes, fits: Sequence[tuple[Series, LineFit]], lines: Sequenc
     write_labels(axes, labels, curves)
 
 
-def _points(regime: Regime) -> Iterator[tuple[float, float]]:
+def _points(regime: FitSegment) -> Iterator[tuple[float, float]]:
     """Yield the points (x, µs) of a regime's line where the time is above 0."""
     first, last = x_of_size(int(regime.first)), x_of_size(int(regime.last))
     steps = max(1, round((last - first) / _STEP))
@@ -438,7 +440,7 @@ def record_table(rows: Sequence[Row]) -> tuple[Table, str]:
     return Table(["size", *(column.title for column in kept)], records, right, states), " · ".join(filter(None, facts))
 
 
-def size_table(sheet: Sheet, series: Sequence[Series], text: Callable[[Series, Row], str]) -> Table:
+def size_table(sheet: SweepChartInput, series: Sequence[SizeSeries], text: Callable[[SizeSeries, Row], str]) -> Table:
     """Return a table with a row for each size and a column for each series; a dash if a series lacks the size."""
     sizes = sheet.sizes[:_MOST]
     by_size = [{row.size_bytes: row for row in each.rows} for each in series]
@@ -476,10 +478,10 @@ def section_latencies(material: Material) -> Section | None:
     return Section("latencies", "Latency", [_TEXT] if charts else [], tables, charts) if charts or tables else None
 
 
-def _small(sheet: Sheet) -> Chart | None:
+def _small(sheet: SweepChartInput) -> Chart | None:
     """Return the chart of the times of small messages; None if there are none."""
-    series = [Series(each.number, each.label, [row for row in each.rows if row.size_bytes <= _SMALL]) for each in sheet.series]
-    small = Sheet(sheet.key, sheet.title, [each for each in series if each.rows], sheet.launches)
+    series = [SizeSeries(each.number, each.label, [row for row in each.rows if row.size_bytes <= _SMALL]) for each in sheet.series]
+    small = SweepChartInput(sheet.key, sheet.title, [each for each in series if each.rows], sheet.launches)
     curves = curves_of(small.series, _point)
     reach = span(curves)
     if reach is None:
@@ -492,7 +494,7 @@ def _small(sheet: Sheet) -> Chart | None:
     return Chart(key, title, _caption(small, curves), _method(sheet), svg_of(figure, key, title), table, curve_spots(axes, curves))
 
 
-def _fitted(sheet: Sheet) -> Chart | None:
+def _fitted(sheet: SweepChartInput) -> Chart | None:
     """Return the chart of all times with the fit of each series; None if no series can be fitted."""
     fits = fits_of(sheet)
     if not fits:
@@ -508,7 +510,7 @@ def _fitted(sheet: Sheet) -> Chart | None:
     return Chart(key, title, _caption_fits(fits), _method_fits([fit for _, fit in fits]), drawing, table, curve_spots(axes, curves))
 
 
-def _point(series: Series, row: Row) -> Point:
+def _point(series: SizeSeries, row: Row) -> Point:
     name, time_s = f"{series.label} {format_size(row.size_bytes)}", time_of(row)
     if time_s is None:
         return Point(
@@ -534,7 +536,7 @@ def _cell(row: Row) -> str:
     return f"{times(row)}{'' if within == NOTHING else f' ({within})'}"
 
 
-def _caption(sheet: Sheet, curves: Sequence[Curve]) -> str:
+def _caption(sheet: SweepChartInput, curves: Sequence[Curve]) -> str:
     least = [text for each in curves if (text := _least(each))]
     return ". ".join(text for text in ("; ".join(least), missing(sheet.series)) if text) + "."
 
@@ -548,15 +550,15 @@ def _least(curve: Curve) -> str:
     return f"{curve.series.label} takes {mark}{times(row, ' µs')} for {format_size(row.size_bytes)}"
 
 
-def _method(sheet: Sheet) -> str:
+def _method(sheet: SweepChartInput) -> str:
     return f"The time of a message is {describe_times(sheet)}. Both axes are logarithmic."
 
 
-def _caption_fits(fits: Sequence[tuple[Series, LineFit]]) -> str:
+def _caption_fits(fits: Sequence[tuple[SizeSeries, LineFit]]) -> str:
     return "; ".join(_caption_fit(each, fit) for each, fit in fits) + "."
 
 
-def _caption_fit(series: Series, fit: LineFit) -> str:
+def _caption_fit(series: SizeSeries, fit: LineFit) -> str:
     _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cells(fit))
     switches = " and ".join(map(format_size, fit.switches))
     return f"{series.label}: α {alpha} µs, asymptotic rate {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
@@ -598,7 +600,7 @@ _LIMITS_FASTEST = 1e16  # bytes per second: a larger rate is not valid
 
 
 @dataclass
-class Limit:
+class RateLimit:
     """A rate by message size, in bytes per second. `kinds` has the kinds of limit, `backends` the backends with rows that have it."""
 
     kinds: list[str]
@@ -631,9 +633,9 @@ class Limit:
         return [(x_of_size(size), rate / 1e9) for size, rate in sorted(self.curve.items())]
 
 
-def limits(rows: Iterable[Row]) -> list[Limit]:
+def limits(rows: Iterable[Row]) -> list[RateLimit]:
     """Return the ceilings of the rows, each once (same kind, link and rates). A hard limit that is also the reference has both kinds."""
-    found: list[Limit] = []
+    found: list[RateLimit] = []
     for row in rows:
         for ceiling, kind in ((row.ceiling, None), (row.hard_bound, "hard limit")):
             rate = ceiling.bytes_per_s if ceiling else None
@@ -652,21 +654,21 @@ def _is_comparable(row: Row) -> bool:
     return row.percent_of_ceiling is not None or "above_bound" in row.flags
 
 
-def _add_limits(found: list[Limit], row: Row, ceiling: Ceiling, kind: str, rate: float) -> None:
+def _add_limits(found: list[RateLimit], row: Row, ceiling: Ceiling, kind: str, rate: float) -> None:
     by = "" if ceiling.kind == "given" else cut(ceiling.limited_by, 80)  # a given ceiling names no link
     same = (each for each in found if each.kinds == [kind] and each.by == by and _is_equal(each.curve.get(row.size_bytes, rate), rate))
     limit = next(same, None)
     if limit is None:
-        limit = Limit([kind], by, [cut(ceiling.source, 120)])
+        limit = RateLimit([kind], by, [cut(ceiling.source, 120)])
         found.append(limit)
     limit.curve.setdefault(row.size_bytes, rate)
     if row.backend not in limit.backends:
         limit.backends.append(row.backend)
 
 
-def _merged(found: list[Limit]) -> list[Limit]:
+def _merged(found: list[RateLimit]) -> list[RateLimit]:
     """Return the limits with reference and hard limit of the same link and rate combined, and backends added to equal names."""
-    kept: list[Limit] = []
+    kept: list[RateLimit] = []
     for limit in found:
         twin = next((each for each in kept if each.by == limit.by and each.kinds != limit.kinds and _same_curve(each, limit)), None)
         if twin is None:
@@ -680,7 +682,7 @@ def _merged(found: list[Limit]) -> list[Limit]:
     return kept
 
 
-def _same_curve(one: Limit, other: Limit) -> bool:
+def _same_curve(one: RateLimit, other: RateLimit) -> bool:
     common = one.curve.keys() & other.curve.keys()
     return bool(common) and all(_is_equal(one.curve[size], other.curve[size]) for size in common)
 
@@ -702,7 +704,7 @@ def section_rates(material: Material) -> Section | None:
     return Section("rates", "Bandwidth over message size", [_RATES_TEXT, *not_drawn(material)], (), charts) if charts else None
 
 
-def _chart(sheet: Sheet) -> Chart | None:
+def _chart(sheet: SweepChartInput) -> Chart | None:
     """Return the chart of the bandwidths; None if there are none."""
     curves = curves_of(sheet.series, _point_rates)
     if span(curves) is None:
@@ -721,7 +723,7 @@ def _chart(sheet: Sheet) -> Chart | None:
     return Chart(key, title, caption, method, svg_of(figure, key, title), table, hover)
 
 
-def _point_rates(series: Series, row: Row) -> Point:
+def _point_rates(series: SizeSeries, row: Row) -> Point:
     rate = rate_of(row)
     name = f"{series.label} {format_size(row.size_bytes)}"
     if rate is None:
@@ -747,7 +749,7 @@ def _interval(row: Row, rate: float) -> tuple[float | None, float | None]:
     return rate * time_s / longest, rate * time_s / shortest
 
 
-def _scale_rates(axes: Any, sheet: Sheet, curves: list[Curve], found: list[Limit]) -> None:
+def _scale_rates(axes: Any, sheet: SweepChartInput, curves: list[Curve], found: list[RateLimit]) -> None:
     """Set the limits of the axes: y from 0 to slightly above the largest value."""
     reach = span(curves)
     values = [rate for limit in found for _, rate in limit.points]
@@ -756,14 +758,14 @@ def _scale_rates(axes: Any, sheet: Sheet, curves: list[Curve], found: list[Limit
     axes.set_ylabel("bus bandwidth, GB/s")
 
 
-def _drawn(axes: Any, limit: Limit) -> list[tuple[float, float]]:
+def _drawn(axes: Any, limit: RateLimit) -> list[tuple[float, float]]:
     """Return the points of a limit; a constant one extends over the whole axis."""
     points = limit.points
     left, right = axes.get_xlim()
     return [(left, points[0][1]), (right, points[-1][1])] if len({rate for _, rate in points}) == 1 else points
 
 
-def _limit_spots(axes: Any, limit: Limit) -> list[Any]:
+def _limit_spots(axes: Any, limit: RateLimit) -> list[Any]:
     """Return tooltips of a limit: at each of its rates, or a single one if it is constant."""
     points = limit.points
     if len({rate for _, rate in points}) == 1:
@@ -775,7 +777,7 @@ def _gbs(value: float) -> str:
     return format_rate(value * 1e9)
 
 
-def _caption_rates(sheet: Sheet, curves: list[Curve], found: list[Limit]) -> str:
+def _caption_rates(sheet: SweepChartInput, curves: list[Curve], found: list[RateLimit]) -> str:
     """Return the best value of each series, the series without values, and the limits."""
     best = [text for each in curves if (text := _best(each))]
     nothing = missing(sheet.series)
@@ -798,7 +800,7 @@ def _figure(row: Row) -> str:
     return f"{format_rate(row.busbw_bytes_per_s or 0.0)} GB/s ({against(row)})" if rate == NOTHING else rate
 
 
-def _method_rates(sheet: Sheet, found: list[Limit], same: str) -> str:
+def _method_rates(sheet: SweepChartInput, found: list[RateLimit], same: str) -> str:
     first = next((row for row in sheet.rows if rate_of(row) is not None), sheet.rows[0])
     factor = (first.busbw_bytes_per_s or 0) / first.algbw_bytes_per_s if first.algbw_bytes_per_s else None
     times = f" × {factor:.6g} (the bus factor of {cut(name_of(first).split()[0])} over {first.ranks} ranks)" if factor else ""

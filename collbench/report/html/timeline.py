@@ -18,9 +18,9 @@ from collbench.report.html.chart import (
     PAPER,
     Chart,
     Section,
-    Spot,
     Table,
     TimeAxis,
+    Tooltip,
     cut,
     line,
     log_axis,
@@ -62,7 +62,7 @@ _GPUS_METHOD = (
 
 
 @dataclass
-class _Gpu:
+class _GpuSamples:
     """Samples of a GPU: seconds since the start of the run, values in the order of _GPUS_PANELS (NaN: unknown), throttle reasons."""
 
     name: str
@@ -116,7 +116,7 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     return Chart(key, title, _caption_gpus(gpus), _GPUS_METHOD, svg_of(figure, key, title), _table_gpus(gpus), points, wide=True)
 
 
-def _draw_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None:
+def _draw_gpus(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> None:
     few = len(gpus) <= _MOST_LINES
     if not few:
         _range(axes, gpus, panel, axis)
@@ -129,7 +129,7 @@ def _draw_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> 
     axes.set_ylabel(_GPUS_PANELS[panel][1])
 
 
-def _mark_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None:
+def _mark_gpus(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> None:
     """Mark the samples at which a GPU was throttled."""
     parts = [gpu.figures(panel, slowed=True) for gpu in gpus]
     times, values = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -138,7 +138,7 @@ def _mark_gpus(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> 
     axes.plot(xs, values[::every], linestyle="none", marker="v", markersize=5, color=BAD, markeredgecolor=PAPER)
 
 
-def _range(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None:
+def _range(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> None:
     """Draw the range of all GPUs, and their median."""
     steps = _steps(gpus, panel)
     xs = [axis.at(at) for at, _ in steps]
@@ -147,7 +147,7 @@ def _range(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> None
     axes.plot(xs, middle, color=series_color(0), label="all GPUs: range and median")
 
 
-def _steps(gpus: Sequence[_Gpu], panel: int) -> list[tuple[float, Figures]]:
+def _steps(gpus: Sequence[_GpuSamples], panel: int) -> list[tuple[float, Figures]]:
     """Return (time, values) in the order of time; neighbours are combined if there are more than can be drawn."""
     times, values = (np.concatenate(part) for part in zip(*(gpu.figures(panel) for gpu in gpus), strict=True))
     order = np.argsort(times, kind="stable")
@@ -155,7 +155,7 @@ def _steps(gpus: Sequence[_Gpu], panel: int) -> list[tuple[float, Figures]]:
     return [(float(times[part[0]]), values[part]) for part in parts]
 
 
-def _points(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> list[Spot]:
+def _points(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> list[Tooltip]:
     """Return tooltips with the range of all GPUs over time, for the first drawing."""
     steps = [(at, *np.quantile(values, (0, 0.5, 1)).tolist()) for at, values in _steps(gpus, panel)]
     unit = _GPUS_PANELS[panel][1]
@@ -163,7 +163,7 @@ def _points(axes: Axes, gpus: Sequence[_Gpu], panel: int, axis: TimeAxis) -> lis
     return spots(axes, [axis.at(at) for at, *_ in steps], [middle for _, _, middle, _ in steps], texts)
 
 
-def _caption_gpus(gpus: Sequence[_Gpu]) -> str:
+def _caption_gpus(gpus: Sequence[_GpuSamples]) -> str:
     """Return how many GPUs were throttled, and which one most."""
     slow = [gpu for gpu in gpus if gpu.share]
     if not slow:
@@ -171,7 +171,7 @@ def _caption_gpus(gpus: Sequence[_Gpu]) -> str:
     return f"{len(slow)} of {len(gpus)} GPUs were throttled, {slow[0].name} most: in {slow[0].reasons()}."
 
 
-def _table_gpus(gpus: Sequence[_Gpu]) -> Table:
+def _table_gpus(gpus: Sequence[_GpuSamples]) -> Table:
     """Return the table of GPUs, those that were throttled most first."""
     rows = [
         [gpu.name, str(len(gpu.times)), *(gpu.text(panel, share) for panel, share in _TABLE_QUANTILES), gpu.reasons()]
@@ -182,9 +182,9 @@ def _table_gpus(gpus: Sequence[_Gpu]) -> Table:
     return Table((more, *_GPUS_HEAD), rows, frozenset(range(1, 8)), marks)
 
 
-def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
+def _gpus(run: Run) -> dict[tuple[str, str], _GpuSamples]:
     """Return all samples by host and GPU, with times of the run's clock."""
-    found: dict[tuple[str, str], _Gpu] = {}
+    found: dict[tuple[str, str], _GpuSamples] = {}
     samples = list(_samples(run))
     offsets: dict[str, float] = {}
     for host, event_s, monotonic_s, _ in samples:
@@ -193,12 +193,12 @@ def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
         for address, state in gpus.items():
             if isinstance(state, dict):
                 if (gpu := found.get((host, address))) is None:
-                    gpu = found[host, address] = _Gpu(cut(f"{host} {address}"))
+                    gpu = found[host, address] = _GpuSamples(cut(f"{host} {address}"))
                 _add(gpu, max(0.0, monotonic_s + offsets[host]), state)
     return found
 
 
-def _add(gpu: _Gpu, at_s: float, state: dict[str, Any]) -> None:
+def _add(gpu: _GpuSamples, at_s: float, state: dict[str, Any]) -> None:
     slowed = state.get("slowed_by")
     gpu.times.append(at_s)
     gpu.values.append([_figure(state.get(name)) for name, _ in _GPUS_PANELS])

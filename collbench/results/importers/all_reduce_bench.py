@@ -15,12 +15,12 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Arrays, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
-from collbench.results.importers.notes import Item, lacks
+from collbench.results.importers.notes import MissingItem, lacks
 from collbench.results.importers.rows import (
-    Kind,
     Printed,
+    RowKind,
     Samples,
     is_size,
     is_time,
@@ -44,7 +44,7 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 
 
 @dataclass
-class _Table:
+class _BenchOutput:
     """One start's output; rates are (busbw, algbw) as printed."""
 
     line: int
@@ -71,21 +71,21 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return read_tables(tables, lambda table: [_run(table, given, contexts.at(table.line))], lambda table: table.line)
 
 
-def _tables(lines: Sequence[str]) -> Iterator[_Table]:
-    table = _Table(1)
+def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
+    table = _BenchOutput(1)
     old: tuple[int, str] | None = None
     for at, line in enumerate(lines, 1):
         if found := _SOFTWARE.search(line):
             if table.lines or table.trials:
                 yield table
-                table = _Table(at)
+                table = _BenchOutput(at)
             table.software = (short(found[1]), ".".join(re.findall(r"\d+", found[3])))
         elif found := _HARDWARE.search(line):
             table.gpu = short(found[1])
         elif found := _OLD.search(line):
             if table.lines or table.trials:
                 yield table
-            table = _Table(at, int(found[3]), {"iterations": int(found[2])})
+            table = _BenchOutput(at, int(found[3]), {"iterations": int(found[2])})
             table.profiled = round(float(found[1]) * 1e9) if found[1].count(".") < 2 else None
         elif (found := _OLD_RATE.match(line)) and table.profiled:
             if found[1] == "algbw":
@@ -95,12 +95,12 @@ def _tables(lines: Sequence[str]) -> Iterator[_Table]:
         elif "bandwidth of all_reduce" in line or line.lstrip().startswith("|"):
             if _begins(table, line, at):
                 yield table
-                table = _Table(at)
+                table = _BenchOutput(at)
             _take(table, line, at)
     yield table
 
 
-def _begins(table: _Table, line: str, at: int) -> bool:
+def _begins(table: _BenchOutput, line: str, at: int) -> bool:
     """Whether the line begins another table."""
     if not (table.lines or table.trials):
         return False
@@ -108,7 +108,7 @@ def _begins(table: _Table, line: str, at: int) -> bool:
     return _TITLE.search(line) is not None or (found is not None and any(size == _size(found) for _, size, _ in table.lines))
 
 
-def _take(table: _Table, line: str, at: int) -> None:
+def _take(table: _BenchOutput, line: str, at: int) -> None:
     if found := _TITLE.search(line):
         table.line, table.ranks, table.numbers = at, int(found[1]), {"warmup": int(found[2]), "iterations": int(found[3])}
         if profiled := _PROFILED.search(line):
@@ -123,7 +123,7 @@ def _size(found: re.Match[str]) -> int:
     return int(found[1]) * _UNITS.get(found[2], 0)
 
 
-def _run(table: _Table, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(table: _BenchOutput, given: UserInput, context: LogContext) -> ImportedTable:
     printed = [
         Printed(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
     ]
@@ -134,7 +134,7 @@ def _run(table: _Table, given: UserInput, context: LogContext) -> ImportedTable:
     fits = factor is None or factor.holds(extent.ranks)
     doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
     statistic = "size / mean rate over the trials and ranks"
-    kind = Kind(
+    kind = RowKind(
         "allreduce", "torch-nccl", "torch", "float32", extent.ranks, extent.nodes, statistic, "cuda", "sum", in_place=True, mode="isolated",
         evidence=table.numbers,
     )  # fmt: skip
@@ -142,8 +142,8 @@ def _run(table: _Table, given: UserInput, context: LogContext) -> ImportedTable:
     facts: dict[str, Any] = {**table.numbers, **start_facts(context), **({"gpu": table.gpu} if table.gpu else {})}
     if table.software:
         facts |= {"torch": table.software[0], "library": table.software[1]}
-    unknown = [*([] if arrays else [Item.INTERVAL, Item.SAMPLES]), *([] if extent.nodes else [Item.NODES])]
-    missing = lacks(*unknown, Item.RANK_DATA, Item.HOSTS, Item.VERIFICATION)
+    unknown = [*([] if arrays else [MissingItem.INTERVAL, MissingItem.SAMPLES]), *([] if extent.nodes else [MissingItem.NODES])]
+    missing = lacks(*unknown, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     statistic = rows[0].evidence["statistic"] if rows else statistic
     return ImportedTable(
         "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts,
@@ -151,11 +151,11 @@ def _run(table: _Table, given: UserInput, context: LogContext) -> ImportedTable:
     )  # fmt: skip
 
 
-def _rates(table: _Table) -> list[tuple[str, str]]:
+def _rates(table: _BenchOutput) -> list[tuple[str, str]]:
     return [*(rates for _, _, rates in table.lines), *table.trials]
 
 
-def _rows(table: _Table, kind: Kind) -> tuple[list[Row], dict[int, Arrays]]:
+def _rows(table: _BenchOutput, kind: RowKind) -> tuple[list[Row], dict[int, Arrays]]:
     rows, arrays = list[Row](), dict[int, Arrays]()
     for at, size, (_, algbw) in table.lines:
         time_s = _time(size, algbw)
@@ -177,4 +177,4 @@ def _time(size: int, algbw: str) -> float | None:
     return time_s if time_s is not None and is_time(time_s) else None
 
 
-ALL_REDUCE_BENCH = Reader("all-reduce-bench", "all_reduce_bench.py of ml-engineering", knows, read)
+ALL_REDUCE_BENCH = Importer("all-reduce-bench", "all_reduce_bench.py of ml-engineering", knows, read)

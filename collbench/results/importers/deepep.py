@@ -13,10 +13,10 @@ from math import floor, log10
 from typing import NamedTuple
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
 from collbench.results.importers.log_context import Contexts, start_facts
-from collbench.results.importers.notes import Item, Missing, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.results.importers.rows import Kind, Quantiles, is_size, is_time, ranks_and_nodes
+from collbench.results.importers.notes import Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.rows import Quantiles, RowKind, is_size, is_time, ranks_and_nodes
 from collbench.results.row import Row
 
 _F = r"(\d{1,9}(?:\.\d{1,9})?)"
@@ -33,7 +33,7 @@ _DIGITS = 3
 _MARKS = ("Dispatch + combine bandwidth:", "Dispatch bandwidth:", "[tuning] Best ", " EP:")
 
 
-class _Key(NamedTuple):
+class _DeepEpKey(NamedTuple):
     """What the lines of one row have in common; algorithm: "low_latency", "tuned", "elastic"."""
 
     operation: str
@@ -68,7 +68,7 @@ def knows(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per kernel. Raises UsageError where no line has a rate and a time, and where the number of ranks is unknown."""
-    groups: dict[_Key, _Group] = {}
+    groups: dict[_DeepEpKey, _Group] = {}
     timeless = 0
     for at, line in enumerate(lines, 1):
         if not _marked(line):
@@ -84,7 +84,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
     told = _ranks(list(groups.values()), given)
-    by_kernel: dict[str, list[tuple[_Key, _Group]]] = {}
+    by_kernel: dict[str, list[tuple[_DeepEpKey, _Group]]] = {}
     for key, group in groups.items():
         by_kernel.setdefault(key.algorithm, []).append((key, group))
     return read_tables(
@@ -106,7 +106,7 @@ def _marked(line: str) -> bool:
     return any(mark in line for mark in _MARKS)
 
 
-def _figures(at: int, line: str) -> Iterator[tuple[_Key, _Figure, int | None]]:
+def _figures(at: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | None]]:
     """(key, figure, ranks in all) of each figure in a line: several ranks may print into one line."""
     for found in _BOTH.finditer(line):
         rate, mean, least, most = (float(text) for text in found.groups()[1:])
@@ -121,36 +121,36 @@ def _figures(at: int, line: str) -> Iterator[tuple[_Key, _Figure, int | None]]:
             yield _key(operation), figure, None
     for found in _ELASTIC.finditer(line):
         rank, ranks, size = int(found[1]), int(found[2]), int(found[7])
-        key = _Key(f"ep_{'_'.join(found[3].split())}", "elastic", "uint8", None)
+        key = _DeepEpKey(f"ep_{'_'.join(found[3].split())}", "elastic", "uint8", None)
         time_s = float(found[6]) / 1e6
         yield key, _Figure(at, rank, size / time_s if time_s else 0.0, time_s, Quantiles(), size), ranks
     if best := _BEST.search(line):
         time = _TIME.search(best[3])
         for rate, link in _RATE.findall(best[3]) if time else ():
-            key = _Key(f"ep_{best[1]}", "tuned", _TYPES.get(best[2] or "", "bfloat16"), link.lower() or None)
+            key = _DeepEpKey(f"ep_{best[1]}", "tuned", _TYPES.get(best[2] or "", "bfloat16"), link.lower() or None)
             if float(rate) > 0 and time:
                 yield key, _Figure(at, None, float(rate) * 1e9, float(time[1] or time[2]) / 1e6, Quantiles()), None
 
 
-def _key(operation: str) -> _Key:
-    return _Key(operation, "low_latency", "uint8", None)
+def _key(operation: str) -> _DeepEpKey:
+    return _DeepEpKey(operation, "low_latency", "uint8", None)
 
 
-def _run(these: list[tuple[_Key, _Group]], given: UserInput, told: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
+def _run(these: list[tuple[_DeepEpKey, _Group]], given: UserInput, told: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
     timeless, facts = about
     first = these[0][1].figures[0].line
     extent = ranks_and_nodes(given, told, None, f"the output at line {first}")
     rows = [row for key, group in these if (row := _row(key, group, (extent.ranks, extent.nodes)))]
     algorithm = these[0][0].algorithm
-    unknown = [] if extent.nodes else [Item.NODES]
-    missing: list[Missing] = [*lacks(Item.INTERVAL, Item.SAMPLES, Item.HOSTS, Item.VERIFICATION, *unknown)]
-    missing += [NotInOutput(Item.SIZE, assumed="rate × time, to three digits")] if algorithm != "elastic" else []
+    unknown = [] if extent.nodes else [MissingItem.NODES]
+    missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.VERIFICATION, *unknown)]
+    missing += [NotInOutput(MissingItem.SIZE, assumed="rate × time, to three digits")] if algorithm != "elastic" else []
     missing += [SkippedLines(timeless, SkippedReason.NO_TIME)] if timeless else []
     statistic = rows[0].evidence["statistic"] if rows else "none"
     return ImportedTable("deepep", None, algorithm, statistic, rows, (), facts, missing, (), extent.contradicted)
 
 
-def _row(key: _Key, group: _Group, place: tuple[int, int | None]) -> Row | None:
+def _row(key: _DeepEpKey, group: _Group, place: tuple[int, int | None]) -> Row | None:
     sound = [each for each in group.figures if is_time(each.time_s) and each.rate > 0]
     if not sound:
         return None
@@ -159,7 +159,7 @@ def _row(key: _Key, group: _Group, place: tuple[int, int | None]) -> Row | None:
     if not is_size(size):
         return None
     of = f"the slowest of {len(sound)} ranks that print" if len(sound) > 1 else "the rank that prints"
-    kind = Kind(
+    kind = RowKind(
         key.operation, "deepep", "deepep", key.dtype, *place, f"the mean over the iterations of {of}", "cuda", mode="pipelined",
         like="sendrecv", also={"algorithm": key.algorithm, "traffic": key.link},
     )  # fmt: skip
@@ -173,4 +173,4 @@ def _rounded(size: float) -> int:
     return round(size / unit) * unit
 
 
-DEEPEP = Reader("deepep", "DeepEP and NIXL-EP tests", knows, read)
+DEEPEP = Importer("deepep", "DeepEP and NIXL-EP tests", knows, read)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import Item, lacks
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, nonempty, parse_number, short
+from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import MissingItem, lacks
+from collbench.results.importers.rows import RowKind, is_size, is_time, missing, nonempty, parse_number, short
 from collbench.results.row import Row
 
 _HEADER = re.compile(r"(name\s+)?bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")
@@ -24,7 +24,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass
-class _Table:
+class _PingpongTable:
     """The lines below one header, by title."""
 
     number: int
@@ -48,8 +48,8 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "fi_pingpong")
 
 
-def _tables(lines: Sequence[str]) -> Iterator[_Table]:
-    table: _Table | None = None
+def _tables(lines: Sequence[str]) -> Iterator[_PingpongTable]:
+    table: _PingpongTable | None = None
     program: str | None = None
     provider: str | None = None
     for at, line in enumerate(lines, 1):
@@ -58,7 +58,7 @@ def _tables(lines: Sequence[str]) -> Iterator[_Table]:
             if table is not None:
                 yield table
             pingpong = found[2].startswith("#sent")
-            table = _Table(at, text[found.start() :].split(), pingpong, program, provider)
+            table = _PingpongTable(at, text[found.start() :].split(), pingpong, program, provider)
         elif table is not None and len(words := text.split()) == len(table.columns):
             table.lines.append((at, dict(zip(table.columns, words, strict=True))))
         elif "fi_" in text and (named := _PROGRAM.search(text)):
@@ -68,21 +68,21 @@ def _tables(lines: Sequence[str]) -> Iterator[_Table]:
         yield table
 
 
-def _run(table: _Table, given: UserInput) -> ImportedTable:
+def _run(table: _PingpongTable, given: UserInput) -> ImportedTable:
     operation = _operation(table, given)
     half = "half the round trip, the mean over all" if operation == "p2p_latency" else "the mean per message over all"
-    kind = Kind(
+    kind = RowKind(
         operation, "libfabric", "libfabric", "uint8", 2, given.nodes, f"{half} iterations", mode="batched",
         also={"protocol": table.provider and short(table.provider), "flags": (IMPORTED, "unverified")},
     )  # fmt: skip
     rows = [row for at, words in table.lines if (row := _row(kind, at, words))]
     facts = {"provider": short(table.provider)} if table.provider else {}
     program = table.program or ("fi_pingpong" if table.pingpong else "fabtests")
-    unknown = [*missing(given.nodes), *lacks(Item.VERSION, Item.VERIFICATION)]
+    unknown = [*missing(given.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable("libfabric", None, short(program), kind.statistic, rows, facts=facts, missing=unknown)
 
 
-def _operation(table: _Table, given: UserInput) -> str:
+def _operation(table: _PingpongTable, given: UserInput) -> str:
     if table.pingpong or (table.program or "").endswith("pingpong"):
         return "p2p_latency"
     if (table.program or "").endswith("_bw"):
@@ -92,7 +92,7 @@ def _operation(table: _Table, given: UserInput) -> str:
     raise UsageError(f"the table at line {table.number}: the program of fabtests is unknown: use --operation p2p_latency or p2p_bandwidth")
 
 
-def _row(kind: Kind, at: int, words: dict[str, str]) -> Row | None:
+def _row(kind: RowKind, at: int, words: dict[str, str]) -> Row | None:
     size, micros = _bytes(words["bytes"]), parse_number(words["usec/xfer"])
     if size is None or not is_size(size) or micros is None or not is_time(micros / 1e6):
         return None
@@ -105,4 +105,4 @@ def _bytes(text: str) -> int | None:
     return int(found[1]) * (unit := _UNITS[found[3].lower()]) + int(found[2] or 0) * unit // 10 if found else None
 
 
-FI_PINGPONG = Reader("fi-pingpong", "fi_pingpong of libfabric and fabtests", knows, read)
+FI_PINGPONG = Importer("fi-pingpong", "fi_pingpong of libfabric and fabtests", knows, read)

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.notes import (
     ConcurrentThreads,
     Doubt,
     ElementSizeMismatch,
     InputBuffers,
-    Item,
+    MissingItem,
     SkippedLines,
     SkippedReason,
     lacks,
 )
 from collbench.results.importers.rows import (
-    Extent,
-    Kind,
+    JobExtent,
     Quantiles,
+    RowKind,
     is_size,
     is_time,
     missing,
@@ -50,7 +50,7 @@ _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class _Meaning:
+class _GlooMeaning:
     """A benchmark in our words.
 
     like    collbench's operation with the same bus factor, or None
@@ -73,24 +73,24 @@ def _each(n: int) -> int:
 
 # gloo/benchmark/main.cc; of the uneven ones rank i gives i parts, and i + n - k parts to rank k.
 _MEANINGS = {
-    "allgather": _Meaning("allgather", "allgather", _each),
-    "allgather_v": _Meaning("allgatherv", None, lambda n: n * (n - 1) // 2, traffic="uneven"),
-    "allreduce": _Meaning("allreduce", "allreduce"),
-    "allreduce_local": _Meaning("allreduce_local", None),  # within each process
-    "alltoall": _Meaning("alltoall", "alltoall", _each, width=8),
-    "alltoall_v": _Meaning("alltoallv", "alltoallv", lambda n: n * n + n * (n - 1) // 2, width=8, traffic="uneven"),
-    "barrier": _Meaning("barrier", "barrier", lambda n: 0),
-    "broadcast": _Meaning("broadcast", "broadcast"),
-    "reduce": _Meaning("reduce", "reduce"),
-    "reduce_scatter": _Meaning("reducescatter", "reducescatter"),
-    "scatter": _Meaning("scatter", "scatter", _each),
-    "sendrecv_roundtrip": _Meaning("p2p_latency", "p2p_latency", calls=2),
+    "allgather": _GlooMeaning("allgather", "allgather", _each),
+    "allgather_v": _GlooMeaning("allgatherv", None, lambda n: n * (n - 1) // 2, traffic="uneven"),
+    "allreduce": _GlooMeaning("allreduce", "allreduce"),
+    "allreduce_local": _GlooMeaning("allreduce_local", None),  # within each process
+    "alltoall": _GlooMeaning("alltoall", "alltoall", _each, width=8),
+    "alltoall_v": _GlooMeaning("alltoallv", "alltoallv", lambda n: n * n + n * (n - 1) // 2, width=8, traffic="uneven"),
+    "barrier": _GlooMeaning("barrier", "barrier", lambda n: 0),
+    "broadcast": _GlooMeaning("broadcast", "broadcast"),
+    "reduce": _GlooMeaning("reduce", "reduce"),
+    "reduce_scatter": _GlooMeaning("reducescatter", "reducescatter"),
+    "scatter": _GlooMeaning("scatter", "scatter", _each),
+    "sendrecv_roundtrip": _GlooMeaning("p2p_latency", "p2p_latency", calls=2),
 }
 _ALGORITHMS = ("allgather", "allreduce", "barrier", "broadcast")
 
 
 @dataclass
-class _Table:
+class _GlooTable:
     """One benchmark's output."""
 
     name: str
@@ -114,25 +114,25 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "Gloo's benchmark")
 
 
-GLOO = Reader("gloo", "gloo's benchmark", knows, read)
+GLOO = Importer("gloo", "gloo's benchmark", knows, read)
 
 
-def _tables(lines: Sequence[str]) -> Iterator[_Table]:
-    table: _Table | None = None
+def _tables(lines: Sequence[str]) -> Iterator[_GlooTable]:
+    table: _GlooTable | None = None
     for at, line in enumerate(lines, start=1):
         name = _NAME.match(line)
         if name and name[1] not in (_RESULTS, _ERRORS) and not (table and table.columns and not table.lines):
             if table:
                 yield table
-            table = _Table(name[1].lower(), at)
+            table = _GlooTable(name[1].lower(), at)
         elif table or _COLUMN.search(line):
-            table = table or _Table("unnamed", at)
+            table = table or _GlooTable("unnamed", at)
             _take(table, line, at)
     if table:
         yield table
 
 
-def _take(table: _Table, line: str, at: int) -> None:
+def _take(table: _GlooTable, line: str, at: int) -> None:
     columns = _COLUMN.findall(line)
     if len(columns) >= 5:
         table.columns = columns
@@ -146,7 +146,7 @@ def _take(table: _Table, line: str, at: int) -> None:
         (table.lines.append((at, dict(zip(table.columns, words, strict=True)))) if complete else table.bad.append(at))
 
 
-def _run(table: _Table, given: UserInput) -> ImportedTable:
+def _run(table: _GlooTable, given: UserInput) -> ImportedTable:
     meaning, algorithm = _meaning(table.name)
     extent = ranks_and_nodes(given, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
     kind = _kind(table, extent, meaning, algorithm)
@@ -155,26 +155,26 @@ def _run(table: _Table, given: UserInput) -> ImportedTable:
         rows[-1] = _failed(rows[-1], table.mismatches)
     return ImportedTable(
         "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
-        missing=[*missing(extent.nodes), *lacks(Item.VERSION, Item.OTHER_RANKS)], doubts=_doubts(table, meaning),
+        missing=[*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)], doubts=_doubts(table, meaning),
         contradicted=extent.contradicted,
     )  # fmt: skip
 
 
-def _meaning(name: str) -> tuple[_Meaning, str | None]:
+def _meaning(name: str) -> tuple[_GlooMeaning, str | None]:
     """(what the benchmark is, the algorithm that it is made to use)."""
     plain = name.removeprefix("new_").removeprefix("cuda_")
     if plain in _MEANINGS:
         return _MEANINGS[plain], None
     base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_")), None)
-    return (_MEANINGS[base], plain.removeprefix(f"{base}_")) if base else (_Meaning(plain, None), None)
+    return (_MEANINGS[base], plain.removeprefix(f"{base}_")) if base else (_GlooMeaning(plain, None), None)
 
 
-def _kind(table: _Table, extent: Extent, meaning: _Meaning, algorithm: str | None) -> Kind:
+def _kind(table: _GlooTable, extent: JobExtent, meaning: _GlooMeaning, algorithm: str | None) -> RowKind:
     inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
     traffic = meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None)
     reducing = meaning.like in ("allreduce", "reduce", "reducescatter")
     half = "half " if meaning.calls > 1 else ""
-    return Kind(
+    return RowKind(
         meaning.operation, "gloo", "gloo", _dtype(table, meaning), extent.ranks, extent.nodes,
         f"median over the iterations on rank 0{f', {half}the round trip' if half else ''}",
         device="cuda" if table.name.startswith("cuda_") else "cpu", redop="sum" if reducing else None,
@@ -183,7 +183,7 @@ def _kind(table: _Table, extent: Extent, meaning: _Meaning, algorithm: str | Non
     )  # fmt: skip
 
 
-def _dtype(table: _Table, meaning: _Meaning) -> str:
+def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
     """By the bytes per element: it has char, 16-bit and 32-bit floats, and moves 64-bit numbers in its all-to-all."""
     if meaning.width:
         return "uint64"
@@ -194,7 +194,7 @@ def _dtype(table: _Table, meaning: _Meaning) -> str:
     return "float32"
 
 
-def _row(table: _Table, meaning: _Meaning, kind: Kind, cell: tuple[int, Mapping[str, str]]) -> Row | None:
+def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, cell: tuple[int, Mapping[str, str]]) -> Row | None:
     line, figures = cell
     elements = whole(figures.get("elements", ""))
     printed = whole(figures.get("size (B)", "")) if "size (B)" in figures else (elements or 0) * _FLOAT_BYTES
@@ -226,7 +226,7 @@ def _failed(row: Row, mismatches: Sequence[str]) -> Row:
     return replace(row, checked=1, wrong=len(mismatches), wrong_detail=f"at least this many (only the first are listed): {mismatches[0]}")
 
 
-def _doubts(table: _Table, meaning: _Meaning) -> list[Doubt]:
+def _doubts(table: _GlooTable, meaning: _GlooMeaning) -> list[Doubt]:
     doubts: list[Doubt] = [SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0])] if table.bad else []
     if meaning.width:
         doubts.append(ElementSizeMismatch(table.name, meaning.width))

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
-from collbench.results.importers.notes import Item, lacks
-from collbench.results.importers.rows import Kind, Quantiles, is_size, is_time, parse_number, short
+from collbench.results.importers.notes import MissingItem, lacks
+from collbench.results.importers.rows import Quantiles, RowKind, is_size, is_time, parse_number, short
 from collbench.results.row import Row
 
 _TITLE = re.compile(r"(NetworkLoad|Network) Tests v([\d.]{1,10})\s*$")
@@ -90,7 +90,7 @@ def _run(section: _Section, given: UserInput, context: LogContext) -> ImportedTa
     ranks, nodes = section.place
     extent = extent_of(context, given, ranks, f"the table at line {section.number}")
     rows = [row for at, words in section.lines if (row := _row(section, (extent.ranks, nodes or extent.nodes), at, words))]
-    missing = lacks(Item.INTERVAL, Item.SAMPLES, Item.RANK_DATA, Item.HOSTS, Item.VERIFICATION)
+    missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     statistic = "the mean over all samples of all ranks"
     facts = {**start_facts(context), **({"congestion": section.traffic} if section.traffic else {})}
     return ImportedTable("gpcnet", section.version or None, section.program, statistic, rows, (), facts, missing, (), extent.contradicted)
@@ -107,7 +107,7 @@ def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[
         return None
     p99 = None if not worst else size / (worst * _MIB) if rate else worst / 1e6
     operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", name[1].lower()))
-    kind = Kind(
+    kind = RowKind(
         operation, "mpi", "mpi", "float64", *place, "the mean over all samples of all ranks", mode="isolated",
         like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
     )  # fmt: skip
@@ -116,4 +116,4 @@ def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[
     return replace(row, evidence={**row.evidence, "printed": printed})
 
 
-GPCNET = Reader("gpcnet", "GPCNeT (network_test, network_load_test)", knows, read)
+GPCNET = Importer("gpcnet", "GPCNeT (network_test, network_load_test)", knows, read)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
 from collbench.results.importers.notes import SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
     MOST_RANKS,
-    Kind,
+    RowKind,
     is_size,
     is_time,
     missing,
@@ -39,7 +39,7 @@ _TURNED_ROUND = 2017  # the version
 
 
 @dataclass
-class Block:
+class ImbBlock:
     """One benchmark's part of the output.
 
     ranks       that took part, in all groups together; group_size in each
@@ -98,7 +98,7 @@ _BENCHMARKS = {
 _REDUCING, _ROOTED = ("allreduce", "reduce", "reducescatter"), ("broadcast", "reduce", "gather", "scatter")
 
 
-def rows_of(block: Block, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
+def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
     """(rows in the order of the lines, what a time is, numbers of lines that could not be read)."""
     meaning, statistic = _meaning(block.name), _statistic(block)
     kind = _kind(block, meaning, nodes, facts, statistic)
@@ -129,7 +129,7 @@ def _meaning(name: str) -> _Meaning:
     return _Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
 
 
-def _statistic(block: Block) -> str:
+def _statistic(block: ImbBlock) -> str:
     if "t_pure[usec]" in block.columns:
         return "mean over the repetitions, of the communication alone, on the slowest rank"
     if any(title in block.columns for title in ("t[usec]", "t_max[usec]")):
@@ -138,14 +138,14 @@ def _statistic(block: Block) -> str:
     return "mean per message: the rate over all repetitions, turned into a time"
 
 
-def _kind(block: Block, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> Kind:
+def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> RowKind:
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
     reducing = meaning.like in _REDUCING
     told = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
     dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(told or "")
     ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
-    return Kind(
+    return RowKind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(told) if told else ("float32" if reducing else "uint8")),
         ranks, nodes, statistic, redop=_redop(facts) if reducing else None,
         root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
@@ -168,7 +168,7 @@ def _redop(facts: Mapping[str, Any]) -> str:
     return short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
 
 
-def _also(block: Block, meaning: _Meaning) -> dict[str, Any]:
+def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
     """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
     if block.concurrent < 2:
@@ -183,7 +183,7 @@ def _also(block: Block, meaning: _Meaning) -> dict[str, Any]:
     return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
 
 
-def _named(block: Block, words: Sequence[str]) -> dict[str, str] | None:
+def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
     """The words by their column; a cell that failed has its reason under "failed"."""
     columns = block.columns
     if len(words) == len(columns):
@@ -195,7 +195,7 @@ def _named(block: Block, words: Sequence[str]) -> dict[str, str] | None:
     return {**dict(zip(leading, words, strict=False)), "failed": " ".join(said)}
 
 
-def _row(block: Block, meaning: _Meaning, kind: Kind, cell: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
+def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, cell: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
     """The row of one size; of several groups it is the slowest one's."""
     printed, lines = cell
     size = printed * (block.group_size if meaning.parts else 1)
@@ -215,7 +215,7 @@ def _row(block: Block, meaning: _Meaning, kind: Kind, cell: tuple[int, list[tupl
     )  # fmt: skip
 
 
-def _with_factor(block: Block, row: Row, meaning: _Meaning) -> Row:
+def _with_factor(block: ImbBlock, row: Row, meaning: _Meaning) -> Row:
     """The bus bandwidth within a group: its factor is that of the group's ranks, not of all."""
     if block.concurrent < 2 or meaning.pairs or row.algbw_bytes_per_s is None or meaning.like is None:
         return row
@@ -225,13 +225,13 @@ def _with_factor(block: Block, row: Row, meaning: _Meaning) -> Row:
     return replace(row, busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
 
 
-def _count(printed: int, kind: Kind, block: Block, meaning: _Meaning) -> int:
+def _count(printed: int, kind: RowKind, block: ImbBlock, meaning: _Meaning) -> int:
     width = width_of(kind.dtype) or 1
     split = meaning.like == "reducescatter" and not meaning.parts
     return printed // width // (max(block.group_size, 1) if split else 1)
 
 
-def _time(block: Block, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
+def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
     for title in ("t_pure[usec]", "t_max[usec]", "t[usec]"):
         if title in found:
             value = parse_number(found[title])
@@ -249,7 +249,7 @@ def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
     return {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
 
 
-def _groups(block: Block, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
+def _groups(block: ImbBlock, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
     """Return what each group did, where the output shows each; of several pairs what they moved together."""
     if meaning.pairs and meaning.like != "p2p_latency" and block.ranks >= 4 and row.busbw_bytes_per_s is not None:
         pairs = block.ranks // 2
@@ -287,7 +287,7 @@ class _State:
     version: str | None = None
     part: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    block: Block | None = None
+    block: ImbBlock | None = None
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -309,17 +309,17 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return nonempty(reading, "IMB")
 
 
-IMB = Reader("imb", "Intel MPI Benchmarks", knows, read)
+IMB = Importer("imb", "Intel MPI Benchmarks", knows, read)
 
 
-def _blocks(state: _State, lines: Sequence[str]) -> Iterator[Block]:
+def _blocks(state: _State, lines: Sequence[str]) -> Iterator[ImbBlock]:
     for number, line in enumerate(lines, start=1):
         if line[:1] == "#":
             begun = _BENCHMARK.match(line)
             if begun:
                 if state.block:
                     yield state.block
-                state.block = Block(short(begun[2]), number)
+                state.block = ImbBlock(short(begun[2]), number)
             elif not (state.block and _head_of_block(state.block, line)):
                 _head(state, line)
         elif state.block:
@@ -338,7 +338,7 @@ def _head(state: _State, line: str) -> None:
         state.facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
 
 
-def _head_of_block(block: Block, line: str) -> bool:
+def _head_of_block(block: ImbBlock, line: str) -> bool:
     """Read the number of ranks and their groups from a line."""
     if found := _PROCESSES.match(line):
         block.ranks = block.group_size = int(found[1])
@@ -354,7 +354,7 @@ def _head_of_block(block: Block, line: str) -> bool:
     return True
 
 
-def _body(block: Block, line: str, number: int) -> None:
+def _body(block: ImbBlock, line: str, number: int) -> None:
     words = line.split()
     if not words:
         return
@@ -364,7 +364,7 @@ def _body(block: Block, line: str, number: int) -> None:
         block.lines.append((number, words))
 
 
-def _run(state: _State, block: Block, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(state: _State, block: ImbBlock, given: UserInput, context: LogContext) -> ImportedTable:
     hosts = with_hosts(context, block.ranks)
     nodes = given.nodes or len(set(hosts)) or None
     rows, statistic, bad = rows_of(block, nodes, {**state.facts, "version": state.version})

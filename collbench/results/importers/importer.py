@@ -183,7 +183,7 @@ class UserInput:
 
 
 @dataclass(frozen=True)
-class Reader:
+class Importer:
     """One format.
 
     name    the word for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from collbench.results.environment import recorded_environment
 from collbench.results.importers.importer import UserInput, split_prefix
-from collbench.results.importers.rows import Extent, ranks_and_nodes, short
+from collbench.results.importers.rows import JobExtent, ranks_and_nodes, short
 
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
@@ -296,7 +296,7 @@ def with_hosts(context: LogContext, ranks: int) -> tuple[str, ...]:
     return context.hosts if len(context.hosts) == ranks else ()
 
 
-def extent_of(context: LogContext, given: UserInput, printed: int | None, where: str) -> Extent:
+def extent_of(context: LogContext, given: UserInput, printed: int | None, where: str) -> JobExtent:
     """Ranks and nodes of a tool that runs one rank per process: the printed ranks, else the user's, else the launcher's processes.
 
     Raises UsageError where none is known.

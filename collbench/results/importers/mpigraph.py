@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import Item, lacks
-from collbench.results.importers.rows import Kind, is_size, is_time, parse_number, ranks_and_nodes, short
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import MissingItem, lacks
+from collbench.results.importers.rows import RowKind, is_size, is_time, parse_number, ranks_and_nodes, short
 from collbench.results.row import Row
 
 _START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")
@@ -75,12 +75,18 @@ def _read(run: _Run, given: UserInput) -> ImportedTable:
     extent = ranks_and_nodes(given, ranks, len(set(hosts)), f"line {run.number}")
     iterations = run.facts.get("Times")
     statistic = f"the mean over {iterations or 'the'} iterations of the slowest rank, sending or receiving, per message"
-    kind = Kind(
+    kind = RowKind(
         "sendrecv", "mpi", "mpi", "uint8", ranks, extent.nodes, statistic, mode="isolated", window=run.facts.get("Window"),
         evidence={"iterations": iterations} if iterations else {},
     )  # fmt: skip
     rows = [row for shift in range(1, ranks) if (row := _row(kind, (run.number, size, shift), tables, hosts))]
-    left = lacks(Item.INTERVAL, Item.SAMPLES, Item.RANK_DATA, Item.VERIFICATION, *([] if len(tables) == 2 else [Item.MATRIX]))
+    left = lacks(
+        MissingItem.INTERVAL,
+        MissingItem.SAMPLES,
+        MissingItem.RANK_DATA,
+        MissingItem.VERIFICATION,
+        *([] if len(tables) == 2 else [MissingItem.MATRIX]),
+    )
     return ImportedTable("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), left, (), extent.contradicted)
 
 
@@ -88,7 +94,7 @@ def _is_whole(table: dict[int, list[float | None]], ranks: int) -> bool:
     return sorted(table) == list(range(ranks)) and all(len(rates) == ranks for rates in table.values())
 
 
-def _row(kind: Kind, about: tuple[int, int, int], tables: dict[str, dict[int, list[float | None]]], hosts: Sequence[str]) -> Row | None:
+def _row(kind: RowKind, about: tuple[int, int, int], tables: dict[str, dict[int, list[float | None]]], hosts: Sequence[str]) -> Row | None:
     """The row of one step; about: (line, message size, shift)."""
     line, size, shift = about
     ranks = len(hosts)
@@ -108,4 +114,4 @@ def _row(kind: Kind, about: tuple[int, int, int], tables: dict[str, dict[int, li
     return replace(row, evidence={**row.evidence, "slowest_pair": slowest, "mean_bytes_per_s": mean})
 
 
-MPIGRAPH = Reader("mpigraph", "mpiGraph", knows, read)
+MPIGRAPH = Importer("mpigraph", "mpiGraph", knows, read)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Arrays, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import CallRateMismatch, Doubt, Item, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.results.importers.rows import MOST_RANKS, Kind, Samples, is_size, is_time, sampled, short
+from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import CallRateMismatch, Doubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.rows import MOST_RANKS, RowKind, Samples, is_size, is_time, sampled, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -129,9 +129,9 @@ def _run(calls: list[tuple[_Key, _Calls]], given: UserInput, bad: int) -> Import
     unlike = sum(each.unlike for _, each in calls)
     doubts: list[Doubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
     doubts += [CallRateMismatch(unlike)] if unlike else []
-    missing = [NotInOutput(Item.DTYPE, assumed=given.dtype or "uint8"), *lacks(Item.VERIFICATION, Item.SLOW_RANK)]
+    missing = [NotInOutput(MissingItem.DTYPE, assumed=given.dtype or "uint8"), *lacks(MissingItem.VERIFICATION, MissingItem.SLOW_RANK)]
     if not hosts and len(seen) < first.ranks:
-        missing.append(NotInOutput(Item.OTHER_RANKS, source=f"the files have {len(seen)} of {first.ranks} ranks"))
+        missing.append(NotInOutput(MissingItem.OTHER_RANKS, source=f"the files have {len(seen)} of {first.ranks} ranks"))
     program = f"communicator {first.communicator}"
     statistic = rows[0].evidence["statistic"]
     return ImportedTable("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
@@ -146,7 +146,7 @@ def _row(key: _Key, calls: _Calls, given: UserInput) -> tuple[Row, Arrays]:
     statistic = f"the {'median over ' if len(times) > 1 else 'time of '}{len(times)} call{'s' if len(times) > 1 else ''} of {of}" + (
         f", timed by {key.source}" if key.source else ""
     )
-    kind = Kind(
+    kind = RowKind(
         key.operation, "nccl", "nccl", given.dtype or "uint8", 2 if key.pair else key.ranks, key.nodes or given.nodes, statistic, "cuda",
         root=0 if key.operation in _ROOTED else None, mode="pipelined", like="p2p_bandwidth" if key.pair else None,
     )  # fmt: skip
@@ -163,4 +163,4 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-NCCL_INSPECTOR = Reader("nccl-inspector", "NCCL Inspector, JSON lines", knows, read)
+NCCL_INSPECTOR = Importer("nccl-inspector", "NCCL Inspector, JSON lines", knows, read)

@@ -19,7 +19,7 @@ from collbench.results.importers.importer import (
     Arrays,
     Contradiction,
     ImportedTable,
-    Reader,
+    Importer,
     Reading,
     UserInput,
     read_tables,
@@ -30,8 +30,8 @@ from collbench.results.importers.notes import (
     AveragedGroups,
     Doubt,
     InterleavedJobs,
-    Item,
     Missing,
+    MissingItem,
     NotInOutput,
     OutOfBoundsValues,
     RepeatedCases,
@@ -41,11 +41,11 @@ from collbench.results.importers.notes import (
     lacks,
 )
 from collbench.results.importers.rows import (
-    Extent,
-    Kind,
+    JobExtent,
     Printed,
     Quantiles,
     RankRange,
+    RowKind,
     Samples,
     is_size,
     is_time,
@@ -100,7 +100,7 @@ class Body(NamedTuple):
     per_iteration: tuple[str, ...] = ()
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """One line of a table; `placed` is out of place, then in place. redop and root are None where none is printed."""
 
     number: int
@@ -117,7 +117,7 @@ class Line(NamedTuple):
         return self.size, self.dtype, self.redop, self.root
 
 
-class Device(NamedTuple):
+class PrintedDevice(NamedTuple):
     """A rank's line under "Using devices"."""
 
     rank: int
@@ -152,7 +152,7 @@ class Head:
     cpu_time: bool = False
     old: bool | None = None
     bad: int | None = None
-    devices: list[Device] = field(default_factory=list)
+    devices: list[PrintedDevice] = field(default_factory=list)
     cut: bool = False
     averaged: str = "averaged over the ranks"
     environment: dict[str, str] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Head:
         """Read a line that begins with #; an unknown one is ignored."""
         if device := _DEVICE.match(text):
             rank, group, _, host, number, address, name = device.groups()
-            self.devices.append(Device(int(rank), int(group or 0), host, int(number), address, name.strip()))
+            self.devices.append(PrintedDevice(int(rank), int(group or 0), host, int(number), address, name.strip()))
         elif version := _VERSION.match(text):
             self.tool, self.version, library = f"{version[1]}-tests", version[2], version[3]
             self.library = dotted(int(library)) if library and len(library) < 10 else None
@@ -206,12 +206,12 @@ def split_line(line: str) -> tuple[str, str] | None:
     return (writer, text) if first.isdigit() else None
 
 
-def shows_errors(lines: Iterable[Line]) -> bool:
+def shows_errors(lines: Iterable[TableLine]) -> bool:
     """Whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
     return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
 
 
-def parse_line(number: int, text: str, wide: bool) -> Line | None:
+def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     """A line of the table, None for any other; `wide`: the header names the columns of -I 1.
 
     Older versions leave redop and root out, or print redop as nothing.
@@ -226,7 +226,7 @@ def parse_line(number: int, text: str, wide: bool) -> Line | None:
     if placed is None or _is_number(words[2]) or (root is not None and not root.lstrip("-").isdecimal()):
         return None
     redop = words[3] if at == 4 and words[3] != "none" else None
-    return Line(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
+    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
 
 
 def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Body | None] | None:
@@ -313,11 +313,11 @@ class Ranks(NamedTuple):
 class DecidedRanks(NamedTuple):
     """The ranks and nodes of a table, and where they are from."""
 
-    extent: Extent
+    extent: JobExtent
     source: RankSource
 
 
-def operation_of(head: Head, lines: Sequence[Line], given: UserInput, context: LogContext) -> NamedOperation:
+def operation_of(head: Head, lines: Sequence[TableLine], given: UserInput, context: LogContext) -> NamedOperation:
     """The operation. Raises UsageError where the output names an unknown program, and where nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
     if head.program is not None:
@@ -348,7 +348,7 @@ def program_operation(program: str) -> str | None:
     return _PROGRAMS.get(found[1]) if found else None
 
 
-def ranks_of(head: Head, lines: Sequence[Line], operation: Operation) -> Ranks:
+def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
     """What head, counts and bandwidths prove of the ranks."""
     mine = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
     ranks, hosts = {device.rank for device in mine}, {device.host for device in mine}
@@ -383,7 +383,7 @@ def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContex
     return DecidedRanks(ranks_and_nodes(given, None, proven.nodes, where + allowed), RankSource.OPTION)
 
 
-def fastest(lines: Sequence[Line]) -> list[Printed]:
+def fastest(lines: Sequence[TableLine]) -> list[Printed]:
     """Both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
     best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
@@ -391,7 +391,7 @@ def fastest(lines: Sequence[Line]) -> list[Printed]:
     return [Printed(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
 
 
-def parts_of(line: Line) -> int | None:
+def parts_of(line: TableLine) -> int | None:
     """size / (count × width): how many parts of `count` elements a buffer has; None where that is not a whole number."""
     width = width_of(type_name(line.dtype))
     whole = width * line.elements if width else 0
@@ -413,7 +413,7 @@ def _launched(head: Head, context: LogContext) -> int | None:
     return context.processes * gpus * threads
 
 
-def _by_layout(head: Head, lines: Sequence[Line]) -> list[str]:
+def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
     """The operations that print such lines: by root, redop and count, by what is checked in place, and all-reduce by its factor."""
     line = max(lines, key=lambda each: each.size)
     whole = parts_of(line) == 1
@@ -429,7 +429,7 @@ def _by_layout(head: Head, lines: Sequence[Line]) -> list[str]:
     return ["allreduce"]
 
 
-def _as_checked(head: Head, lines: Sequence[Line], possible: list[str]) -> list[str]:
+def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> list[str]:
     """Those that fit the columns "#wrong": three programs leave it open in place, since all versions; the others fill it."""
     checked = [line for line in lines if line.placed[0] and line.placed[1] and parse_number(line.placed[0].wrong) is not None]
     if head.old is not False or not checked:
@@ -447,7 +447,7 @@ def _in_name(file: str) -> str:
     return max((name for name in _PROGRAMS.values() if name in plain), key=len, default="")
 
 
-def _by_counts(lines: Sequence[Line], operation: Operation) -> int | None:
+def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
     """N where a buffer has a part for each rank. alltoallv's parts are uneven."""
     if operation.parts(4) == 1 or operation.uneven:
         return None
@@ -471,19 +471,19 @@ _BUFFERS, _BLOCKED = "rotating", {1: ", waited for and met after each", 2: ", wa
 
 
 @dataclass(frozen=True)
-class Block:
+class NcclTestsBlock:
     """A head with the lines below it, and the values of the log for their start.
 
     samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
     """
 
     head: Head
-    lines: list[Line]
+    lines: list[TableLine]
     context: LogContext = field(default_factory=LogContext)
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
 
 
-def runs_of(block: Block, given: UserInput) -> Iterator[ImportedTable]:
+def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
     """The runs in a block that have a line to show. Raises UsageError where operation or ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
@@ -492,9 +492,9 @@ def runs_of(block: Block, given: UserInput) -> Iterator[ImportedTable]:
             yield run
 
 
-def _in_turn(lines: Sequence[Line]) -> list[list[Line]]:
+def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
     """One after the other: a cell that was there begins the next pass. A size that was rounded to the last one's is left out."""
-    passes: list[list[Line]] = []
+    passes: list[list[TableLine]] = []
     seen: set[Any] = set()
     for line in lines:
         if passes and line.cell in seen and line.cell == passes[-1][-1].cell and parts_of(line) != 1:
@@ -507,9 +507,9 @@ def _in_turn(lines: Sequence[Line]) -> list[list[Line]]:
     return passes
 
 
-def _side_by_side(lines: Sequence[Line], jobs: int) -> list[list[Line]]:
+def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]]:
     """Jobs that print into each other: each line goes to the first that lacks its cell."""
-    passes: list[dict[Any, Line]] = [{} for _ in range(jobs)]
+    passes: list[dict[Any, TableLine]] = [{} for _ in range(jobs)]
     for line in lines:
         free = next((each for each in passes if line.cell not in each), None)
         if free is None:
@@ -519,7 +519,7 @@ def _side_by_side(lines: Sequence[Line], jobs: int) -> list[list[Line]]:
     return [list(each.values()) for each in passes if each]
 
 
-def _run(block: Block, lines: Sequence[Line], given: UserInput, passes: int) -> ImportedTable | None:
+def _run(block: NcclTestsBlock, lines: Sequence[TableLine], given: UserInput, passes: int) -> ImportedTable | None:
     head = block.head
     if head.cpu_time:
         raise UsageError(f"line {lines[0].number}: the times are CPU times for starting the calls (-C 1): run it again without -C 1")
@@ -547,12 +547,12 @@ def _run(block: Block, lines: Sequence[Line], given: UserInput, passes: int) -> 
 
 
 def _rows(
-    block: Block, head: Head, lines: Sequence[Line], about: tuple[Operation, Ranks, DecidedRanks]
+    block: NcclTestsBlock, head: Head, lines: Sequence[TableLine], about: tuple[Operation, Ranks, DecidedRanks]
 ) -> tuple[list[Row], dict[int, Arrays]]:
     """(rows, their arrays by index)."""
     operation, proven, decided = about
     ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
-    kinds: dict[Any, Kind] = {}
+    kinds: dict[Any, RowKind] = {}
     doubtful = proven.factor is not None and not proven.factor.holds(ranks)
     for line in lines:
         for in_place, body in enumerate(line.placed):
@@ -573,10 +573,10 @@ def _rows(
     return rows, arrays
 
 
-def _kind(head: Head, line: Line, decided: DecidedRanks, operation: Operation, in_place: bool) -> Kind:
+def _kind(head: Head, line: TableLine, decided: DecidedRanks, operation: Operation, in_place: bool) -> RowKind:
     where = (decided.extent.ranks, decided.extent.nodes)
     library = "rccl" if head.tool == "rccl-tests" else "nccl"
-    return Kind(
+    return RowKind(
         operation.name, library, "nccl", type_name(line.dtype), *where, _statistic(head), "cuda" if library == "nccl" else "rocm",
         short(line.redop) if operation.reduces and line.redop else None, line.root if operation.rooted else None, _mode(head), in_place,
         _BUFFERS, evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
@@ -589,7 +589,7 @@ def _mode(head: Head) -> str:
     return "isolated" if head.blocking in (1, 2) else "pipelined"
 
 
-def _size(line: Line, operation: Operation, ranks: int) -> int:
+def _size(line: TableLine, operation: Operation, ranks: int) -> int:
     """By our definition: of a hypercube what the other ranks had, of which nccl-tests' bandwidths are, too (src/hypercube.cu)."""
     return line.size // ranks * (ranks - 1) if operation.name == "hypercube" and ranks > 1 else line.size
 
@@ -646,23 +646,23 @@ def _facts(head: Head, context: LogContext) -> dict[str, Any]:
 
 
 def _missing(
-    head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[Line], arrays: Mapping[int, Arrays]
+    head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[TableLine], arrays: Mapping[int, Arrays]
 ) -> Iterator[Missing]:
     if named.source not in (NameSource.PRINTED, NameSource.COMMAND):
-        yield NotInOutput(Item.PROGRAM, source=f"the operation is from {named.source.value}")
+        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source.value}")
     if ranks.extent.nodes is None:
-        yield NotInOutput(Item.NODES)
+        yield NotInOutput(MissingItem.NODES)
     if ranks.source is not RankSource.DEVICES:
-        yield NotInOutput(Item.DEVICES, source=f"the number of ranks is from {ranks.source.value}")
+        yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source.value}")
     if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
-        yield from lacks(Item.SAMPLES, Item.INTERVAL, Item.PERCENTILES)
+        yield from lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES)
     if not any("all_s" in each for each in arrays.values()):
-        yield NotInOutput(Item.RANK_DATA)
+        yield NotInOutput(MissingItem.RANK_DATA)
     if head.numbers.get("validation") == 0:
-        yield NotInOutput(Item.VERIFICATION)
+        yield NotInOutput(MissingItem.VERIFICATION)
 
 
-def _left_out(block: Block, passes: int) -> Iterator[Missing]:
+def _left_out(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
     empty = sum(1 for line in block.lines if not is_size(line.size))
     if empty:
         yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
@@ -687,7 +687,7 @@ def _doubts(head: Head, operation: Operation, proven: Ranks, ranks: int) -> Iter
         yield OutOfBoundsValues(head.bad)
 
 
-def _disagreements(lines: Sequence[Line], operation: Operation, ranks: int) -> Iterator[Doubt]:
+def _disagreements(lines: Sequence[TableLine], operation: Operation, ranks: int) -> Iterator[Doubt]:
     """Compare the algbw of the fastest line with size / time."""
     placed = [(line, body) for line in lines for body in line.placed if body]
     line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
@@ -733,12 +733,12 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
     if not isinstance(version, int) or not 0 < version <= _NEWEST:
         raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
     head = _head(document)
-    table, samples = list[Line](), dict[tuple[int, bool], Samples]()
+    table, samples = list[TableLine](), dict[tuple[int, bool], Samples]()
     for number, each in enumerate(_objects(document.get("results")), 1):
         if line := _line(number, each):
             table.append(line)
             samples.update(_samples(number, each, head))
-    block = Block(head, table, samples=samples)
+    block = NcclTestsBlock(head, table, samples=samples)
     reading = read_tables([block], lambda one: runs_of(one, given), lambda one: 0)
     if not reading.runs:
         raise UsageError("no results in the file: the program was stopped before its first line")
@@ -786,14 +786,14 @@ def _head(document: Mapping[str, Any]) -> Head:
     return head
 
 
-def _line(number: int, each: Mapping[str, Any]) -> Line | None:
+def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
     size, count, dtype = _whole(each.get("size")), _whole(each.get("count")), each.get("type")
     if size is None or count is None or not isinstance(dtype, str):
         return None
     redop, root = each.get("redop"), str(each.get("root")).strip()
     named = redop if isinstance(redop, str) and redop not in ("", "none") else None
     placed = [_body_json(_object(each.get(place)), _object(each.get(f"{place}_per_iter"))) for place in _PLACES]
-    return Line(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
+    return TableLine(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
 
 
 def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
@@ -809,12 +809,12 @@ def _figure(value: Any) -> str:
     return f"{value:.6f}" if isinstance(value, int | float) and not isinstance(value, bool) else "N/A"
 
 
-def _device(each: Mapping[str, Any]) -> Device | None:
+def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
     numbers = [_whole(each.get(name)) for name in ("rank", "group", "device")]
     host, address, name = (str(each.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
     if numbers[0] is None or not host:
         return None
-    return Device(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
+    return PrintedDevice(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
 
 
 def _blocking(arguments: Sequence[str]) -> int:
@@ -857,7 +857,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-NCCL_TESTS_JSON = Reader("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
+NCCL_TESTS_JSON = Importer("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
 
 
 _OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
@@ -871,9 +871,9 @@ class _Stream:
     """What one writer prints: the finished blocks, and the one that is being read."""
 
     version: str | None = None
-    blocks: list[tuple[Head, list[Line]]] = field(default_factory=list)
+    blocks: list[tuple[Head, list[TableLine]]] = field(default_factory=list)
     head: Head = field(default_factory=Head)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[TableLine] = field(default_factory=list)
     ended: bool = False
 
     def line(self, number: int, text: str) -> None:
@@ -918,7 +918,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return reading
 
 
-def _blocks(lines: Sequence[str]) -> Iterator[Block]:
+def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
     """The tables of all writers."""
     streams: dict[str, _Stream] = {}
     for number, line in enumerate(lines, 1):
@@ -937,7 +937,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
     for stream in streams.values():
         stream.close()
         for head, table in stream.blocks:
-            yield Block(head, table, contexts.at(table[-1].number))
+            yield NcclTestsBlock(head, table, contexts.at(table[-1].number))
 
 
 def _refuse_ours(text: str, number: int) -> None:
@@ -945,4 +945,4 @@ def _refuse_ours(text: str, number: int) -> None:
         raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
 
 
-NCCL_TESTS = Reader("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)
+NCCL_TESTS = Importer("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)

@@ -9,7 +9,7 @@ from collbench.reason import Fact
 from collbench.units import listed, plural
 
 
-class Item(StrEnum):
+class MissingItem(StrEnum):
     """What the output of another tool may lack."""
 
     INTERVAL = "interval"
@@ -35,33 +35,33 @@ class Item(StrEnum):
 
 
 _ITEMS = {
-    Item.INTERVAL: "confidence interval",
-    Item.SAMPLES: "samples",
-    Item.PERCENTILES: "percentiles",
-    Item.RANK_DATA: "per-rank data",
-    Item.SLOW_RANK: "which rank is slow (a waiting rank looks the same)",
-    Item.OTHER_RANKS: "times of the other ranks",
-    Item.HOSTS: "host names",
-    Item.NODES: "number of nodes (use --nodes N)",
-    Item.DEVICES: "list of devices",
-    Item.DEVICE: "device",
-    Item.PROGRAM: "program name",
-    Item.OPTIONS: "options",
-    Item.VERIFICATION: "verification",
-    Item.VERSION: "version of the tool",
-    Item.LIBRARIES: "versions of libraries",
-    Item.WINDOW: "window",
-    Item.ITERATIONS: "number of iterations",
-    Item.DTYPE: "data type",
-    Item.SIZE: "size in bytes",
-    Item.MATRIX: "one of the two matrices",
+    MissingItem.INTERVAL: "confidence interval",
+    MissingItem.SAMPLES: "samples",
+    MissingItem.PERCENTILES: "percentiles",
+    MissingItem.RANK_DATA: "per-rank data",
+    MissingItem.SLOW_RANK: "which rank is slow (a waiting rank looks the same)",
+    MissingItem.OTHER_RANKS: "times of the other ranks",
+    MissingItem.HOSTS: "host names",
+    MissingItem.NODES: "number of nodes (use --nodes N)",
+    MissingItem.DEVICES: "list of devices",
+    MissingItem.DEVICE: "device",
+    MissingItem.PROGRAM: "program name",
+    MissingItem.OPTIONS: "options",
+    MissingItem.VERIFICATION: "verification",
+    MissingItem.VERSION: "version of the tool",
+    MissingItem.LIBRARIES: "versions of libraries",
+    MissingItem.WINDOW: "window",
+    MissingItem.ITERATIONS: "number of iterations",
+    MissingItem.DTYPE: "data type",
+    MissingItem.SIZE: "size in bytes",
+    MissingItem.MATRIX: "one of the two matrices",
 }
 
 
 class NotInOutput(Fact, frozen=True):
     """The output of the tool lacks this item; a value was assumed, or taken from elsewhere, if one is given."""
 
-    item: Item
+    item: MissingItem
     assumed: str = ""
     source: str = ""
 
@@ -71,7 +71,7 @@ class NotInOutput(Fact, frozen=True):
         return f"{_ITEMS[self.item]} ({note})" if note else _ITEMS[self.item]
 
 
-def lacks(*items: Item) -> list[NotInOutput]:
+def lacks(*items: MissingItem) -> list[NotInOutput]:
     """Return a fact for each item."""
     return [NotInOutput(item) for item in items]
 

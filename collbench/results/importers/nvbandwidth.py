@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import Item, NotInOutput, lacks
-from collbench.results.importers.rows import Kind, is_time, parse_number, short
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import MissingItem, NotInOutput, lacks
+from collbench.results.importers.rows import RowKind, is_time, parse_number, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -40,7 +40,7 @@ class _Matrix:
 
 
 @dataclass
-class _Head:
+class _NvbandwidthHead:
     version: str | None = None
     devices: list[dict[str, Any]] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def knows_json(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
     """One run per test case. Raises UsageError where none has a figure."""
-    head = _Head()
+    head = _NvbandwidthHead()
     return _reading(list(_in_text(without_prefixes(lines), head)), head, given)
 
 
@@ -73,21 +73,21 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
         raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
     told = document.get("nvbandwidth")
     told = told if isinstance(told, dict) else {}
-    head = _Head(short(str(told["version"])) if told.get("version") else None)
+    head = _NvbandwidthHead(short(str(told["version"])) if told.get("version") else None)
     for each in _list(told.get("GPU Device list")):
         if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
             head.devices.append(_device(found.groups()))
     return _reading(list(_in_json(told)), head, given)
 
 
-def _reading(matrices: list[_Matrix], head: _Head, given: UserInput) -> Reading:
+def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, given: UserInput) -> Reading:
     found = [matrix for matrix in matrices if any(value for _, _, values in matrix.rows for value in values)]
     if not found:
         raise UsageError("no test case with a figure found: all were waived, or the program was stopped")
     return read_tables(found, lambda matrix: [_run(matrix, head, given)], lambda matrix: matrix.number)
 
 
-def _in_text(lines: Sequence[str], head: _Head) -> Iterator[_Matrix]:
+def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> Iterator[_Matrix]:
     matrix: _Matrix | None = None
     name = ""
     for at, line in enumerate(lines, 1):
@@ -109,7 +109,7 @@ def _in_text(lines: Sequence[str], head: _Head) -> Iterator[_Matrix]:
         yield matrix
 
 
-def _learn(head: _Head, line: str) -> None:
+def _learn(head: _NvbandwidthHead, line: str) -> None:
     if found := _VERSION.search(line):
         head.version = found[1]
     elif found := _PROCESS.search(line):
@@ -156,7 +156,7 @@ def _part_name(name: str, part: int, parts: int) -> str:
     return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
 
 
-def _run(matrix: _Matrix, head: _Head, given: UserInput) -> ImportedTable:
+def _run(matrix: _Matrix, head: _NvbandwidthHead, given: UserInput) -> ImportedTable:
     latency = "(ns)" in matrix.description
     between = matrix.description.count("GPU(") > 1 or "Device to Device" in matrix.description
     ranks = sorted(head.hosts)
@@ -164,8 +164,8 @@ def _run(matrix: _Matrix, head: _Head, given: UserInput) -> ImportedTable:
     statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")
     nodes = given.nodes or len(set(hosts)) or None
     rows = list(_rows(matrix, latency, between, (statistic, nodes)))
-    missing = lacks(Item.INTERVAL, Item.SAMPLES, Item.VERIFICATION)
-    missing += [] if latency else [NotInOutput(Item.SIZE, assumed="512 MiB, the default")]
+    missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.VERIFICATION)
+    missing += [] if latency else [NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default")]
     facts = {"devices": head.devices} if head.devices and not hosts else {}
     return ImportedTable("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
 
@@ -181,7 +181,7 @@ def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int |
             if not is_time(time_s):
                 continue
             group = f"gpu {column}" if alike and len(matrix.rows) == 1 else f"{label}-{column}"
-            kind = Kind(
+            kind = RowKind(
                 matrix.name, "cuda", api, "uint8", 2, about[1] or 1, about[0], "cuda", mode="batched",
                 like=None if latency else "p2p_bandwidth", also={"group": group},
             )  # fmt: skip
@@ -192,5 +192,5 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-NVBANDWIDTH = Reader("nvbandwidth", "nvbandwidth, text", knows, read)
-NVBANDWIDTH_JSON = Reader("nvbandwidth-json", "nvbandwidth, JSON (-j)", knows_json, read_json)
+NVBANDWIDTH = Importer("nvbandwidth", "nvbandwidth, text", knows, read)
+NVBANDWIDTH_JSON = Importer("nvbandwidth-json", "nvbandwidth, JSON (-j)", knows_json, read_json)

@@ -13,21 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
 from collbench.results.importers.notes import (
     Doubt,
     FailedValidation,
-    Item,
     Missing,
+    MissingItem,
     MixedMemory,
     NotInOutput,
     SkippedLines,
     SkippedReason,
 )
 from collbench.results.importers.rows import (
-    Extent,
-    Kind,
+    JobExtent,
+    RowKind,
     is_size,
     is_time,
     missing,
@@ -182,7 +182,7 @@ _MESSAGE_RATES = "# Message Rate Profile"
 
 
 @dataclass
-class Table:
+class OsuTable:
     """Lines of figures under one line of column titles, and the lines before it.
 
     columns   titles, each without the blank before its unit; of -V the windows, as numbers
@@ -211,9 +211,9 @@ def is_title(line: str) -> bool:
     return _title(line) is not None
 
 
-def tables_in(lines: Sequence[str]) -> Iterator[Table]:
+def tables_in(lines: Sequence[str]) -> Iterator[OsuTable]:
     """Return all tables of the output, without those of message rates, which repeat the rates."""
-    table: Table | None = None
+    table: OsuTable | None = None
     neighbours = False
     for number, line in enumerate(lines, start=1):
         if line[:1] == "#" or "OSU" in line:
@@ -231,7 +231,7 @@ def tables_in(lines: Sequence[str]) -> Iterator[Table]:
         yield table
 
 
-def _heads(table: Table | None, line: str, at: tuple[int, bool]) -> Table | None:
+def _heads(table: OsuTable | None, line: str, at: tuple[int, bool]) -> OsuTable | None:
     """The table that a line of the head belongs to, a new one where it begins another; at: its number, whether ranks are neighbours."""
     if title := _title(line):
         return _titled(title, *at)
@@ -249,14 +249,14 @@ def _title(line: str) -> re.Match[str] | None:
     return _TITLE.match(line) if "OSU" in line and len(line) <= _LONGEST_TITLE else None
 
 
-def _titled(title: re.Match[str], number: int, neighbours: bool) -> Table:
+def _titled(title: re.Match[str], number: int, neighbours: bool) -> OsuTable:
     library, words = title["library"], title["title"]
     if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
         library, words = "MPI", f"{library[4:]} {words}"
-    return Table(test_of(words, neighbours), library.upper(), title["memory"], title["version"], number, {})
+    return OsuTable(test_of(words, neighbours), library.upper(), title["memory"], title["version"], number, {})
 
 
-def _learn(table: Table, line: str) -> None:
+def _learn(table: OsuTable, line: str) -> None:
     if line.startswith(_MESSAGE_RATES):
         table.said["skip"] = True
     elif found := _TABLES_PAIRS.match(line):
@@ -278,7 +278,7 @@ def _columns_in(line: str) -> list[str]:
     return found if any("(" in title or title == "MB/s" for title in found) else []
 
 
-def _figures(table: Table, line: str, number: int) -> None:
+def _figures(table: OsuTable, line: str, number: int) -> None:
     words = line.split()
     if not words or not words[0].replace(".", "", 1).isdigit():
         if line.startswith("DATA VALIDATION ERROR"):
@@ -300,12 +300,12 @@ _US, _MB = 1e-6, 1e6
 class _Line:
     """One line of figures: of a table, of a kind, at a number in the file."""
 
-    table: Table
-    kind: Kind
+    table: OsuTable
+    kind: RowKind
     number: int
 
 
-def rows_of(table: Table, extent: Extent) -> tuple[list[Row], str]:
+def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
     """(rows in the order of the lines, what a time is)."""
     statistic = _statistic(table)
     kind = _kind(table, extent, statistic)
@@ -313,7 +313,7 @@ def rows_of(table: Table, extent: Extent) -> tuple[list[Row], str]:
     return [row for number, words in table.lines for row in make(_Line(table, kind, number), words)], statistic
 
 
-def _statistic(table: Table) -> str:
+def _statistic(table: OsuTable) -> str:
     if table.test.like is None:
         return "the tool's own mean over its iterations"
     if table.test.measure == "bandwidth":
@@ -326,11 +326,11 @@ def _statistic(table: Table) -> str:
     return f"mean over the iterations, averaged over the ranks{alone}"
 
 
-def _kind(table: Table, extent: Extent, statistic: str) -> Kind:
+def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
     test, library = table.test, table.library
     dtype = _dtype(table)
     backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(library, library.lower())
-    return Kind(
+    return RowKind(
         test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
         device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
         mode="batched" if test.pairs else "isolated", like=test.like, window=table.said.get("window"),
@@ -338,7 +338,7 @@ def _kind(table: Table, extent: Extent, statistic: str) -> Kind:
     )  # fmt: skip
 
 
-def _dtype(table: Table) -> str:
+def _dtype(table: OsuTable) -> str:
     told = table.said.get("datatype")
     if table.test.like == "barrier":
         return "uint8"  # as of our own rows, though nothing is moved
@@ -347,14 +347,14 @@ def _dtype(table: Table) -> str:
     return _MPI_TYPES.get(told, type_name(told))
 
 
-def _device(table: Table) -> str:
+def _device(table: OsuTable) -> str:
     memory = table.memory
     if memory is None or set(table.said.get("memory", ())) == {"HOST"}:
         return "cpu"
     return "rocm" if memory.upper() == "ROCM" else "cuda"
 
 
-def _size(table: Table, kind: Kind, printed: int) -> tuple[int, int]:
+def _size(table: OsuTable, kind: RowKind, printed: int) -> tuple[int, int]:
     """(size by our definition, elements per call of each rank)."""
     width = width_of(kind.dtype) or 1
     if table.test.program.endswith("reduce_scatter_block"):
@@ -397,7 +397,7 @@ def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str])
     return replace(row, time_rank_mean_s=mean, evidence={**row.evidence, **_beside(by_name)}, **_all_pairs(table, row), **_wrong(by_name))
 
 
-def _time(table: Table, size: int, figure: str) -> float | None:
+def _time(table: OsuTable, size: int, figure: str) -> float | None:
     value = parse_number(figure)
     if value is None or table.test.measure == "latency":
         return None if value is None else value * _US
@@ -421,7 +421,7 @@ def _beside(by_name: dict[str, str]) -> dict[str, Any]:
     return {"printed": {name: parse_number(by_name[name]) for name in names}} if names else {}
 
 
-def _all_pairs(table: Table, row: Row) -> dict[str, Any]:
+def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
     """What all pairs moved together, where there are several."""
     pairs = table.said.get("pairs", 1)
     if pairs < 2 or row.busbw_bytes_per_s is None:
@@ -444,10 +444,10 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return nonempty(reading, "OSU's tests")
 
 
-OSU = Reader("osu", "OSU Micro-Benchmarks", knows, read)
+OSU = Importer("osu", "OSU Micro-Benchmarks", knows, read)
 
 
-def _run(table: Table, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(table: OsuTable, given: UserInput, context: LogContext) -> ImportedTable:
     pairs = table.said.get("pairs")
     told = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
     extent = extent_of(context, given, told, f"{table.test.program} (line {table.number})")
@@ -460,23 +460,23 @@ def _run(table: Table, given: UserInput, context: LogContext) -> ImportedTable:
     )  # fmt: skip
 
 
-def _facts(table: Table, context: LogContext) -> Mapping[str, Any]:
+def _facts(table: OsuTable, context: LogContext) -> Mapping[str, Any]:
     names = ("datatype", "memory", "window creation", "synchronization")
     return {"interface": table.library, **start_facts(context), **{name: table.said[name] for name in names if name in table.said}}
 
 
-def _missing(table: Table) -> list[Missing]:
-    unknown: list[Missing] = [NotInOutput(Item.OPTIONS, assumed="root 0, out of place")]
+def _missing(table: OsuTable) -> list[Missing]:
+    unknown: list[Missing] = [NotInOutput(MissingItem.OPTIONS, assumed="root 0, out of place")]
     if table.test.measure == "bandwidth" and not table.windows and not table.said.get("window"):
-        unknown.append(NotInOutput(Item.WINDOW))
+        unknown.append(NotInOutput(MissingItem.WINDOW))
     if not any(column == "Iterations" for column in table.columns):
-        unknown.append(NotInOutput(Item.ITERATIONS))
+        unknown.append(NotInOutput(MissingItem.ITERATIONS))
     if "datatype" not in table.said and table.test.like != "barrier":  # as before version 7.1
-        unknown.append(NotInOutput(Item.DTYPE, assumed="MPI_FLOAT" if table.test.reduces else "MPI_CHAR"))
+        unknown.append(NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT" if table.test.reduces else "MPI_CHAR"))
     return unknown
 
 
-def _doubts(table: Table) -> list[Doubt]:
+def _doubts(table: OsuTable) -> list[Doubt]:
     doubts: list[Doubt] = [table.said["failed"]] if "failed" in table.said else []
     if table.bad:
         doubts.append(SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0]))

@@ -12,11 +12,11 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Contradiction, ImportedTable, Reader, Reading, UserInput, read_tables
-from collbench.results.importers.notes import Doubt, Item, Missing, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.importer import Contradiction, ImportedTable, Importer, Reading, UserInput, read_tables
+from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
-    Kind,
     Printed,
+    RowKind,
     is_size,
     is_time,
     rank_mismatch,
@@ -144,9 +144,11 @@ def _runs(head: _Head, table: _Table, given: UserInput, quantised: int) -> Itera
     rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, told, base))
     if not rows:
         return
-    missing: list[Missing] = [*lacks(Item.SAMPLES, Item.INTERVAL, Item.PERCENTILES, Item.RANK_DATA, Item.VERIFICATION)]
-    missing += [NotInOutput(Item.DEVICE, assumed="cpu")] if head.device is None and base["device"] == "cpu" else []
-    missing += lacks(Item.HOSTS) if not names else []
+    missing: list[Missing] = [
+        *lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES, MissingItem.RANK_DATA, MissingItem.VERIFICATION)
+    ]
+    missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if head.device is None and base["device"] == "cpu" else []
+    missing += lacks(MissingItem.HOSTS) if not names else []
     missing += [SkippedLines(quantised, SkippedReason.QUANTIZED)] if quantised else []
     doubts = [] if table.collective == "pt2pt" else list(_doubts(table, told, ranks))
     program = f"comms.py {short(table.collective)}"
@@ -162,7 +164,7 @@ def _carrier(head: _Head) -> dict[str, Any]:
 
 def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
     ours = operations().get(name)
-    kind = Kind(
+    kind = RowKind(
         name, statistic=f"the median {_ACROSS}", redop="sum" if ours and ours.reduces else None,
         root=0 if ours and ours.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
     )  # fmt: skip
@@ -179,10 +181,10 @@ def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]
 def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
     """Ping-pong, halved; a window of messages one way and both ways, by the mean rate of the pairs."""
     width = width_of(str(base["dtype"])) or 1
-    latency = Kind("p2p_latency", statistic=f"half of the median {_ACROSS} of a ping-pong", **base)
+    latency = RowKind("p2p_latency", statistic=f"half of the median {_ACROSS} of a ping-pong", **base)
     rates = [
-        (Kind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base), 7, 1),
-        (Kind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base), 8, 2),
+        (RowKind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base), 7, 1),
+        (RowKind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base), 8, 2),
     ]
     for number, figures in table.lines:
         size = _whole(figures[0])
@@ -220,4 +222,4 @@ def _seconds(text: str) -> float | None:
     return known[0] / 1e6 if known and is_time(known[0] / 1e6) else None
 
 
-PARAM = Reader("param", "PARAM comms", knows, read)
+PARAM = Importer("param", "PARAM comms", knows, read)

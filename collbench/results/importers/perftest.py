@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import Doubt, Item, MessageRateMismatch, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import Doubt, MessageRateMismatch, MissingItem, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
-    Kind,
     Quantiles,
+    RowKind,
     is_size,
     is_time,
     missing,
@@ -91,7 +91,7 @@ def _is_json(lines: Sequence[str]) -> bool:
     return any("test_info" in line and re.search(r'"?test_info"?\s*:\s*\{', line) for line in lines)
 
 
-PERFTEST = Reader("perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, read)
+PERFTEST = Importer("perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, read)
 
 
 def _in_text(lines: Sequence[str]) -> Iterator[_Test]:
@@ -193,15 +193,15 @@ def _run(test: _Test, given: UserInput) -> ImportedTable:
     kind = _kind(test, given)
     rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
     program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
-    unknown = [*missing(given.nodes), *lacks(Item.VERSION, Item.VERIFICATION)]
+    unknown = [*missing(given.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=unknown, doubts=_doubts(test))
 
 
-def _kind(test: _Test, given: UserInput) -> Kind:
+def _kind(test: _Test, given: UserInput) -> RowKind:
     pairs = whole(str(test.facts.get("Number of qps", ""))) or 1
     depth = whole(str(test.facts.get("TX depth", "")))
     operation = "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth"
-    return Kind(
+    return RowKind(
         operation, "verbs", "verbs", "uint8", 2, given.nodes, _statistic(test), device=test.device, mode="batched",
         window=None if test.latency else depth,
         also={"protocol": test.verb, "streams": pairs, "flags": (IMPORTED, "unverified")},
@@ -215,7 +215,7 @@ def _statistic(test: _Test) -> str:
     return f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
 
 
-def _rows(test: _Test, kind: Kind, line: int, figures: Mapping[str, str]) -> list[Row]:
+def _rows(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> list[Row]:
     size = whole(figures.get("#bytes", ""))
     if size is None or not is_size(size):
         return []

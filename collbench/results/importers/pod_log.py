@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reader, Reading, UserInput, reject_useless_options
-from collbench.results.importers.notes import Doubt, FailedCommand, IncompleteLog, Item, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, reject_useless_options
+from collbench.results.importers.notes import Doubt, FailedCommand, IncompleteLog, MissingItem, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import contradiction
 from collbench.results.reader import row_from_json
 from collbench.results.row import Row
@@ -26,7 +26,7 @@ END = "----- collbench: rows end, exit code"  # then the code, and five dashes
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
 # kubectl logs --prefix, and then --timestamps
 _PREFIX = re.compile(r"(?:\[pod/[^\]\s]{1,512}\] )?(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,10}(?:Z|[+-]\d\d:\d\d) )?")
-_MISSING = lacks(Item.SAMPLES, Item.HOSTS, Item.RANK_DATA, Item.LIBRARIES)
+_MISSING = lacks(MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.RANK_DATA, MissingItem.LIBRARIES)
 
 
 @dataclass
@@ -114,4 +114,4 @@ def _doubts(block: _Block) -> Iterator[Doubt]:
         yield SkippedLines(len(block.bad), SkippedReason.UNREADABLE, number, problem)
 
 
-POD_LOG = Reader("log", "pod logs with rows of collbench", knows, read)
+POD_LOG = Importer("log", "pod logs with rows of collbench", knows, read)

@@ -1,4 +1,4 @@
-"""Rows of our own form from the figures of another tool: one `Kind` for what a table's rows share, then size and time of each."""
+"""Rows of our own form from the figures of another tool: one `RowKind` for what a table's rows share, then size and time of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.node import Job
 from collbench.operations.cell import Cell
@@ -22,7 +22,7 @@ from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Reading, UserInput
-from collbench.results.importers.notes import Item, Missing, RankMismatch, RateMismatch, lacks
+from collbench.results.importers.notes import Missing, MissingItem, RankMismatch, RateMismatch, lacks
 from collbench.results.row import Row, Times
 from collbench.stats.median import drift, median, modes, quantiles
 
@@ -65,12 +65,12 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
     ours = operations().get(operation)
     name = "p2p" if ours and ours.pair else operation
     if name not in OPERATIONS or (ours and ours.is_barrier):
-        return nothing(f"no ceiling is known for {operation}"), None
+        return no_ceiling(f"no ceiling is known for {operation}"), None
     try:
         job = job_of()
         known = ceilings(name, _shared(job, pairs) if pairs > 1 else job)
     except UsageError as error:
-        return nothing(str(error)), None
+        return no_ceiling(str(error)), None
     if pairs > 1 and known.ring and known.ring.kind == "given":
         return replace(known.ring, limited_by=f"{known.ring.limited_by} shared by {pairs} pairs"), None
     return known.ring or known.bound, known.bound if known.bound and known.bound.bytes_per_s else None
@@ -108,7 +108,7 @@ _NO_SPREAD = Quantiles()
 
 
 @dataclass(frozen=True)
-class Kind:
+class RowKind:
     """What the rows of one table have in common.
 
     operation   collbench's name, or another one: then without bus bandwidth, unless it moves as much as the operation `like`
@@ -194,7 +194,7 @@ def operation_named(name: str) -> Operation:
     return found
 
 
-class Extent(NamedTuple):
+class JobExtent(NamedTuple):
     """How many ranks and nodes took part (nodes None: unknown), and the options that contradict the output."""
 
     ranks: int
@@ -202,7 +202,7 @@ class Extent(NamedTuple):
     contradicted: tuple[Contradiction, ...] = ()
 
 
-def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, where: str) -> Extent:
+def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, where: str) -> JobExtent:
     """Return ranks and nodes from the output (None: not contained), else from the user, which never replaces the output's.
 
     Raises UsageError for unknown ranks, for an impossible number, and for more nodes than ranks; `where` names the table.
@@ -214,7 +214,7 @@ def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, wher
         raise UsageError(f"{where}: {known} is not a valid number of ranks; check --ranks and the file")
     if parts is not None and parts > known:
         raise UsageError(f"{where}: {known} ranks cannot be on {parts} nodes; check --ranks and --nodes")
-    return Extent(known, parts, (*contradiction(where, "ranks", given.ranks, ranks), *contradiction(where, "nodes", given.nodes, nodes)))
+    return JobExtent(known, parts, (*contradiction(where, "ranks", given.ranks, ranks), *contradiction(where, "nodes", given.nodes, nodes)))
 
 
 def contradiction(where: str, what: str, given: int | None, told: int | None) -> tuple[Contradiction, ...]:
@@ -256,8 +256,8 @@ _LONGEST_DIGITS = 18
 
 def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
     """Return what most of these tools do not print; nodes and hosts unless they are known from elsewhere."""
-    unknown = [*([] if hosts else [Item.HOSTS]), *([] if nodes else [Item.NODES])]
-    return [*lacks(Item.INTERVAL, Item.SAMPLES, Item.RANK_DATA, *unknown)]
+    unknown = [*([] if hosts else [MissingItem.HOSTS]), *([] if nodes else [MissingItem.NODES])]
+    return [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, *unknown)]
 
 
 def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) -> RankMismatch:
@@ -287,7 +287,7 @@ def whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_DIGITS else None
 
 
-def without_figures(kind: Kind, size_bytes: int, count: int, line: int, why: str) -> Row:
+def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
     """The row of a cell for which the output shows no usable figure."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
     return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
@@ -404,7 +404,7 @@ class Samples:
     per_rank: NDArray[np.float64] | None = None
 
 
-def sampled(row: Row, samples: Samples, kind: Kind) -> tuple[Row, Arrays]:
+def sampled(row: Row, samples: Samples, kind: RowKind) -> tuple[Row, Arrays]:
     """The row with the median of its samples and the interval of it, and the arrays that the run folder keeps. `kind` made the row."""
     series = samples.slowest
     known, both, spread = median(series), modes(series), quantiles(series)

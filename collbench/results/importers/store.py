@@ -19,7 +19,7 @@ from collbench.results.importers.fi_pingpong import FI_PINGPONG
 from collbench.results.importers.gloo import GLOO
 from collbench.results.importers.gpcnet import GPCNET
 from collbench.results.importers.imb import IMB
-from collbench.results.importers.importer import Arrays, ImportedTable, Reader, Skipped
+from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Skipped
 from collbench.results.importers.mpigraph import MPIGRAPH
 from collbench.results.importers.nccl_inspector import NCCL_INSPECTOR
 from collbench.results.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
@@ -69,19 +69,19 @@ def unread_tool(lines: Sequence[str]) -> str | None:
 # All readers, and which one a file needs.
 
 # The marks of collbench's own rows first: what is between them may look like anything. Then JSON, then text by how distinct it is.
-READERS: tuple[Reader, ...] = (
+READERS: tuple[Importer, ...] = (
     POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH, ALL_REDUCE_BENCH,
     DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
 )  # fmt: skip
 HEAD = 400
 
 
-def _reader_of(lines: Sequence[str]) -> Reader | None:
+def _reader_of(lines: Sequence[str]) -> Importer | None:
     """The first reader that knows these lines."""
     return next((reader for reader in READERS if reader.knows(lines[:HEAD])), None)
 
 
-def reader_for(lines: Sequence[str], name: str | None) -> Reader:
+def reader_for(lines: Sequence[str], name: str | None) -> Importer:
     """The reader called `name`, or by what the lines look like. A long start is skipped in steps: NCCL's log may come before the table.
 
     Raises UsageError for an unknown name, and for lines of an unknown format.
@@ -182,7 +182,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Table:
+class FileTable:
     """A table, and the file that it is from; `skipped` are tables of that file that were not read, on its first table alone."""
 
     source: Source
@@ -194,7 +194,7 @@ class Table:
 class ImportedRun:
     """The tables that become one run folder."""
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[FileTable] = field(default_factory=list)
     series: set[tuple[Any, ...]] = field(default_factory=set)
 
     @property
@@ -258,7 +258,7 @@ def _listed(name: str, values: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: values} if values else {}
 
 
-def together(tables: Iterable[Table]) -> list[ImportedRun]:
+def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
     """The tables by the run that they become: the first of the same tool, library, settings and hosts that lacks their series."""
     found: list[ImportedRun] = []
     by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
@@ -296,7 +296,7 @@ def store(
     return paths
 
 
-def _told(table: Table) -> dict[str, Any]:
+def _told(table: FileTable) -> dict[str, Any]:
     run = table.run
     about = {name: getattr(run, name) for name in ("tool", "version", "program", "statistic")}
     return {
@@ -307,11 +307,11 @@ def _told(table: Table) -> dict[str, Any]:
     }
 
 
-def _doubt_text(table: Table, doubt: Doubt) -> str:
+def _doubt_text(table: FileTable, doubt: Doubt) -> str:
     return f"{table.source.name}, {table.run.program}: {doubt.render()}"
 
 
-def _doubt_json(table: Table, doubt: Doubt) -> dict[str, Any]:
+def _doubt_json(table: FileTable, doubt: Doubt) -> dict[str, Any]:
     return {"file": table.source.name, "program": table.run.program, "fact": as_json(doubt)}
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Reader, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
-from collbench.results.importers.notes import Item, SizeMismatch, lacks
-from collbench.results.importers.rows import Kind, is_size, is_time, missing, nonempty, parse_number, short, with_digits
+from collbench.results.importers.notes import MissingItem, SizeMismatch, lacks
+from collbench.results.importers.rows import RowKind, is_size, is_time, missing, nonempty, parse_number, short, with_digits
 from collbench.results.row import Row
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
@@ -27,7 +27,7 @@ _DEFAULT_SIZE = 8
 
 
 @dataclass
-class _Test:
+class _UcxTest:
     """One test: the values of its head, and the words of its last line."""
 
     number: int
@@ -54,18 +54,18 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
     return nonempty(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
 
 
-def _tests(lines: Sequence[str]) -> Iterator[_Test]:
-    test = _Test(1)
+def _tests(lines: Sequence[str]) -> Iterator[_UcxTest]:
+    test = _UcxTest(1)
     for at, line in enumerate(lines, 1):
         if fact := _FACT.match(line.strip()):
             if test.final:
                 yield test
-                test = _Test(at)
+                test = _UcxTest(at)
             test.facts[fact[1]] = short(fact[2])
         elif kind := _KIND.search(line):
             if test.final:
                 yield test
-                test = _Test(at)
+                test = _UcxTest(at)
             test.latency = kind[1] == "latency"
         elif columns := _COLUMNS.search(line):
             test.percentile = columns[1]
@@ -78,7 +78,7 @@ def _tests(lines: Sequence[str]) -> Iterator[_Test]:
         yield test
 
 
-def _run(test: _Test, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(test: _UcxTest, given: UserInput, context: LogContext) -> ImportedTable:
     at, words = test.final or (0, [])
     latency, size = _is_latency(test, context), _size(test, words, context)
     figures = [parse_number(word) for word in words]
@@ -90,19 +90,19 @@ def _run(test: _Test, given: UserInput, context: LogContext) -> ImportedTable:
     row = kind.row(size, time_s, count=size, line=at)
     row = replace(row, evidence={**row.evidence, "iterations": int(figures[0] or 0), "printed": _printed(test, figures)})
     doubts = [] if _agree(row, words, size) else [SizeMismatch(at, size)]
-    unknown = [*missing(given.nodes), *lacks(Item.VERSION, Item.VERIFICATION)]
+    unknown = [*missing(given.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable(
         "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
         facts={**test.facts, **start_facts(context)}, missing=unknown, doubts=doubts,
     )  # fmt: skip
 
 
-def _kind(test: _Test, given: UserInput, latency: bool) -> Kind:
+def _kind(test: _UcxTest, given: UserInput, latency: bool) -> RowKind:
     memory = {test.facts.get("Send memory", "host"), test.facts.get("Recv memory", "host")}
     device = next((name for name in ("cuda", "rocm") if any(each.startswith(name) for each in memory)), "cpu")
     statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"
     window = test.facts.get("Window size", "")
-    return Kind(
+    return RowKind(
         "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, given.nodes,
         statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
         window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
@@ -110,14 +110,14 @@ def _kind(test: _Test, given: UserInput, latency: bool) -> Kind:
     )  # fmt: skip
 
 
-def _is_latency(test: _Test, context: LogContext) -> bool | None:
+def _is_latency(test: _UcxTest, context: LogContext) -> bool | None:
     if test.latency is not None:
         return test.latency
     name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
     return next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
 
 
-def _size(test: _Test, words: Sequence[str], context: LogContext) -> int | None:
+def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | None:
     """The message size by the head, else by the command line, else by bandwidth / message rate where these allow one number."""
     told = test.facts.get("Message size", "")
     if told.isdecimal() and len(told) < 18:
@@ -141,7 +141,7 @@ def _time(figures: Sequence[float | None], size: int | None, latency: bool | Non
     return size / (bandwidth * _MIB) if size and bandwidth else None
 
 
-def _printed(test: _Test, figures: Sequence[float | None]) -> dict[str, float | None]:
+def _printed(test: _UcxTest, figures: Sequence[float | None]) -> dict[str, float | None]:
     names = (
         (
             f"{test.percentile} (usec)",
@@ -165,4 +165,4 @@ def _agree(row: Row, words: Sequence[str], size: int) -> bool:
     return abs(bandwidth[0] * _MIB - rate[0] * size) <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
 
 
-UCX_PERFTEST = Reader("ucx-perftest", "ucx_perftest", knows, read)
+UCX_PERFTEST = Importer("ucx-perftest", "ucx_perftest", knows, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.machine.doctor.examine import not_looked_at
+from collbench.machine.doctor.examine import unexamined_parts
 from collbench.machine.model import Gpu, Machine
 from collbench.machine.readers import lspci
 from collbench.machine.readers import lspci as acs_lines
@@ -32,8 +32,8 @@ def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
 def test_that_access_control_was_read_is_known() -> None:
     gpus = (Gpu("gpu0"), Gpu("gpu1"))
     read = with_system(Machine(gpus=gpus), acs_ports=4, acs_on=0)
-    assert not any(text.startswith("ACS") for text in not_looked_at([read]))
-    assert any(text.startswith("ACS") for text in not_looked_at([Machine(gpus=gpus)]))
+    assert not any(text.startswith("ACS") for text in unexamined_parts([read]))
+    assert any(text.startswith("ACS") for text in unexamined_parts([Machine(gpus=gpus)]))
 
 
 def test_a_whole_lspci_is_read_as_lspci() -> None:

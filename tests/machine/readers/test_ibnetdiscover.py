@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.fabric import Cable, Fabric, Node
+from collbench.machine.fabric import Cable, Fabric, FabricNode
 from collbench.machine.readers.rdma_tools import looks_like, read, read_fabric
 from collbench.machine.readers.text import Unreadable
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
@@ -88,9 +88,9 @@ def test_lines_of_ports_that_cannot_be_read_are_counted() -> None:
 
 
 def test_switches_with_one_description_are_told_apart_by_guid() -> None:
-    nodes = {guid: Node(guid, "switch", "SwitchIB") for guid in ("aa", "bb")} | {
-        "cc": Node("cc", "switch", "leaf3"),
-        "dd": Node("dd", "switch"),
+    nodes = {guid: FabricNode(guid, "switch", "SwitchIB") for guid in ("aa", "bb")} | {
+        "cc": FabricNode("cc", "switch", "leaf3"),
+        "dd": FabricNode("dd", "switch"),
     }
     fabric = Fabric("x", nodes, ())
     assert [fabric.label(guid) for guid in nodes] == ["SwitchIB aa", "SwitchIB bb", "leaf3", "dd"]

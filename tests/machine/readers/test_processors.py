@@ -37,7 +37,7 @@ def node(number: int, cpu_list: str | None, kilobytes: int | None) -> dict[str, 
     return files | (memory if kilobytes is not None else {})
 
 
-def read(*parts: Mapping[str, str]) -> linux.Found:
+def read(*parts: Mapping[str, str]) -> linux.Processors:
     return linux.read_processors(Tree({path: text for part in parts for path, text in part.items()}))
 
 

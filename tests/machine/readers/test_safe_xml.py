@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from collbench.machine.readers import hwloc, nccl_xml
-from collbench.machine.readers.text import LONGEST_TAG, Limits, Unreadable, top_element
+from collbench.machine.readers.text import LONGEST_TAG, FileLimits, Unreadable, top_element
 
-LIMITS = Limits("a machine's file", "save it again", characters=4 << 20, depth=5, elements=50)
-WITH_DOCTYPE = Limits("a machine's file", "save it again", 4 << 20, depth=5, elements=50, doctype=True)
+LIMITS = FileLimits("a machine's file", "save it again", characters=4 << 20, depth=5, elements=50)
+WITH_DOCTYPE = FileLimits("a machine's file", "save it again", 4 << 20, depth=5, elements=50, doctype=True)
 
 
-def refused(text: str, limits: Limits = LIMITS) -> str:
+def refused(text: str, limits: FileLimits = LIMITS) -> str:
     with pytest.raises(Unreadable) as why:
         top_element(text, "f\x1b.xml", limits)
     assert str(why.value).startswith("f?.xml ")

@@ -13,7 +13,7 @@ from collbench.gate.plausible import LinkOfAll
 from collbench.gate.verdict import Verdict
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
-from collbench.report.html.gate import Judged, drawn, section
+from collbench.report.html.gate import JudgedLine, drawn, section
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section as overview
 from collbench.report.html.page import html
@@ -104,7 +104,7 @@ def test_charts_show_groups_and_cells_against_their_limits() -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
 def test_a_chart_holds_any_factor(factor: float) -> None:
-    svg, spots = drawn([Judged("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
+    svg, spots = drawn([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
     assert "<svg" in svg and 0 <= spots[0].x <= 900
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.verdict_formats import Files, remove_earlier, write_files
+from collbench.report.verdict_formats import OutputFiles, remove_earlier, write_files
 from tests.gate.allocations import launch
 from tests.gate.verdicts import verdict
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(*(tmp_path / name for name in ("verdict.json", "gate.xml", "gate.md", "gate.prom", "gate.html")))
+def files(tmp_path: Path) -> OutputFiles:
+    return OutputFiles(*(tmp_path / name for name in ("verdict.json", "gate.xml", "gate.md", "gate.prom", "gate.html")))
 
 
-def test_everything_that_a_gate_wrote_goes(files: Files, tmp_path: Path) -> None:
+def test_everything_that_a_gate_wrote_goes(files: OutputFiles, tmp_path: Path) -> None:
     write_files(verdict(), files, [launch(tmp_path / "night", {8: 1e-6})])
     assert all(path.stat().st_size for path in vars(files).values())
     remove_earlier(files)
@@ -26,8 +26,8 @@ def test_everything_that_a_gate_wrote_goes(files: Files, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("option", ["out", "junit", "markdown", "openmetrics", "html"])
-def test_what_no_gate_wrote_is_refused_before_anything_is_removed(files: Files, option: str) -> None:
-    others = Files(**{name: path for name, path in vars(files).items() if name in ("out", "junit") and name != option})
+def test_what_no_gate_wrote_is_refused_before_anything_is_removed(files: OutputFiles, option: str) -> None:
+    others = OutputFiles(**{name: path for name, path in vars(files).items() if name in ("out", "junit") and name != option})
     write_files(verdict(), others, [])
     strange = vars(files)[option]
     strange.write_text('{"result": 1}')
@@ -37,7 +37,7 @@ def test_what_no_gate_wrote_is_refused_before_anything_is_removed(files: Files, 
     assert all(path.exists() for path in vars(others).values() if path)
 
 
-def test_the_step_s_summary_what_is_empty_and_no_file_stay(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_s_summary_what_is_empty_and_no_file_stay(files: OutputFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gate.md").write_text("what earlier commands wrote")
     (tmp_path / "gate.xml").touch()
     (tmp_path / "verdict.json").mkdir()
@@ -47,7 +47,7 @@ def test_the_step_s_summary_what_is_empty_and_no_file_stay(files: Files, tmp_pat
 
 
 def test_a_verdict_that_is_shown_once_more_stays(tmp_path: Path) -> None:
-    files = Files(out=tmp_path / "verdict.json")
+    files = OutputFiles(out=tmp_path / "verdict.json")
     write_files(verdict(), files, [])
     remove_earlier(files, tmp_path / "." / "verdict.json")
     assert (tmp_path / "verdict.json").exists()

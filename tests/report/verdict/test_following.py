@@ -13,7 +13,7 @@ import pytest
 from collbench.analysis.differences import Difference, Item
 from collbench.gate.reasons import LaunchesNeeded, StillSuspected, UnexpectedChange
 from collbench.gate.verdict import Change, Verdict
-from collbench.report.verdict import Typed, arguments_of, following
+from collbench.report.verdict import GateCommand, arguments_of, next_commands
 from tests.gate.verdicts import suspicion, verdict
 
 AGAIN = (StillSuspected(1, 2),)
@@ -25,7 +25,7 @@ def told(given: Verdict, **changes: Any) -> list[str]:
         "baseline": Path("base"), "runs": [Path("night-8")], "besides": [], "suite": Path("confirm.toml"), "nameable": True, "html": False,
         "imported": False, "launcher": "local", "options": {"--ranks": "2", "--sizes": "8-1M"}, "slowed": False,
     }  # fmt: skip
-    return [line.text for line in following(given, Typed(**{**typed, **changes}))]
+    return [line.text for line in next_commands(given, GateCommand(**{**typed, **changes}))]
 
 
 def test_suspects_are_measured_in_two_fresh_allocations_and_judged_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

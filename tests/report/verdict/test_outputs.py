@@ -10,14 +10,14 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.verdict import read_verdict
-from collbench.report.verdict_formats import Files, verdict_lines, write_files
+from collbench.report.verdict_formats import OutputFiles, verdict_lines, write_files
 from tests.gate.verdicts import regression, verdict
 
 FILES = {"out": "v.json", "junit": "v.xml", "markdown": "v.md", "openmetrics": "v.prom"}
 
 
 def test_every_file_that_is_asked_for_is_written_and_no_other(tmp_path: Path) -> None:
-    write_files(regression(), Files(**{name: tmp_path / file for name, file in FILES.items()}), [])
+    write_files(regression(), OutputFiles(**{name: tmp_path / file for name, file in FILES.items()}), [])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES.values())
     assert read_verdict(tmp_path / "v.json") == regression()
     begins = {"v.xml": "<?xml ", "v.md": "## ❌ ", "v.prom": "# HELP collbench_gate_result "}
@@ -29,7 +29,7 @@ def test_a_summary_of_github_grows_and_another_file_is_replaced(tmp_path: Path, 
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     for path in (summary, other):
         path.write_text("before\n")
-        write_files(verdict(), Files(markdown=path), [])
+        write_files(verdict(), OutputFiles(markdown=path), [])
     assert summary.read_text().startswith("before\n## ✅ ")
     assert other.read_text().startswith("## ✅ ")
 
@@ -38,7 +38,7 @@ def test_a_summary_that_is_full_keeps_what_matters(tmp_path: Path, monkeypatch: 
     summary = tmp_path / "summary"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     summary.write_text("x" * 999_000)
-    write_files(regression(), Files(markdown=summary), [])
+    write_files(regression(), OutputFiles(markdown=summary), [])
     text = summary.read_text()[999_000:]
     assert text.startswith("## ❌ ") and "does not fit here" in text and "<details>" not in text
 
@@ -47,20 +47,20 @@ def test_a_summary_that_is_full_keeps_what_matters(tmp_path: Path, monkeypatch: 
 def test_a_package_that_is_missing_is_said_before(name: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("collbench.report.verdict_formats.find_spec", lambda asked: None if asked == package else sys)
     with pytest.raises(UsageError) as error:
-        Files(**{name: tmp_path / "file"}).check()
+        OutputFiles(**{name: tmp_path / "file"}).check()
     assert str(error.value) == f"--{name} needs {package}: pip install 'collbench[report]'"
 
 
 @pytest.mark.parametrize("name", [*FILES, "html"])
 def test_nothing_goes_to_stdout(name: str) -> None:
     with pytest.raises(UsageError, match=f"--{name} cannot write to stdout"):
-        Files(**{name: Path("-")}).check()
+        OutputFiles(**{name: Path("-")}).check()
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     for name in FILES:
         with pytest.raises(UsageError, match=f"--{name} .* cannot be written"):
-            write_files(verdict(), Files(**{name: tmp_path / "none" / "file"}), [])
+            write_files(verdict(), OutputFiles(**{name: tmp_path / "none" / "file"}), [])
 
 
 def test_what_is_printed_follows_format_and_style() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.results.importers.imb import IMB, _switched
 from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import Item, NotInOutput, SkippedLines, SkippedReason
+from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 
 SAMPLES = Path(__file__).parent / "samples"
 ALL = (SAMPLES / "imb-mpi1-2-ranks.txt").read_text().splitlines()
@@ -178,9 +178,9 @@ def test_root_and_meeting_are_as_options_and_version_have_them(version: str, opt
 
 
 def test_nodes_are_missing_until_the_user_says_them() -> None:
-    assert NotInOutput(Item.NODES) in run("Bcast").missing
+    assert NotInOutput(MissingItem.NODES) in run("Bcast").missing
     told = IMB.read(ALL, UserInput(nodes=1)).runs[0]
-    assert (told.rows[0].nodes, NotInOutput(Item.NODES) in told.missing) == (1, False)
+    assert (told.rows[0].nodes, NotInOutput(MissingItem.NODES) in told.missing) == (1, False)
 
 
 @pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])

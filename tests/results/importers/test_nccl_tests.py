@@ -14,7 +14,7 @@ from collbench.results.importers.importer import ImportedTable, UserInput
 from collbench.results.importers.nccl_tests import Head, _mode, _wrong, knows, read
 from collbench.results.importers.notes import (
     InterleavedJobs,
-    Item,
+    MissingItem,
     NotInOutput,
     OutOfBoundsValues,
     RankMismatch,
@@ -66,14 +66,14 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
     assert all(row.flags == ("imported",) and row.wrong is None and row.checked == 0 for row in run.rows)
     assert list(run.hosts) == ["localhost"] * 8
     assert (run.doubts, run.statistic) == ([], "the mean over 20 iterations, averaged over the ranks")
-    assert NotInOutput(Item.VERIFICATION) in run.missing
+    assert NotInOutput(MissingItem.VERIFICATION) in run.missing
 
 
 @pytest.mark.skipif(not P4DE.is_dir(), reason="the captured logs are not beside this checkout")
 def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
     runs = read((P4DE / "results.log").read_text().splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
-    assert NotInOutput(Item.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
+    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
     assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
 
 
@@ -126,7 +126,7 @@ def test_ranks_fill_tables_that_allow_them_and_leave_the_others_as_they_are() ->
     reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
     assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
     assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
-    assert NotInOutput(Item.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
+    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
     assert {row.flags for run in reading.runs for row in run.rows} == {("imported",)}
 
 
@@ -207,7 +207,7 @@ def test_what_the_log_says_of_the_start_is_kept() -> None:
     run = only(log)
     assert (run.rows[0].ranks, run.facts["library"]) == (8, "2.99.1+cuda12.9")
     assert run.facts["environment"] == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
-    assert NotInOutput(Item.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
+    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
 
 
 def test_a_launchers_number_that_the_bandwidths_contradict_is_not_used() -> None:

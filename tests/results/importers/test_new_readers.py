@@ -9,7 +9,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Reading, UserInput, lines_of
-from collbench.results.importers.notes import Item, NotInOutput
+from collbench.results.importers.notes import MissingItem, NotInOutput
 from collbench.results.importers.store import reader_for
 from collbench.results.row import Row
 
@@ -46,7 +46,7 @@ def test_nvbandwidth_has_a_row_for_each_pair(name: str) -> None:
     total = run(name, "device_to_device_bidirectional_memcpy_read_ce_total")
     assert [round(gigabytes(row), -1) for row in total.rows] == [760, 740]
     assert pairs.version is not None and pairs.version.endswith("0.9")
-    assert NotInOutput(Item.SIZE, assumed="512 MiB, the default") in pairs.missing
+    assert NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default") in pairs.missing
 
 
 def test_nvbandwidth_of_hosts_and_latencies() -> None:
@@ -74,7 +74,7 @@ def test_an_inspector_file_of_one_rank_says_which() -> None:
     pretty = json.dumps(json.loads(lines[0]), indent=2).splitlines()
     (found,) = reader_for(lines, None).read([*lines[1:], *pretty], NOTHING).runs
     assert found.statistic == "the median over 8 calls of rank 1, timed by kernel_gpu"
-    assert NotInOutput(Item.OTHER_RANKS, source="the files have 1 of 2 ranks") in found.missing
+    assert NotInOutput(MissingItem.OTHER_RANKS, source="the files have 1 of 2 ranks") in found.missing
 
 
 def test_all_reduce_bench_and_its_trials() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import FailedValidation, Item, MixedMemory, NotInOutput, SkippedLines, SkippedReason
+from collbench.results.importers.notes import FailedValidation, MissingItem, MixedMemory, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.osu import OSU
 from collbench.results.importers.osu import test_of as osu_test
 from collbench.results.row import Row
@@ -65,7 +65,7 @@ def test_a_collectives_time_is_the_mean_over_ranks_and_bandwidths_follow_from_it
     assert (row.flags, row.nodes, row.time_s and row.time_s.ci_low, row.time_s and row.time_s.p99) == (("imported",), None, None, None)
     assert row.evidence["statistic"] == "mean over the iterations, averaged over the ranks"
     assert row.evidence["printed"]["P99 Tail Lat(us)"] == 0.45
-    assert NotInOutput(Item.ITERATIONS) not in allreduce.missing
+    assert NotInOutput(MissingItem.ITERATIONS) not in allreduce.missing
 
 
 def test_sizes_are_ours_where_osu_prints_one_ranks_part() -> None:
@@ -108,7 +108,7 @@ def test_rates_are_in_millions_of_bytes_and_per_direction() -> None:
     both = run("osu_bibw").rows[0]
     assert (both.operation, both.busbw_bytes_per_s) == ("p2p_bidirectional", pytest.approx(0.25e6))
     assert us(both) == 4.0
-    assert NotInOutput(Item.WINDOW) in run("osu_bibw").missing
+    assert NotInOutput(MissingItem.WINDOW) in run("osu_bibw").missing
 
 
 def test_several_pairs_are_shown_by_their_average_and_their_total() -> None:
@@ -129,7 +129,7 @@ def test_old_columns_gpu_memory_and_untold_types() -> None:
     row = allreduce.rows[1]
     assert (row.device, row.dtype, row.size_bytes, row.count) == ("cuda", "float32", 1048576, 262144)
     assert row.busbw_bytes_per_s == pytest.approx(1048576 / 183.4e-6 * 2 * 7 / 8)
-    assert allreduce.missing[-1] == NotInOutput(Item.DTYPE, assumed="MPI_FLOAT")
+    assert allreduce.missing[-1] == NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT")
     assert run("osu_bw", OLD, 8).doubts == [MixedMemory(("DEVICE", "HOST"))]
     assert [row.size_bytes for row in run("osu_latency", OLD, 8).rows] == [0, 8]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import UserInput
-from collbench.results.importers.notes import Item, NotInOutput, RankMismatch
+from collbench.results.importers.notes import MissingItem, NotInOutput, RankMismatch
 from collbench.results.importers.param import knows, read
 
 LINES = (Path(__file__).parent / "samples" / "param.txt").read_text().splitlines()
@@ -48,7 +48,7 @@ def test_the_columns_of_older_versions_and_what_is_not_told() -> None:
     assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
         ("allgather", "float16", "gloo", "cpu", "pipelined", None)
     ]
-    assert NotInOutput(Item.DEVICE, assumed="cpu") in run.missing
+    assert NotInOutput(MissingItem.DEVICE, assumed="cpu") in run.missing
     assert run.doubts == []
 
 

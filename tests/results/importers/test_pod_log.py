@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.results.importers.gloo import GLOO
 from collbench.results.importers.importer import UserInput
-from collbench.results.importers.notes import FailedCommand, IncompleteLog, Item, NotInOutput, SkippedLines, SkippedReason
+from collbench.results.importers.notes import FailedCommand, IncompleteLog, MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.pod_log import BEGIN, END, knows, read
 from collbench.results.importers.store import reader_for
 from collbench.results.reader import read_run
@@ -47,7 +47,7 @@ def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
     (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), UserInput()).runs
     assert run.rows == [row(samples={}), row(2048, samples={})]
     assert (run.tool, run.program, run.statistic, run.doubts) == ("collbench", "allreduce", "the median over the samples", [])
-    assert NotInOutput(Item.SAMPLES) in run.missing
+    assert NotInOutput(MissingItem.SAMPLES) in run.missing
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,17 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import Contradiction, UserInput
-from collbench.results.importers.rows import Extent, is_size, is_time, ranks_and_nodes
+from collbench.results.importers.rows import JobExtent, is_size, is_time, ranks_and_nodes
 
 
 @pytest.mark.parametrize(("given", "told", "known"), [(4, None, 4), (None, 4, 4), (4, 4, 4)])
 def test_one_of_the_two_is_enough(given: int | None, told: int | None, known: int) -> None:
-    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == Extent(known, None)
+    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == JobExtent(known, None)
 
 
 @pytest.mark.parametrize(("given", "told"), [(4, 8), (8, 4)])
 def test_what_the_output_says_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
-    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == Extent(
+    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == JobExtent(
         told, None, (Contradiction("a.log", "--ranks", str(given), f"{told} ranks"),)
     )
 
@@ -27,8 +27,8 @@ def test_ranks_that_nobody_knows_are_refused() -> None:
 
 
 def test_there_are_no_more_nodes_than_ranks() -> None:
-    assert ranks_and_nodes(UserInput(nodes=2), 4, None, "a.log") == Extent(4, 2)
-    assert ranks_and_nodes(UserInput(), 4, None, "a.log") == Extent(4, None)
+    assert ranks_and_nodes(UserInput(nodes=2), 4, None, "a.log") == JobExtent(4, 2)
+    assert ranks_and_nodes(UserInput(), 4, None, "a.log") == JobExtent(4, None)
     with pytest.raises(UsageError, match="4 ranks cannot be on 5 nodes"):
         ranks_and_nodes(UserInput(nodes=5), 4, None, "a.log")
 

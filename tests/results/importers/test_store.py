@@ -7,30 +7,30 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import given as given_ceiling
+from collbench.machine.peak.ceiling import given_ceiling
 from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
 from collbench.results.importers.importer import ImportedTable
-from collbench.results.importers.notes import Item, OutOfBoundsValues, lacks
-from collbench.results.importers.rows import Kind, Quantiles, with_ceilings
-from collbench.results.importers.store import Source, Table, import_notes, store, together
+from collbench.results.importers.notes import MissingItem, OutOfBoundsValues, lacks
+from collbench.results.importers.rows import Quantiles, RowKind, with_ceilings
+from collbench.results.importers.store import FileTable, Source, import_notes, store, together
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import make_row
 
 SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")
-KIND = Kind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
+KIND = RowKind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
 
 
 def rows(operation: str = "allreduce", sizes: tuple[int, ...] = (1024, 2048)) -> list[Row]:
-    kind = Kind(operation, "nccl", "nccl", "float32", 8, 1, "the mean", "cuda", "sum" if operation == "allreduce" else None)
+    kind = RowKind(operation, "nccl", "nccl", "float32", 8, 1, "the mean", "cuda", "sum" if operation == "allreduce" else None)
     return [kind.row(size, size / 1e9, count=size // 4, line=7) for size in sizes]
 
 
-def table(operation: str = "allreduce", hosts: tuple[str, ...] = ("a", "b"), **changes: object) -> Table:
-    known = {"missing": lacks(Item.SAMPLES), "doubts": [], "facts": {}} | changes
-    return Table(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))  # type: ignore[arg-type]
+def table(operation: str = "allreduce", hosts: tuple[str, ...] = ("a", "b"), **changes: object) -> FileTable:
+    known = {"missing": lacks(MissingItem.SAMPLES), "doubts": [], "facts": {}} | changes
+    return FileTable(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))  # type: ignore[arg-type]
 
 
 def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval() -> None:

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, Ask, last_line, number, tools_named, version_here
+from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, ToolRequest, last_line, number, tools_named, version_here
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20
 REAL = [
-    ("iperf3", "iperf3.json", Ask(BANDWIDTH, MIB), MIB * 1.000821 / 2903244800, "mean over 1.00 s of what arrived (sum_received)"),
-    ("fi_pingpong", "fi_pingpong.txt", Ask(LATENCY, 8), 11.61e-6, "mean of half the round trip over 2000 (usec/xfer)"),
-    ("fi_pingpong", "fi_pingpong-1m.txt", Ask(LATENCY, MIB), 11356e-6, "mean of half the round trip over 16 (usec/xfer)"),
-    ("ucx_perftest", "ucx_perftest-latency.txt", Ask(LATENCY, 8), 0.61e-6, "median of half the round trip over 2000 (50.0 %ile)"),
-    ("ucx_perftest", "ucx_perftest-bandwidth.txt", Ask(BANDWIDTH, MIB), 834.969e-6, "mean over 256 messages (overall), after 25"),
-    ("ib_write_bw", "ib_write_bw.txt", Ask(BANDWIDTH, 4096), 4096 * 8 / 0.30e9, "mean over 5000 writes (BW average)"),
+    ("iperf3", "iperf3.json", ToolRequest(BANDWIDTH, MIB), MIB * 1.000821 / 2903244800, "mean over 1.00 s of what arrived (sum_received)"),
+    ("fi_pingpong", "fi_pingpong.txt", ToolRequest(LATENCY, 8), 11.61e-6, "mean of half the round trip over 2000 (usec/xfer)"),
+    ("fi_pingpong", "fi_pingpong-1m.txt", ToolRequest(LATENCY, MIB), 11356e-6, "mean of half the round trip over 16 (usec/xfer)"),
+    ("ucx_perftest", "ucx_perftest-latency.txt", ToolRequest(LATENCY, 8), 0.61e-6, "median of half the round trip over 2000 (50.0 %ile)"),
+    ("ucx_perftest", "ucx_perftest-bandwidth.txt", ToolRequest(BANDWIDTH, MIB), 834.969e-6, "mean over 256 messages (overall), after 25"),
+    ("ib_write_bw", "ib_write_bw.txt", ToolRequest(BANDWIDTH, 4096), 4096 * 8 / 0.30e9, "mean over 5000 writes (BW average)"),
 ]
 EVERY = [(name, operation) for name, tool in WIRE_TOOLS.items() for operation in tool.operations]
 
@@ -34,19 +34,19 @@ def printed(name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "file", "ask", "seconds", "statistic"), REAL, ids=[each[1] for each in REAL])
-def test_what_they_really_printed(name: str, file: str, ask: Ask, seconds: float, statistic: str) -> None:
+def test_what_they_really_printed(name: str, file: str, ask: ToolRequest, seconds: float, statistic: str) -> None:
     found = WIRE_TOOLS[name].parse(ask, printed(file))
     assert found.time_s == pytest.approx(seconds) and found.statistic.startswith(statistic)
     assert found.sent_bytes >= ask.size_bytes
 
 
 def test_what_iperf3_says_besides() -> None:
-    found = WIRE_TOOLS["iperf3"].parse(Ask(BANDWIDTH, MIB), printed("iperf3.json"))
+    found = WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, MIB), printed("iperf3.json"))
     assert (found.facts, found.n, found.sent_bytes) == ({"retransmits": 13}, 0, 2903244800)
 
 
 def test_perftest_names_its_device() -> None:
-    assert WIRE_TOOLS["ib_write_bw"].parse(Ask(BANDWIDTH, 4096), printed("ib_write_bw.txt")).facts == {"device": "rxe0"}
+    assert WIRE_TOOLS["ib_write_bw"].parse(ToolRequest(BANDWIDTH, 4096), printed("ib_write_bw.txt")).facts == {"device": "rxe0"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_perftest_names_its_device() -> None:
 )  # fmt: skip
 def test_why_they_failed_in_their_own_words(name: str, file: str, why: str) -> None:
     with pytest.raises(RunFailed) as failed:
-        WIRE_TOOLS[name].parse(Ask(WIRE_TOOLS[name].operations[0], 8), printed(file))
+        WIRE_TOOLS[name].parse(ToolRequest(WIRE_TOOLS[name].operations[0], 8), printed(file))
     assert str(failed.value) == why
 
 
@@ -91,7 +91,7 @@ def test_no_figure_that_cannot_be_true(change, why: str) -> None:
     said = json.loads(printed("iperf3.json"))
     change(said)
     with pytest.raises(RunFailed) as failed:
-        WIRE_TOOLS["iperf3"].parse(Ask(BANDWIDTH, MIB), json.dumps(said, indent=1))
+        WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, MIB), json.dumps(said, indent=1))
     assert str(failed.value).startswith(why)
 
 
@@ -108,7 +108,7 @@ def test_no_figure_that_cannot_be_true(change, why: str) -> None:
 def test_any_text_is_a_figure_or_a_sentence(which: tuple[str, str], text: str) -> None:
     name, operation = which
     try:
-        found = WIRE_TOOLS[name].parse(Ask(operation, 4096), text)
+        found = WIRE_TOOLS[name].parse(ToolRequest(operation, 4096), text)
     except RunFailed as error:
         assert str(error).startswith(name) and str(error).isprintable() and len(str(error)) < 240
     else:
@@ -130,17 +130,17 @@ def test_real_output_cut_or_bent_is_a_figure_or_a_sentence(real, data: st.DataOb
 
 def test_deep_json_is_refused() -> None:
     with pytest.raises(RunFailed, match=r"^iperf3 printed no JSON: \[+$"):
-        WIRE_TOOLS["iperf3"].parse(Ask(BANDWIDTH, 8), "[" * 100_000)
+        WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
 
 
 @pytest.mark.parametrize("second", ["8       2k      =2k      31k         0.05s      0.69      99.00       0.09", ""])
 def test_two_lines_of_figures_are_one_too_many(second: str) -> None:
     text = printed("fi_pingpong.txt") + second
     if not second:
-        assert WIRE_TOOLS["fi_pingpong"].parse(Ask(LATENCY, 8), text).time_s == pytest.approx(11.61e-6)
+        assert WIRE_TOOLS["fi_pingpong"].parse(ToolRequest(LATENCY, 8), text).time_s == pytest.approx(11.61e-6)
         return
     with pytest.raises(RunFailed, match="fi_pingpong printed no figure"):
-        WIRE_TOOLS["fi_pingpong"].parse(Ask(LATENCY, 8), text)
+        WIRE_TOOLS["fi_pingpong"].parse(ToolRequest(LATENCY, 8), text)
 
 
 COMMANDS = {
@@ -154,14 +154,14 @@ COMMANDS = {
 @pytest.mark.parametrize("name", WIRE_TOOLS)
 def test_what_is_asked_of_them(name: str) -> None:
     tool = WIRE_TOOLS[name]
-    ask = Ask(tool.operations[0], 8, 2.2)
+    ask = ToolRequest(tool.operations[0], 8, 2.2)
     assert (" ".join(tool.server(ask, "10.0.0.2", 4000)), " ".join(tool.client(ask, "10.0.0.2", 4000))) == COMMANDS[name]
 
 
 def test_large_messages_are_fewer_and_addresses_of_ipv6_are_said() -> None:
-    words = WIRE_TOOLS["ucx_perftest"].client(Ask(BANDWIDTH, MIB), "fd00::2", 4000)
+    words = WIRE_TOOLS["ucx_perftest"].client(ToolRequest(BANDWIDTH, MIB), "fd00::2", 4000)
     assert " ".join(words) == "ucx_perftest -p 4000 -t tag_bw -s 1048576 -n 256 -w 25 -f -v -6 fd00::2"
-    assert [Ask(BANDWIDTH, size).messages for size in (1, 1 << 20, 1 << 30)] == [5000, 256, 20]
+    assert [ToolRequest(BANDWIDTH, size).messages for size in (1, 1 << 20, 1 << 30)] == [5000, 256, 20]
 
 
 def test_names() -> None:
