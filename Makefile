@@ -46,6 +46,7 @@ lint: test-environment
 	.venv/bin/mypy
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
+	.venv/bin/python scripts/words --count
 
 run-environment:
 	@scripts/environment .venv torch mpich report

@@ -96,3 +96,12 @@ def test_every_public_name_has_a_docstring() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{module}:{node.lineno} {node.name}"
+
+
+def test_every_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(module.relative_to(PACKAGE)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
