@@ -138,7 +138,7 @@ class HangDiagnosis(Fact, frozen=True):
         if self.cause is HangCause.PATH and self.path:
             return f"hang: {self.phase}: {self.path.render()} (--timeout {self.timeout_s:g})"
         evidence = f"; reported by {self.reporter}" if self.reporter else f"; {self._waiting}"
-        return f"hang: {self.phase}: {self._cause}{evidence}{f'; it is in {self.doing}' if self.doing else ''}"
+        return f"hang: {self.phase}: {self._cause}{evidence}{f'; its innermost calls: {self.doing}' if self.doing else ''}"
 
     @property
     def _cause(self) -> str:

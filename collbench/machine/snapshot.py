@@ -54,7 +54,8 @@ def from_json(data: object) -> Machine:
         machine: Machine = _part_reader(Machine)(data)
     except _Foreign as foreign:
         where = printable("/".join(["machine", *reversed(foreign.way)]))
-        raise Unreadable(f"this is not a machine of `collbench probe`: {where} is not {foreign.expected}: write it again") from None
+        remedy = "write it again with `probe --format json`"
+        raise Unreadable(f"not a machine that `collbench probe` wrote: {where} is not {foreign.expected}: {remedy}") from None
     return machine
 
 
@@ -91,7 +92,8 @@ def _spread(entry: Mapping[str, Any]) -> list[Machine]:
     machine = from_json({key: value for key, value in entry.items() if key not in ADDED})
     hosts = entry.get("hostnames") or [machine.hostname]
     if not isinstance(hosts, list) or not all(host is None or isinstance(host, str) for host in hosts):
-        raise Unreadable("this is not a machine of `collbench probe`: hostnames is not a list of texts: write it again with `probe`")
+        remedy = "write it again with `probe --format json`"
+        raise Unreadable(f"not a machine that `collbench probe` wrote: hostnames is not a list of texts: {remedy}")
     return [dataclasses.replace(machine, hostname=host) for host in hosts]
 
 

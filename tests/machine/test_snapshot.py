@@ -80,7 +80,7 @@ def test_a_foreign_value_is_named(path: str, value: object, told: str) -> None:
     data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
     with pytest.raises(Unreadable) as refused:
         from_json(data)
-    assert str(refused.value) == f"this is not a machine of `collbench probe`: {told}: write it again"
+    assert str(refused.value) == f"not a machine that `collbench probe` wrote: {told}: write it again with `probe --format json`"
 
 
 def test_a_missing_field_is_named() -> None:

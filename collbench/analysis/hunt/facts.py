@@ -243,9 +243,8 @@ class OthersAsSlow(Evidence, frozen=True):
     share: float
 
     def render(self) -> str:
-        return (
-            f"inconclusive: {format_percent(100 * self.share)} of the pairs of other endpoints are as slow: the network has several parts"
-        )
+        share = format_percent(100 * self.share)
+        return f"inconclusive: {share} of the pairs of other endpoints are as slow: the network may have segments of different speed"
 
 
 class ManyPaths(Evidence, frozen=True):
@@ -466,7 +465,7 @@ class DividedPairs(HuntNote, frozen=True):
     def render(self) -> str:
         return (
             f"no slow endpoint found, but {format_percent(100 * self.share)} of the pairs are slower than the fastest ones: "
-            "the network has several parts, or half of the endpoints are slow"
+            "the network may have segments of different speed, or half of the endpoints are slow"
         )
 
 
@@ -534,7 +533,7 @@ class TooManySuspects(HuntNote, frozen=True):
     def render(self) -> str:
         return (
             f"{self.slow} of {self.endpoints} endpoints are slower than the others: too many to decide which are healthy; "
-            "compare with the hard limit"
+            "compare their bandwidth with the hard limit (`collbench peak`)"
         )
 
 

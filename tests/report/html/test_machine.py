@@ -135,7 +135,7 @@ def test_runs_that_tell_nothing_have_no_section(tmp_path: Path) -> None:
 
 def test_a_foreign_machine_is_a_sentence(tmp_path: Path) -> None:
     made = shown(tmp_path, [], also={"machines": [{"hostname": "x"}, 7], "interfaces": [{"name": "<script>", "mtu": None, "virtual": 5}]})
-    assert any("not a machine of `collbench probe`" in text for text in made.texts)
+    assert any("not a machine that `collbench probe` wrote" in text for text in made.texts)
     assert any("lists something that is not a machine" in text for text in made.texts)
     assert made.tables[-1][1].rows[0] == ("<script>", "unknown (the kernel does not report it)", "–", "host unknown")
 
