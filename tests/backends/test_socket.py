@@ -207,7 +207,7 @@ def test_several_streams_elsewhere_are_not_applicable(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert {(row["backend"], row["na"]) for row in map(json.loads, done.stdout.splitlines())} == {
-        ("simulated", "simulated has one connection between two ranks: --streams is for socket"), ("socket", None),
+        ("simulated", "--streams applies to socket only, not to simulated"), ("socket", None),
     }  # fmt: skip
 
 

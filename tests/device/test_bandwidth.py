@@ -12,7 +12,7 @@ PROGRAM = """
 import json
 from collbench.device.bandwidth import Arrays
 from collbench.device.bandwidth import memory_figures
-from collbench.device.gpu import Gpu
+from collbench.device.gpu import OpenGpu
 from collbench.device.kernels import Kernels
 from collbench.device.bandwidth import peer_figures
 
@@ -24,7 +24,7 @@ def lazily(kernel, *, place):  # all but the last 32 bytes
 
 for name, place in {"read": 2, "write": 2, "copy": 3, "triad": 4, "reduce_copy": 4, "peer_read": 3, "peer_both": 9}.items():
     setattr(Kernels, name, lazily(getattr(Kernels, name), place=place))
-x, y = (Arrays(Gpu(index), 4096) for index in (0, 1))
+x, y = (Arrays(OpenGpu(index), 4096) for index in (0, 1))
 found = [*memory_figures(x), *peer_figures(x, y)]
 print(json.dumps([[figure.kernel, figure.wrong] for figure in found]))
 """

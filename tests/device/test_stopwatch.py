@@ -11,10 +11,10 @@ PROGRAM = """
 import time
 from collbench.device import bandwidth as stopwatch
 from collbench.device.buffers import kernels_of
-from collbench.device.gpu import Gpu
+from collbench.device.gpu import OpenGpu
 from collbench.errors import RunFailed
 
-gpu = Gpu(0)
+gpu = OpenGpu(0)
 watch = stopwatch.Stopwatch(gpu, kernels_of(gpu))
 queued = []
 

@@ -181,11 +181,11 @@ def test_nothing_of_64_ranks_is_left_5_s_after_their_parent_was_ended(started, n
 
 LAUNCHER = """
 import os, sys
-from collbench.launch.supervise import Child, Supervisor
+from collbench.launch.supervise import SupervisedProcess, Supervisor
 proxy = "trap '' TERM INT HUP; touch $0/proxy; sleep 90"
 launcher = 'setsid sh -c "$1" "$0" & touch "$0/launcher"; exit_code=$2; [ $exit_code = none ] && sleep 90; exit $exit_code'
 command = ["sh", "-c", launcher, sys.argv[1], proxy, sys.argv[2]]
-sys.exit(Supervisor([Child("launcher", command, dict(os.environ), launches=True)], grace_s=1).run())
+sys.exit(Supervisor([SupervisedProcess("launcher", command, dict(os.environ), launches=True)], grace_s=1).run())
 """
 
 
