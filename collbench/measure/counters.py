@@ -183,7 +183,8 @@ _STUCK = 2**32 - 1  # old 32-bit counters stop here (InfiniBand: "counters shall
 
 
 def read_infiniband(root: str = "") -> dict[str, Counts]:
-    """Return counters by port ("mlx5_0/1"). Ports with counters that do not change are left out.
+    """Return counters by port ("mlx5_0/1"), of active ports. Old 32-bit counters that have reached their maximum are
+    left out.
 
     Bytes and packets have the same names as for Ethernet, other counters their own.
     """

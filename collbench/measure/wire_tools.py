@@ -123,7 +123,7 @@ class WireTool(Protocol):
         ...
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """Return the figure in the client's output. Raises RunFailed where there is no plausible one."""
+        """Return the figure in the client's output. Raises RunFailed where it is missing or not plausible."""
         ...
 
 
@@ -307,8 +307,8 @@ def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patien
     """Return the bytes per second of each run to the server at `address`: at least one run, and as many as fit into
     `seconds`.
 
-    A first run for warm-up is not included. Raises RunFailed with perftest's message where it fails, and where the
-    server cannot be reached within `patience_s`.
+    The first run is warm-up. Raises RunFailed with perftest's message where it fails, and where the server cannot be
+    reached within `patience_s`.
     """
     rates: list[float] = []
     end = time.monotonic() + seconds
