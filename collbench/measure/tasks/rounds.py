@@ -3,7 +3,7 @@
 A hunt may measure a round over one interface alone: a TCP stream between the two hosts of each pair, on the addresses
 of that interface. A backend cannot select an interface, but such a stream can. The interface counters at both ends
 prove the path. With several interfaces in one network a kernel may use another one to send or to answer for an address;
-then there is no figure.
+then the figure is left out.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ class SuspectsAgain(Fact, frozen=True):
 
 
 class ToolsRun(Fact, frozen=True):
-    """External tools run between the same pairs, in both directions; `tools`: name and version of each."""
+    """External tools run between the same pairs, in both directions. Their results are not used in the verdict.
+
+    tools   name and version of each
+    """
 
     tools: tuple[str, ...]
 
