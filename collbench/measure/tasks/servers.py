@@ -593,7 +593,7 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
 def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], told: tuple[int, str]) -> list[Mismatch]:
     """Return the mismatches between a server's variables and the sum of all workers' gradients.
 
-    told: the rank that has these variables, and their name in messages.
+    The last argument is the rank that has these variables, and their name in messages.
     """
     right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
     got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
