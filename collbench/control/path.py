@@ -190,9 +190,7 @@ class ConnectionMonitor:
         self._looked = 0.0
 
     def note(self, still_s: float, now: float) -> None:
-        """Read the connections while there is no progress, for `still_s` seconds by now. `reports` compares with the
-        first reading.
-        """
+        """Read the connections after `still_s` seconds without progress. `reports` compares with the first reading."""
         if now - self._looked < _EVERY_S:
             return
         self._looked = now
