@@ -54,7 +54,7 @@ _P2P = "latency, one-way and two-way bandwidth between pairs of ranks"
 
 
 def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds one command per operation (some share one, such as the point-to-point ones `p2p`)."""
+    """Add one command per operation (some share one, such as the point-to-point ones `p2p`); return their parsers."""
     added: dict[str, argparse.ArgumentParser] = {}
     for name, found in sorted(operation_commands().items()):
         summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in found)
@@ -75,7 +75,7 @@ def _refuse(wrong: UsageError) -> None:
 
 
 def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
     from collbench.backends.registry import backend_class
 
     for name in arguments.backend or ():
@@ -96,7 +96,7 @@ _ABOUT = (
 
 
 def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("kernels", help="bandwidth and latency of GPU memory and of the links between GPUs",
                                  description=_ABOUT)  # fmt: skip
     parser.add_argument("--size", metavar="SIZE", help="bytes of each of three arrays; K = 1024 (default: 512M, or as much as fits)")
@@ -132,7 +132,7 @@ _PAIRS_DESCRIPTION = (
 
 
 def add_pairs(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser("pairs", help=_PAIRS_SUMMARY, description=_PAIRS_DESCRIPTION)
     parser.later(partial(_add_options, parser))
     parser.set_defaults(call=call_pairs, gdr_check=False)
@@ -169,7 +169,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 
 
 def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
     asked = _asked_pairs(arguments, argv)
     return begin(asked.launch, Command(arguments, argv, _measuring_pairs(asked), _listening_pairs), launch_of(arguments, argv))
 
@@ -213,7 +213,7 @@ needs) are built in. An option that is set here, or by a COLLBENCH_* variable, r
 
 
 def add_run(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser(
         "run", help="measure a suite: many operations, backends and sizes in one launch", description=_RUN_ABOUT
     )
@@ -261,7 +261,7 @@ _DESCRIPTION = (
 
 
 def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser("workload", help=_SUMMARY, description=_DESCRIPTION)
     parser.later(partial(add_workload_options, parser))
     parser.set_defaults(call=call_workload, gdr_check=False)
@@ -269,7 +269,7 @@ def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
     asked, info = _asked(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
         return 0 if info and info.rank else _show(asked, arguments, info)

@@ -1,4 +1,4 @@
-"""The options of every measuring command, and the request they make."""
+"""The options of the measuring commands, and the requests made from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def agreed(request: Request, world: World) -> Request:
 
 
 def check_options(request: Request, gdr_check: bool) -> None:
-    """Raises UsageError for options that only nccl, or only socket, has where nothing of the kind is measured."""
+    """Raise UsageError for options of nccl or socket if that backend is not measured."""
     sweep = request.sweep
     asked = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
              "-g": request.gpus_per_process > 1}  # fmt: skip
@@ -81,9 +81,9 @@ def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
 
 
 def per_process(request: Request) -> int | None:
-    """How many GPUs each process drives; None where no backend needs GPUs of its own.
+    """Return how many GPUs each process drives; None if no backend needs GPUs of its own.
 
-    nccl may be among the default backends only to show why it is missing; then it needs none.
+    nccl may be a default backend only to report why it is missing. Then it needs none.
     """
     devices = {request.sweep.defaults(name).device for name in request.backends}
     needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
@@ -91,7 +91,7 @@ def per_process(request: Request) -> int | None:
 
 
 def local_ranks(request: Request, env: Mapping[str, str]) -> int:
-    """How many processes to start on this host. Raises UsageError where the GPUs cannot be dealt out."""
+    """Return how many processes to start on this host. Raises UsageError if the GPUs cannot be divided evenly."""
     from collbench.launch.spawn import default_ranks
 
     if request.ranks:
@@ -101,7 +101,7 @@ def local_ranks(request: Request, env: Mapping[str, str]) -> int:
 
 
 def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> int:
-    """How many processes a task that is alone on its node (of srun), or a pod, becomes, so that all its GPUs take part; 1: it stays."""
+    """Return how many processes a single task on a node (of srun), or a pod, starts to use all GPUs; 1: no others."""
     from collbench.launch.spawn import default_ranks
 
     if info.launcher not in _ONE_EACH or info.local_ranks != 1 or "worker" in info.facts:
@@ -128,7 +128,7 @@ NOTHING_MOVED = {
 
 
 def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) -> None:
-    """Adds the options that these operations have."""
+    """Add the options that these operations have."""
     _add_what(parser.add_argument_group("what to measure"), operations)
     _add_how(parser.add_argument_group("how to measure"), operations)
     _add_where(parser.add_argument_group("launch and output"))
@@ -305,12 +305,12 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
 
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
-    """The request of a command of these operations. Raises UsageError for what cannot be read."""
+    """Return the request of a command of these operations. Raises UsageError for invalid options."""
     return request_of(arguments, make_sweep(arguments, operations), backends, argv)
 
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
-    """What makes cells. Raises UsageError for what cannot be read."""
+    """Return the sweep, which makes the cells. Raises UsageError for invalid options."""
     sizes, step = _sizes(arguments)
     traffic = _traffic(arguments)
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
@@ -339,7 +339,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
 
 
 def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: tuple[str, ...], argv: Sequence[str]) -> Request:
-    """The sweep, and what concerns the whole launch."""
+    """Return the request: the sweep, and the options of the whole launch."""
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
@@ -449,7 +449,7 @@ def add_tools(group: argparse._ActionsContainer, which: str) -> None:
 
 
 def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Their names. Raises UsageError for one that is none."""
+    """Return the names of the requested tools. Raises UsageError for an unknown name."""
     if not arguments.tools:
         return ()
     from collbench.measure.wire_tools import tools_named
@@ -495,7 +495,7 @@ def add_where(group: argparse._ArgumentGroup, command: str) -> None:
 
 
 def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
-    """The launch's request. Raises UsageError for what cannot be read."""
+    """Return the request of the launch. Raises UsageError for invalid options."""
     from collbench.backends.registry import backend_defaults
     from collbench.backends.slowing import parse_slowing
     from collbench.measure.request import Budget, Request
@@ -543,7 +543,7 @@ def add_workload_options(parser: Parser) -> None:
 
 
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
-    """What was asked for. Raises UsageError for a name, or words, that cannot be read, and for options that mean nothing there."""
+    """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
     from collbench.measure.tasks.step import Training
     from collbench.workloads.shape import DEFAULT, shape_of
 

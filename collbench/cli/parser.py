@@ -1,4 +1,6 @@
-"""argparse with our manners: every error is one sentence and exit code 2, every long option has a COLLBENCH_* twin."""
+"""argparse with collbench's behaviour: errors are one sentence with exit code 2, and each long option has a COLLBENCH_*
+variable.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ from collbench.operations.sweep import MOST_STREAMS
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of printing its usage and leaving. Its options may be added later, when it is asked for them.
+    """A parser that raises UsageError instead of printing its usage and exiting. Options may be added when they are
+    needed.
 
-    There are two dozen commands with forty options each, of which a start needs one: every rank would pay for all.
+    There are two dozen commands with forty options each, and a start needs one. Otherwise every rank would pay for all.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -27,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         self._later = fill
 
     def keep_rest(self, name: str) -> None:
-        """Leaves what follows a bare `--` as it is, in the namespace under `name` (None: there is no `--`)."""
+        """Store the arguments after a bare `--` in the namespace under `name` (None: there is no `--`)."""
         self._rest = name
 
     def whole(self) -> Parser:
@@ -137,7 +140,7 @@ def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
-    """The options that COLLBENCH_* variables (empty is unset) add in front of what was typed; what was typed wins over them."""
+    """Return the options from COLLBENCH_* variables (empty is unset), then the typed ones, which take precedence."""
     added: list[str] = []
     own, _ = split_rest(typed)
     for action in actions_of(parser):
@@ -153,7 +156,7 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
 
 
 def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
-    """The options, by the name of their value, that were typed."""
+    """Return the typed options, by the name of their value."""
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
@@ -221,7 +224,7 @@ def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """What `shell` (one of SHELLS) has to read to complete collbench's command lines."""
+    """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
     import shtab
 
     from collbench.cli.main import _parsers

@@ -1,7 +1,7 @@
-"""A suite and what was typed beside it -> the request that was meant.
+"""Make the request of a suite and the command line.
 
-The suite has the place of COLLBENCH_* variables, one rank lower: its keys become the options of the same name, what is typed or set
-in the environment replaces them, in every sweep.
+Keys of the suite become the options of the same name. They have the lowest precedence: COLLBENCH_* variables and typed
+options replace them in every sweep.
 """
 
 from __future__ import annotations

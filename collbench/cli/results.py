@@ -1,4 +1,4 @@
-"""collbench import FILE… --out DIR: makes run folders from what other tools printed."""
+"""The commands about results: compare, report and import."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the comparison and returns the exit code."""
+    """Print the comparison and return the exit code."""
     import sys
 
     from collbench.report.compare import compare_runs
@@ -59,7 +59,7 @@ def _margin(text: str) -> float:
     return percent / 100
 
 
-# collbench report RUN…: stored runs once more: as a table, as one HTML page, as Markdown, for programs.
+# collbench report RUN…: print stored runs: as a table, as one HTML page, as Markdown, for programs.
 
 
 def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -82,7 +82,7 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the runs and returns the exit code."""
+    """Print the runs and return the exit code."""
     import sys
 
     from collbench.report.runs import report_run
@@ -128,7 +128,7 @@ def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Writes the folders, reports what is in them, and returns the exit code. Raises UsageError."""
+    """Write the run folders, report their content, and return the exit code. Raises UsageError."""
     from collbench.untrusted import uncollected
 
     with uncollected():

@@ -54,7 +54,7 @@ def _limits(ranks: int, each_bytes: int) -> Iterator[RankLimit]:
 
 
 def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return the free memory in bytes of this host and of each control group of this process, the smallest."""
+    """Return the bytes of free memory: the least of this host's and of each control group's of this process."""
     lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
     found = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _NO_LIMIT)
     pairs = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
