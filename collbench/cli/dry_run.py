@@ -53,7 +53,7 @@ def plan(request: Request, ranks: int) -> Planned:
 
 
 def ranks_of(request: Request, backend: str, processes: int) -> int:
-    """Return how many ranks a backend would have. If it needs GPUs, each process drives several."""
+    """Return how many ranks a backend would have. If it needs GPUs, each process has as many ranks as GPUs."""
     return processes * (request.gpus_per_process if request.sweep.defaults(backend).device == "cuda" else 1)
 
 

@@ -134,7 +134,7 @@ def _on_host(machine: Machine, ranks: int) -> Node:
     return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
 
 
-# collbench peak: what an operation could reach, from probed files or from typed figures.
+# collbench peak: the ceilings of an operation, from probed files or from given figures.
 
 _MOST_NODES = 1_000_000
 _MOST_GPUS = 1024

@@ -175,7 +175,7 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
-    """What was typed. Raises UsageError for what cannot be read, and for what pairs does not do."""
+    """Return the request. Raises UsageError for invalid options, and for those that pairs does not support."""
     from collbench.measure.tasks.rounds import PairsRequest
     from collbench.units import parse_size
 
@@ -243,7 +243,7 @@ def call_run(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> 
 
 
 def _refuse_run(info: LaunchInfo, timeout_s: float, wrong: str) -> int:
-    """Ends all ranks with one sentence: others may have read the suite well."""
+    """End all ranks with one message: other ranks may have read the suite without error."""
     from collbench.cli.start import compare
 
     def work(world: World) -> int:
@@ -279,7 +279,7 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
-    """What was typed. Raises UsageError for what cannot be read, and for what the trainings do not know."""
+    """Return the request. Raises UsageError for invalid options, and for those that the trainings do not have."""
     from collbench.analysis.best import parse_step_time
     from collbench.measure.tasks.training import WorkloadRequest
 
@@ -332,7 +332,7 @@ def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
 
 
 def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
-    """The hosts of the ranks that there would be, which fill one after the other."""
+    """Return the hosts of the planned ranks, which fill one host after the other."""
     if info is None:
         processes = local_ranks(request, os.environ)
         per_host = arguments.ranks_per_node or processes

@@ -120,7 +120,7 @@ def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
 
 
 DEFAULT_TIMEOUT_S = 120.0
-# What a barrier has no options for.
+# Options that a barrier does not have.
 NOTHING_MOVED = {
     "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],
     "buffers": None, "in_place": False, "out_of_place": False,
@@ -135,14 +135,14 @@ def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) ->
 
 
 def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
-    """Adds what the commands that look at nodes without measuring have in common."""
+    """Add the common options of the commands that examine nodes without measuring."""
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                         help=f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
 
 
 def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """Add the number of ranks of a measuring command, and how they are started."""
+    """Add the options for the number of ranks of a measuring command, and how they are started."""
     group.add_argument(
         "--ranks",
         metavar="N",
@@ -158,14 +158,14 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
 
 
 def add_slowed(group: argparse._ArgumentGroup) -> None:
-    """Adds how a user makes cells slower on purpose."""
+    """Add the option that slows cells on purpose."""
     group.add_argument("--slowed", metavar="SPEC", action="append", default=[],
                        help="slow cases down on purpose, to test a gate: by=10%%, by=5-15%% or by=10±3%%; select cases by operations=, "
                             "backends=, sizes= and ranks by ranks= (default: all); separate several with ';'")  # fmt: skip
 
 
 def add_stop_on_wrong(group: argparse._ArgumentGroup) -> None:
-    """Adds whether wrong data ends the run."""
+    """Add the option that ends the run at wrong data."""
     words = "end the run at the first wrong data and keep the rows measured so far (default: continue, and exit with code 4)"
     group.add_argument("--stop-on-wrong", action="store_true", help=words)
 
@@ -424,7 +424,7 @@ _WINDOW = 16  # a sample must be short enough for six of them to fit into half a
 
 
 def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
-    """Adds what is paired ("what is paired; ..." begins with `who`), and the messages."""
+    """Add the options for what is paired (the help text begins with `who`), and the messages."""
     group.add_argument("--by", choices=("rank", "node"),
                        help=f"{who}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else "
                             "rank)")  # fmt: skip
@@ -434,7 +434,7 @@ def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
 
 
 def add_backend(group: argparse._ArgumentGroup) -> None:
-    """Adds which backend carries them, and where the buffers lie."""
+    """Add the options for the backend that carries the messages, and the place of the buffers."""
     group.add_argument(
         "--backend", metavar="NAME", type=words, help="a backend of `collbench backends` (default: the first that is installed)"
     )
@@ -458,7 +458,7 @@ def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def add_samples(group: argparse._ArgumentGroup) -> None:
-    """Adds how long one measurement takes."""
+    """Add the options for the duration of one measurement."""
     group.add_argument(
         "-n",
         "--iterations",
@@ -475,14 +475,14 @@ def add_samples(group: argparse._ArgumentGroup) -> None:
 
 
 def add_check(group: argparse._ArgumentGroup) -> None:
-    """Adds how often what arrived is compared."""
+    """Add the option for the number of data checks."""
     group.add_argument(
         "-c", "--check", metavar="N", type=natural, default=1, help="calls per measurement that verify the data; 0: off (default: 1)"
     )
 
 
 def add_where(group: argparse._ArgumentGroup, command: str) -> None:
-    """Add how the ranks are started, and where the results go."""
+    """Add the options for the start of the ranks, and the place of the results."""
     add_ranks(group)
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
@@ -536,7 +536,7 @@ _METAVARS = {"model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW
 
 
 def add_workload_options(parser: Parser) -> None:
-    """Adds all of them."""
+    """Add all options of `collbench workload`."""
     _add_training_options(parser.add_argument_group("what to train"))
     _add_step_options(parser.add_argument_group("how to measure"))
     _add_workload_output_options(parser.add_argument_group("launch and output"))

@@ -138,7 +138,7 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
 
 
 def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int:
-    """This process is a rank, or becomes all ranks of its node."""
+    """Run as a rank, or start all ranks of this node."""
     from collbench.launch.spawn import node_workers
 
     arguments, argv = command.arguments, command.argv
@@ -150,7 +150,9 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """No launcher: checks what can be checked alone, then starts the ranks, once or --launches times."""
+    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can
+    do.
+    """
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
@@ -201,7 +203,7 @@ def _has(module: str) -> bool:
 
 
 def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
-    """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
+    """Run as a rank: join the others, measure, and exit with their code."""
     from collbench.launch.spawn import record_exit, record_start
     from collbench.launch.supervise import die_with_parent
 
@@ -225,7 +227,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
 
 
 def _refuse_restarted(info: LaunchInfo, world: World) -> None:
-    """Raises UsageError, on all ranks, where torchrun has started them before."""
+    """Raise UsageError, on all ranks, if torchrun has restarted them."""
     from collbench.launch.detect import is_elastic, refusal_torchrun
 
     restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None

@@ -30,7 +30,7 @@ from collbench.launch.info import LaunchInfo, meeting_at
 from collbench.launch.mpi import mpi_mismatch, size_disagrees
 from collbench.reason import Fact
 
-# Where to meet when only MPI knows: rank 0's address and a fresh token, broadcast over the communicator itself.
+# Launches with MPI only: rank 0's address and a new token are broadcast over the communicator.
 
 
 def with_meeting(info: LaunchInfo) -> LaunchInfo:
@@ -88,7 +88,7 @@ def _reaches(address: str) -> bool:
     return own is not None and own != address and not is_loopback(own)
 
 
-# Whether a host is there at all: its kernel answers a connection, even if its processes are stopped.
+# A host's kernel answers a connection even if its processes are stopped.
 
 _PORT = 9  # where nothing listens: a host that is there refuses at once
 

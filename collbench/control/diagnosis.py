@@ -59,7 +59,7 @@ class HangCause(Enum):
 
 
 class ProcessEnd(Fact, frozen=True):
-    """The end of a rank's process, as the kernel of its host reports it.
+    """The process of a rank ended. This fact has what the kernel of its host reports about it.
 
     killed        by a signal; signal: its number, 0 where it is not known
     exit_code     -1 where it is not known
@@ -215,7 +215,7 @@ def _iteration(number: int) -> str:
     return f" in iteration {number}" if number >= 0 else ""
 
 
-# What a process is doing, for the sentence about a hang: its native stack, taken by a tool where there is one; none is installed.
+# The native stack of a process, for the report of a hang. It needs a tool; collbench installs none.
 
 _DEADLINE_S = 2.5
 _MOST_TEXT = 20_000
@@ -457,7 +457,7 @@ def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
 
-# From where all ranks are to one diagnosis of a hang.
+# From the states of all ranks to one diagnosis of a hang.
 #
 # Checked in this order:
 #     a process that has ended            its node's kernel reports it, or its connection was closed
@@ -618,7 +618,7 @@ _PROBE_S = 1.0
 _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
-_REPORT_S = 4.0  # how old a rank's report of its connections may be when the roll call begins
+_REPORT_S = 4.0  # how old a rank's report of its connections may be when the inquiry begins
 _MAIN_S = 0.5  # for rank 0's main thread, where it waits for the result
 
 

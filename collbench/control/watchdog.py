@@ -23,7 +23,7 @@ from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
 
-# A timer of the kernel's that kills this process unless it is wound up again: the only thing that ends a process that is stopped.
+# A kernel timer that kills this process unless it is armed again. Nothing else ends a stopped process.
 #
 # A thread cannot do it: it is stopped with the others, or waits for Python's lock that a library holds. Source: timer_create(2).
 

@@ -23,7 +23,7 @@ from collbench.launch.info import LaunchInfo, number, without_manager, without_s
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
-# The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and what its exit code means.
+# The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and the meaning of its exit code.
 
 _PASSED_ON = frozenset({FINE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED})
 _CPUS = Path("/sys/devices/system/cpu")

@@ -31,7 +31,7 @@ from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
 
-# The ceiling of groups that run at the same time: each group's by its own job, and what they share of their hosts' NICs.
+# The ceiling of groups that run at the same time: that of each group's own job, and of the host NICs that they share.
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 Found = tuple[Ceiling, Ceiling | None]

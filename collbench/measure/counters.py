@@ -18,7 +18,7 @@ from collbench.machine.readers.network import HW_COUNTERS
 from collbench.machine.readers.nvml import Session
 from collbench.machine.readers.text import pci_address
 
-# Numbers out of the kernel's files, read as cheaply as Python can: a host with many ports has hundreds of them.
+# Numbers from the kernel's files, read as fast as Python can: a host with many ports has hundreds of them.
 
 Counts = dict[str, int]
 _MOST = 64  # characters of a number
@@ -86,7 +86,7 @@ def _number_sysfs_numbers(name: str, folder: int) -> int | None:
         os.close(file)
 
 
-# What the network interfaces of this host have counted (Linux Documentation/networking/statistics.rst).
+# Counters of this host's network interfaces (Linux Documentation/networking/statistics.rst).
 #
 # /proc/net/dev has all of them in one file, read in a tenth of the time of the files in /sys/class/net/*/statistics, which are read where
 # it is not there. In it a received packet that was missed for want of buffers is a dropped one, too (net/core/net-procfs.c).
@@ -166,7 +166,7 @@ def _leaves(folder: str) -> bool:
     return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND
 
 
-# What the active RDMA ports of this host have counted: /sys/class/infiniband/*/ports/*/counters and hw_counters.
+# Counters of this host's active RDMA ports: /sys/class/infiniband/*/ports/*/counters and hw_counters.
 #
 # Linux Documentation/ABI/stable/sysfs-class-infiniband has the names; drivers add their own to hw_counters (mlx5: losses and
 # congestion; rxe: sent_pkts, rcvd_pkts; EFA and bnxt_re: tx_bytes, rx_bytes).
@@ -217,7 +217,7 @@ def _names(folder: str) -> list[str]:
     return [name for name in _OF_DRIVERS if name in there]
 
 
-# What TCP of this host's network namespace has sent, and sent again (RFC 4022: tcpOutSegs, tcpRetransSegs).
+# TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs).
 
 _TCP_TABLE = "/proc/net/snmp"
 _WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}

@@ -116,7 +116,7 @@ def _ranks(key: Hashable) -> Sequence[int]:
     return key
 
 
-# The hosts' counters for one case: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
+# The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the least that must have moved.
 #
 # What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
 # and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach

@@ -19,7 +19,7 @@ from collbench.measure.prepared_cell import PreparedCase
 from collbench.measure.telemetry import Telemetry
 from collbench.operations.cell import Cell
 
-# What a rank's CPUs were allowed and made to do while a cell was measured. Everything is readable without privileges on Linux.
+# The settings and disturbances of a rank's CPUs while a cell was measured. Everything is readable without privileges on Linux.
 
 _STAT = Path("/proc/stat")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -121,7 +121,7 @@ def _lines(path: Path) -> list[str]:
     return (_text(path) or "").splitlines()
 
 
-# What this host's interfaces, RDMA ports and GPUs counted between two readings: which of them moved how many bytes.
+# Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.
 #
 # Counters belong to the host, not to the job: what else runs there is counted, too. One that went back (it wrapped, or was reset)
 # is unknown, and so is what came or went between the readings; nothing that is unknown is ever 0.

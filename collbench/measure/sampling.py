@@ -24,8 +24,8 @@ FEW = 60  # fewer samples than these are flagged
 _PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
 _GROWTH = 1.5
 _HOPELESS = 4  # times as many samples are missing as the time left has room for: the second half of the budget would not help
-_FIRST = 6  # samples of the first look: the fewest that any interval can rest on
-_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first look of 6
+_FIRST = 6  # samples of the first batch: the fewest that give an interval
+_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first batch of 6
 Samples = NDArray[np.float64]
 
 
@@ -222,11 +222,11 @@ def _clamp(value: float, low: int, high: int) -> int:
     return int(min(max(value, low), high))
 
 
-# How many times one of many short measurements is run: as in `timing.protocol`, but in few looks.
+# The plan of one of many short measurements: like `schedule`, but with few batches.
 #
-# Each look costs a word from rank 0 to all ranks and an answer of each: with a thousand ranks, or where they share few cores, as much as
-# all samples of a ping-pong. So what a look costs besides its samples is reckoned apart, warm-up is a fixed number of calls, and the
-# samples are taken in two looks at most, of which the second is as large as the time allows.
+# Each batch costs a message from rank 0 to all ranks and a reply of each. With a thousand ranks, or where they share few cores, that is as
+# much as all samples of a ping-pong. So this cost is counted separately, warm-up is a fixed number of calls, and the samples are taken in
+# two batches at most, of which the second is as large as the time allows.
 
 _SHORT_FEWEST = 6  # samples that an interval needs
 _BATCH = 20  # iterations between two stamps where the ranks do not meet before each

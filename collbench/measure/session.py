@@ -543,7 +543,7 @@ def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
     return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 
-# Launches that measure on one backend: which one that is.
+# The backend of launches that measure on one backend.
 
 
 def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:

@@ -221,7 +221,7 @@ def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
     return wall_s if start_s is None else wall_s | {"at_s": [round(began_s - start_s, 6), round(ended_s - start_s, 6)]}
 
 
-# What is looked at before the first cell: whether the memory suffices, and what a user should know.
+# Checks before the first cell: memory, and notes for the user.
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -329,7 +329,7 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
         yield IdleRank(world.size)
 
 
-# One launch: opens the backends, measures every cell on all ranks in step, writes each row as soon as it is there.
+# One launch: open the backends, measure every cell on all ranks together, write each row at once.
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:

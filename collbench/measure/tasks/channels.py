@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine, Nic, NumaNode
 
 
-# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and what is doubtful.
+# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
 
 Values = NDArray[np.float64]
 _ENOUGH = 6  # below, no interval of 95 % exists
@@ -729,7 +729,7 @@ def _row_tcp(way: _TimedStreams, row: Channel, said: tuple[Told, Told], address:
     return from_rates(row, np.array(rates), wrong)
 
 
-# The channels as other tools measure them: one run from each host to the next, as rows marked as theirs.
+# The channels measured by external tools: one run from each host to the next, as rows with the tool's name.
 
 _TOOLS_SIZE_BYTES = 2**20
 _TCP = "tcp"

@@ -77,7 +77,7 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import median
 from collbench.units import format_duration, listed, plural
 
-# What is asked of a pairs run, which places are paired, and how many pairs the time allows.
+# The request of a pairs run, its places, and the number of pairs that the time allows.
 
 MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way
 
@@ -283,7 +283,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else format_duration(seconds)
 
 
-# What is asked of a hunt, and of one of its rounds.
+# The requests of a hunt and of one of its rounds.
 
 
 @dataclass(frozen=True)
@@ -1062,7 +1062,7 @@ def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, place
     return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
 
-# A hunt's launch: opens a backend, measures what is asked for on all ranks in step, and ends with the verdict.
+# A hunt's launch: open a backend, measure the requested rounds on all ranks together, and end with the verdict.
 
 
 def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
@@ -1154,7 +1154,7 @@ def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[s
     return {"bytes_per_s": ceiling.bytes_per_s * many, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
-# The rounds of a pairs launch: those of the tournament, then the suspects again.
+# The rounds of a pairs launch: those of the matrix, then the suspects again.
 
 
 class PairsListener(Protocol):
@@ -1434,7 +1434,7 @@ def _keep(match: PairRun, row: Row) -> None:
     match.theirs.append(row)
 
 
-# A pairs launch: opens a backend, plays the tournament on all ranks in step, and measures suspects again.
+# A pairs launch: open a backend, measure all rounds on all ranks together, and measure suspects again.
 
 
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:

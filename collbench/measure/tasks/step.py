@@ -46,7 +46,7 @@ from collbench.stats.median import median, quantiles
 from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
-# What a parameter server does with the gradients that it gets: it adds up what every rank has sent to it, on the host's memory.
+# A parameter server adds the gradients of all ranks, in host memory.
 
 _HINT = "what the server added up"
 
