@@ -201,7 +201,7 @@ def _pair(secret: bytes) -> tuple[bytes, bytes]:
 
 def _bounded(socket: zmq.Socket[Any]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _AROUND_BYTES)
-    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the I/O thread; large messages wait until they are requested
+    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the I/O thread; large messages wait for a request
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
 

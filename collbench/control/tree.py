@@ -2,8 +2,8 @@
 
 These ranks are the others of this node, and at rank 0 the first rank of each other node.
 
-libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed, and nothing else
-to identify it (a failed handshake has the listener's own address, garbage before a handshake has no event at all). So a
+libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed. Nothing else
+identifies it: a failed handshake has the listener's own address, garbage before a handshake has no event at all. So a
 rejected peer is a connection that closed without a message that its key had opened. A message also carries its
 descriptor.
 """

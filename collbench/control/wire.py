@@ -2,9 +2,10 @@
 
 A message is [kind, step, sizes, JSON, raw arrays …]. It has no executable content, and its size is bounded.
 
-Messages are not trusted until `parsed` has read them. It accepts kinds from a list, integer steps, JSON of plain values
-up to a limit and of the kind's own shape, and raw parts of the announced sizes. JSON and arrays are sent in pieces of
-64 KiB. A socket closes a connection that sends a longer frame, so a peer without a key cannot make it hold more.
+Messages are not trusted until `parsed` has read them. It accepts kinds from a list, and integer steps. JSON must have
+plain values, a limited size and the kind's own shape; raw parts must have the announced sizes. JSON and arrays are sent
+in pieces of 64 KiB. A socket closes a connection that sends a longer frame, so a peer without a key cannot make it hold
+more.
 """
 
 from __future__ import annotations

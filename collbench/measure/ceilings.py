@@ -173,8 +173,8 @@ class _Shared:
         return found
 
     def rings(self) -> list[Ceiling]:
-        """Return the rates of each group's ring, which has one edge out of a host and one into it, as far as its
-        algorithm needs them.
+        """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm
+        needs them.
         """
         return [
             self._ceiling(host, self.running.leaving[host].known / self._groups(host), self._sharing(host, 0.0), "ring")

@@ -135,8 +135,8 @@ def schedule(
 
 
 def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Look, Samples, None]:
-    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), up to the cap or a quarter of
-    the budget.
+    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the
+    budget.
     """
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one already
