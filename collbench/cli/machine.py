@@ -326,7 +326,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _alone(arguments: argparse.Namespace) -> int:
-    """What concerns files, and no other node."""
+    """Run an action that uses files and no other node."""
     if arguments.gather:
         from collbench.machine.gather import gather
 
@@ -338,7 +338,7 @@ def _alone(arguments: argparse.Namespace) -> int:
 
 
 def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
-    """Prints the machines and draws them where that is asked for."""
+    """Print the machines, and draw them if requested."""
     import sys
 
     from collbench.machine.cluster import differences
@@ -406,7 +406,9 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    """How this shell would launch; of a launch rank 0 alone reports it. Raises UsageError beside options that examine a machine."""
+    """Print how this shell would launch; of a launch, at rank 0 alone. Raises UsageError with options that examine a
+    machine.
+    """
     import os
     import sys
 
@@ -421,7 +423,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
-    """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
+    """Return how this shell would launch, and in a launch on several hosts their software; None at ranks other than 0."""
     from collbench.launch import software
     from collbench.launch import software as build
     from collbench.launch.explain import MpiLibrary, explained, launch_of, library, rank_of, with_hosts
@@ -486,7 +488,7 @@ def _good(file: Path | None) -> list[Machine]:
 
 
 def _of_here(logs: list[NcclLog]) -> bool:
-    """Whether this host wrote one of the logs: beside a foreign one, its NICs would be taken for those of the job."""
+    """Return whether this host wrote one of the logs. Otherwise its NICs would be taken for those of the job."""
     import socket
 
     here = socket.gethostname().partition(".")[0].lower()

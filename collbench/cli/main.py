@@ -227,7 +227,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _is_silent_follower() -> bool:
-    """Whether this is a rank of a local start in which rank 0 reports the interruption for all."""
+    """Return whether this is a rank of a local start in which rank 0 reports the interruption for all."""
     from collbench.launch.detect import is_follower
 
     return is_follower(os.environ)

@@ -188,7 +188,7 @@ def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest
 
 
 def _measuring_pairs(asked: PairsRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
-    """What each rank does."""
+    """Return the function that each rank runs."""
     from dataclasses import replace
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
@@ -314,7 +314,7 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
 
 
 def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
-    """What each rank does."""
+    """Return the function that each rank runs."""
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.training import run_workload

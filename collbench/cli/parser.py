@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def later(self, fill: Callable[[], object]) -> None:
-        """Adds the options when they are needed."""
+        """Register a function that adds the options when they are needed."""
         self._later = fill
 
     def keep_rest(self, name: str) -> None:
@@ -68,12 +68,12 @@ def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return an integer from 1 on. Raises an argparse error for other text."""
     return _whole(text, 1)
 
 
 def natural(text: str) -> int:
-    """A whole number from 0 on."""
+    """Return an integer from 0 on. Raises an argparse error for other text."""
     return _whole(text, 0)
 
 
@@ -95,7 +95,7 @@ def amount(text: str) -> float:
 
 
 def hertz(text: str) -> float:
-    """How often NVML is read: up to 5 times a second, since reading disturbs what is measured; 0: never."""
+    """Return the rate of NVML readings, at most 5 per second, since they disturb the measurement; 0: none."""
     value = 0.0 if text.strip() == "0" else amount(text)
     if value > 5:
         raise argparse.ArgumentTypeError(f"'{text}' would disturb the measurement: use 1 to 5 (times a second), or 0 for never")
@@ -111,7 +111,7 @@ def factor(text: str) -> float:
 
 
 def skew(text: str) -> float:
-    """How many times the average the busiest rank receives, from 1 on."""
+    """Return the busiest rank's share as a multiple of the average, from 1 on."""
     value = amount(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
@@ -119,7 +119,7 @@ def skew(text: str) -> float:
 
 
 def streams(text: str) -> int:
-    """How many connections the socket backend makes between two ranks."""
+    """Return the number of connections of the socket backend between two ranks."""
     value = positive(text)
     if value > MOST_STREAMS:
         raise argparse.ArgumentTypeError(f"'{text}' is too large: use 1 to {MOST_STREAMS}")
@@ -177,7 +177,7 @@ def _given(action: argparse.Action, typed: list[str]) -> bool:
 
 
 def _is(word: str, option: str) -> bool:
-    """Whether a typed word is the option, alone or with its value: "--sizes", "--sizes=8", "-b", "-b8"."""
+    """Return whether a typed argument is the option, alone or with its value: "--sizes", "--sizes=8", "-b", "-b8"."""
     return word == option or word.startswith(f"{option}=") or (not option.startswith("--") and word.startswith(option))
 
 
@@ -207,7 +207,7 @@ complete -o bashdefault -F _collbench_or_inner collbench
 
 
 def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("completion", help="print the script that completes command lines in bash or zsh",
                                  description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("shell", metavar="SHELL", help="bash or zsh")
@@ -216,7 +216,7 @@ def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the script; 0. Raises UsageError for another shell."""
+    """Print the script; return 0. Raises UsageError for another shell."""
     if arguments.shell not in SHELLS:
         raise UsageError(f"'{arguments.shell}' is not a supported shell: use bash or zsh, e.g. `collbench completion bash`")
     print(script(arguments.shell))

@@ -59,7 +59,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
 
 
 def _check_typed(arguments: argparse.Namespace) -> None:
-    """Raises UsageError for what was typed, before the suite is blamed for it."""
+    """Raise UsageError for invalid typed options, before an error can name the suite."""
     make_sweep(arguments, ())
     for name in arguments.backend or ():
         backend_class(name)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     about = "ratio of time and bandwidth of two runs, cell by cell, and what else differs"
     parser = commands.add_parser("compare", help=about, description=about)
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
@@ -63,7 +63,7 @@ def _margin(text: str) -> float:
 
 
 def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
     parser = commands.add_parser("report", help=about, description=about)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
@@ -106,7 +106,7 @@ _STDIN = Path("-")
 
 
 def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser(
         "import", help="make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", description=_ABOUT
     )
@@ -241,7 +241,7 @@ def _with_ceilings(table: FileTable, job_of: JobOf) -> FileTable:
 
 
 def _refuse_copies(sources: Sequence[Source]) -> None:
-    """Raises UsageError for two files of one content: as launches they would agree with each other and prove nothing."""
+    """Raise UsageError for two files with the same content: as launches they would agree without being independent."""
     first: dict[str, str] = {}
     for source in sources:
         if source.sha256 in first:
@@ -250,7 +250,9 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 
 def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
-    """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
+    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each
+    sentence once.
+    """
     from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]

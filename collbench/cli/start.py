@@ -167,7 +167,7 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
 
 
 def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argparse.Namespace) -> None:
-    """Raises UsageError where this host has no room for so many ranks; virtual ones are all in one process."""
+    """Raise UsageError if so many ranks do not fit on this host. Virtual ranks are all in one process."""
     from collbench.launch.limits import refuse_too_many
 
     if set(request.backends) != {"simulated"}:

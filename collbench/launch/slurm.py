@@ -190,7 +190,7 @@ def known_addresses(node: str) -> tuple[str, ...]:
 
 
 def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, origin: str) -> None:
-    """Raises UsageError where ranks on several hosts would meet at a loopback address, which never leaves its host."""
+    """Raise UsageError if ranks on several hosts would connect to a loopback address, which never leaves its host."""
     here, found = own_node(env), resolve(host)
     others = [name for name in hosts if name != here]
     if not here or not others or not found or not all(map(is_loopback, found)):
