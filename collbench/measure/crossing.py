@@ -323,7 +323,7 @@ def _falls_short(way: Mapping[str, Any]) -> bool:
 
 
 def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
-    """Return whether fewer packets left a host than iterations ran.
+    """Return whether far fewer packets left a host than iterations ran.
 
     This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronised mode
     each iteration that sends needs at least one packet.
