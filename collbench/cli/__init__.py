@@ -1,1 +1,1 @@
-"""What was typed, turned into a request, one call and an exit code."""
+"""The command line: parse the arguments into a request, run it, and return an exit code."""

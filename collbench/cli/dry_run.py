@@ -1,4 +1,4 @@
-"""collbench run SUITE --dry-run: which cells would be measured, found out without starting anything."""
+"""collbench run SUITE --dry-run: print the cells that would be measured, without starting ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Prints the plan, at rank 0 of a launch. Returns 0. Raises UsageError for what `run` would refuse before the ranks have met."""
+    """Print the plan, at rank 0 of a launch. Return 0. Raises UsageError where `run` would, before ranks start."""
     from collbench.report.dry_run import write_dry_run
 
     check_options(request, arguments.gdr_check)
@@ -34,7 +34,7 @@ def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | Non
 
 
 def plan(request: Request, ranks: int) -> Planned:
-    """What the request would measure with so many processes. Raises UsageError as `show` does."""
+    """Return the cells that the request would measure with so many processes. Raises UsageError as `show` does."""
     from collbench.report.dry_run import Planned
 
     check_asked(request)
@@ -53,12 +53,12 @@ def plan(request: Request, ranks: int) -> Planned:
 
 
 def ranks_of(request: Request, backend: str, processes: int) -> int:
-    """How many ranks a backend would have: where it needs GPUs, as many as each process drives."""
+    """Return how many ranks a backend would have. If it needs GPUs, each process has as many ranks as GPUs."""
     return processes * (request.gpus_per_process if request.sweep.defaults(backend).device == "cuda" else 1)
 
 
 def _cells(request: Request, backend: str, processes: int) -> Sequence[tuple[str, Cell]]:
-    """The backend's cells, each with its sweep's name or place."""
+    """Return the backend's cells, each with its sweep's name or index."""
     n = ranks_of(request, backend, processes)
     request.sweep.check_ranks(n)
     assert isinstance(request.sweep, Sweeps)
@@ -66,14 +66,14 @@ def _cells(request: Request, backend: str, processes: int) -> Sequence[tuple[str
 
 
 def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """How many processes there would be."""
+    """Return how many processes there would be."""
     if info is None:
         return local_ranks(request, env)
     return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
 
 
 def _missing(name: str) -> str | None:
-    """Why a backend is not installed, None where it is."""
+    """Return why a backend is not installed, None where it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
@@ -82,7 +82,7 @@ def _missing(name: str) -> str | None:
 
 
 def _earlier(request: Request) -> Run | None:
-    """The run to be resumed, if there is one. Raises UsageError where it was asked for in another way, or of another collbench."""
+    """Return the run to resume, or None. Raises UsageError for a run of another request, or of another collbench."""
     from collbench.measure.resume import difference_of_what_is_asked
     from collbench.results.reader import read_run
 
@@ -97,7 +97,7 @@ def _earlier(request: Request) -> Run | None:
 
 
 class _Stored:
-    """The cells of the run to be resumed, if there is one."""
+    """The stored cells of the run to resume, if there is one."""
 
     def __init__(self, run: Run | None) -> None:
         from collbench.measure.resume import key_of
@@ -107,7 +107,7 @@ class _Stored:
         self._keys = {key_of(row) for row in run.rows} if run else set()
 
     def has(self, cell: Cell, n: int) -> bool:
-        """Whether there is a row of the cell, placed as asked or as the library has it."""
+        """Return whether there is a row of the cell, placed as requested or as the library supports it."""
         from collbench.measure.resume import key_of
         from collbench.measure.row import row_without
 
@@ -119,7 +119,7 @@ class _Stored:
 
 
 def _seconds_per_cell(run: Run) -> float | None:
-    """How long a case took on average by the calendar; None where the run was resumed, or its end is not recorded."""
+    """Return the mean seconds per case, by calendar time; None if the run was resumed, or its end is not recorded."""
     if "resumed" in run.info or not run.rows:
         return None
     first, last = _time(run.info.get("started_utc")), _time(run.info.get("finished_utc") or (run.events or [{}])[-1].get("utc"))

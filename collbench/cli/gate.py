@@ -1,4 +1,6 @@
-"""collbench gate: detect a cluster that is slower than its baseline; and how far that verdict can be trusted."""
+"""collbench gate, baseline and history: detect a cluster that is slower than its baseline, and test how reliable that
+verdict is.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _BASELINE_ABOUT = "stores good allocations as plain files, one each, and shows h
 
 
 def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "baseline", help="good allocations, which the gate compares others with", description=_BASELINE_ABOUT
     )
@@ -49,7 +51,7 @@ def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Adds all allocations of the runs, or none, and says how many more are wanted; 0. Raises UsageError."""
+    """Add all allocations of the runs, or none, and print how many more are needed. Return 0. Raises UsageError."""
     import sys
 
     from collbench.gate.allocation import allocations_in
@@ -65,7 +67,7 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the baseline; 0. Raises UsageError."""
+    """Print the baseline; return 0. Raises UsageError."""
     import sys
 
     from collbench.gate.baseline import load
@@ -78,7 +80,7 @@ def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Takes the allocations out; 0. Raises UsageError."""
+    """Remove the allocations; return 0. Raises UsageError."""
     from collbench.gate.baseline import drop
 
     for name in arguments.names:
@@ -87,7 +89,7 @@ def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints what is between the two; 0. Raises UsageError."""
+    """Print the differences of two baselines; return 0. Raises UsageError."""
     import sys
 
     from collbench.errors import UsageError
@@ -118,7 +120,7 @@ _HISTORY_ABOUT = (
 
 
 def add_history(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "history", help="show how times changed from allocation to allocation", description=_HISTORY_ABOUT
     )
@@ -132,7 +134,7 @@ def add_history(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the history; 0. Raises UsageError."""
+    """Print the history; return 0. Raises UsageError."""
     import sys
 
     from collbench.gate.history import dated_in, history
@@ -161,7 +163,7 @@ _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
 def add_to(tested: Any) -> None:
-    """Adds its options to a group of them."""
+    """Add the options of --self-test to a group."""
     made_up = "simulate clusters and judge them: with --baseline clusters like that one, with --paired two stacks side by side"
     tested.add_argument("--self-test", action="store_true", help=made_up)
     tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
@@ -172,7 +174,7 @@ def add_to(tested: Any) -> None:
 
 
 def call_self_test(arguments: argparse.Namespace) -> int:
-    """Prints the table, 0. Raises UsageError."""
+    """Print the table; return 0. Raises UsageError."""
     import sys
 
     from collbench.gate.self_test import self_test
@@ -237,7 +239,7 @@ _DRAINS_NOT = "no confirmed regression, so the exit code is 0 (--exit-style prol
 
 
 def add_gate(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "gate", help="detect a cluster that is slower than its baseline", description=_ABOUT
     )
@@ -270,7 +272,9 @@ def _add_outputs(outputs: Any) -> None:
 
 
 def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
+    """Print the verdict and return its exit code in the requested style; with --self-test print the table, return 0.
+    Raises UsageError.
+    """
     if arguments.self_test:
         return call_self_test(arguments)
     from collbench.report.verdict_formats import remove_earlier
@@ -282,7 +286,9 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The --exit-style that was asked for, be the rest as it may: failures are told in it, too. What cannot be read is collbench's own."""
+    """Return the requested --exit-style, even if other arguments are invalid: failures use it, too. Default for an
+    invalid one: collbench.
+    """
     if list(argv[:1]) != ["gate"]:
         return "collbench"
     parser = Parser(prog="collbench gate", add_help=False)
@@ -295,7 +301,7 @@ def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def exit_in_style(code: int, style: str, why: str) -> int:
-    """The exit code of what failed, in this style; what a monitor has to read is printed."""
+    """Return the exit code of a failure in this style, and print the line that a monitor reads."""
     import sys
 
     from collbench.gate.verdict import NAGIOS, PROLOG, code_of_failure
@@ -313,7 +319,7 @@ def exit_in_style(code: int, style: str, why: str) -> int:
 
 
 def _files(arguments: argparse.Namespace) -> OutputFiles:
-    """The outputs asked for. Raises UsageError for those that cannot be, before anything is judged."""
+    """Return the requested outputs. Raises UsageError for invalid ones, before the verdict is computed."""
     from collbench.report.verdict import check_ours
     from collbench.report.verdict_formats import OutputFiles
 
@@ -331,7 +337,7 @@ def _files(arguments: argparse.Namespace) -> OutputFiles:
 
 
 def _check_ways(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where it is not said, or twice, what is to be judged."""
+    """Raise UsageError unless exactly one input of the verdict is given."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
         ways_told = "--paired OLD… NEW…, --verdict FILE, or --self-test"
@@ -341,7 +347,7 @@ def _check_ways(arguments: argparse.Namespace) -> None:
 
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
-    """The verdict, the suite that measures its suspects again (None where there are none), and what was typed to judge by a baseline."""
+    """Return (verdict, suite that measures its suspects again or None, command line of a verdict against a baseline)."""
     if arguments.verdict:
         from collbench.gate.verdict import read_verdict
 

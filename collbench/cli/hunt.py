@@ -31,7 +31,7 @@ _DESCRIPTION = (
 
 
 def add_hunt(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser("hunt", help=_SUMMARY, description=_DESCRIPTION)
     parser.later(partial(_add_options, parser))
     parser.set_defaults(call=call_hunt, gdr_check=False)
@@ -76,13 +76,13 @@ def _add_drain(group: argparse._ArgumentGroup) -> None:
 
 
 def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Hunts in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Hunt in the launch of this process, or start ranks on this host. Return the exit code."""
     asked = _asked(arguments, argv)
     return begin(asked.pairs.launch, Command(arguments, argv, _hunting(asked), _listening), launch_of(arguments, argv))
 
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
-    """What was typed. Raises UsageError for what cannot be read, and for what a hunt does not do."""
+    """Return the request. Raises UsageError for invalid options, and for those that a hunt does not support."""
     from collbench.deploy.drain import node_here, parse_cap
     from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
     from collbench.units import parse_size
@@ -101,7 +101,7 @@ def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
 
 
 def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
-    """What each rank does."""
+    """Return the function that each rank runs."""
     from dataclasses import replace
 
     def hunt(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:

@@ -1,4 +1,4 @@
-"""Who thinks during a hunt, at rank 0, and what the user is told: a line per round, then the verdict and what to do about it."""
+"""The strategy of a hunt at rank 0 and its output: a line per round, then the verdict and the recommended action."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound
 from collbench.units import format_duration
 
-# By flag of a round: the figures tell of how the launch was started, and not of the machines.
+# By flag of a round: the figures depend on how the launch was started, not on the machines.
 _OURS = {
     "oversubscribed": "more ranks than cores were running: start fewer",
     "shared_gpu": "several ranks used one GPU: start one rank per GPU",
@@ -28,7 +28,7 @@ _OURS = {
 
 
 class HuntListening(Listening):
-    """The runner's HuntListener. Use it in a `with`, as Listening."""
+    """The HuntListener of a hunt. Use it in a `with` block, like Listening."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -45,7 +45,9 @@ class HuntListening(Listening):
         self._live = watched and os.environ.get("TERM") != "dumb"
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """How many rounds it takes at most, and what a file of the fabric's links gives. Raises UsageError, before anything is kept."""
+        """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are
+        stored.
+        """
         from collbench.analysis.hunt.strategy import promise
         from collbench.deploy.drain import check_apply
 
@@ -54,7 +56,7 @@ class HuntListening(Listening):
         return {"promised": promise(len(about["places"]), self._options), "seed": self._options.seed, **crossed}
 
     def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
-        """The promise."""
+        """Print the largest number of rounds."""
         from collbench.analysis.hunt.strategy import hunt
 
         self._about, self._folder = about, folder
@@ -64,7 +66,7 @@ class HuntListening(Listening):
         self._reporter.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
 
     def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
-        """What the hunt asks for, now that it knows what the last round gave."""
+        """Return the hunt's next request, given the result of the last round."""
         assert self._hunt is not None
         self._flags |= set(last.flags if last else ())
         try:
@@ -77,14 +79,14 @@ class HuntListening(Listening):
         return asdict(ask)
 
     def _tell(self, ask: RoundRequest) -> None:
-        """Moves the live line, or writes one for the log."""
+        """Update the live line, or write a line to the log."""
         if self._live:
             self._reporter.progress(f"{ask.stage}: {ask.why}", self._rounds, self._about["promised"], None)
         else:
             self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {ask.stage}: {ask.why}")
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The verdict, for run.json."""
+        """Return the verdict for run.json."""
         assert self._verdict is not None
         found = self._verdict
         told = {
@@ -97,7 +99,9 @@ class HuntListening(Listening):
         return told
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Writes recommendation.json, and with --apply drains who is confirmed. Raises RunFailed where the file cannot be written."""
+        """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be
+        written.
+        """
         from collbench.deploy.drain import HuntSummary, lines, recommendation
 
         assert self._verdict is not None
@@ -113,7 +117,9 @@ class HuntListening(Listening):
         self._reporter.note(f"recommendation: {path}")
 
     def _apply(self, folder: Path, told: dict[str, Any], event: Callable[..., None]) -> None:
-        """Each drain is kept before it is asked for and once it is done, with the line that undoes it: whatever ends this process."""
+        """Drain the nodes. Each drain is stored before and after its request, with the command that undoes it, in case
+        this process ends.
+        """
         from collbench.deploy.drain import BEGUN, apply, parse_cap
 
         def keep(entry: dict[str, Any]) -> None:
@@ -131,7 +137,7 @@ class HuntListening(Listening):
             _stored(folder, told)
 
     def end(self) -> None:
-        """Prints the verdict, what to do about it, and where the run is kept."""
+        """Print the verdict, the recommended action, and the folder of the run."""
         self._reporter.close()
         if self._about.get("verdict"):
             from collbench.report.hunt import write_hunt
@@ -145,9 +151,9 @@ class HuntListening(Listening):
 
 
 def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
-    """How the hunt goes about it; and of a file of links, for run.json's "hunt", sentences on what is crossed, and the links that are not.
+    """Return (the hunt's options, the entries of a link file for run.json's "hunt"). Raises UsageError.
 
-    Raises UsageError.
+    The entries are sentences on the links that messages cross, and the links that none crosses.
     """
     if arguments.method == "groups" and about["no_groups"]:
         raise UsageError(f"--method groups needs all-reduce, but {about['no_groups']}: choose another --backend, or --method pairs")
@@ -176,7 +182,7 @@ def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple
 
 
 def answer_of(one: HuntRound) -> RoundResult:
-    """What a round gave, as the hunt is told it."""
+    """Return the result of a round, as the hunt's strategy takes it."""
     figures = [
         GroupFigure(*each)
         for each in zip(
@@ -197,7 +203,7 @@ def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
 
 
 def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:
-    """Why nobody may be drained whatever the verdict: it is our own doing that somebody is slow. "": somebody may."""
+    """Return why no node may be drained: the launch itself causes the slow ranks. "" if nodes may be drained."""
     if about["virtual"]:
         return f"the ranks of {about['backend']} are simulated"
     if arguments.slowed:

@@ -1,4 +1,6 @@
-"""--launches N: the same command started N times on this host, each with a run folder of its own, and one table of all."""
+"""--launches N: start the same command N times on this host, each with a run folder of its own, and print one common
+table.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Start = Callable[[Sequence[str], Mapping[str, str]], int]
 
 @dataclass(frozen=True)
 class One:
-    """One launch of several: how it is called, its folder, its number (from 0), and the variables that it has beside the others'."""
+    """One launch of several: its title, its folder, its number (from 0), and its additional variables."""
 
     title: str
     folder: Path
@@ -32,7 +34,8 @@ class One:
 
 
 def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
-    """The request with this launch's index. Raises UsageError for several launches under a launcher: it has started one only.
+    """Return the request with this launch's index. Raises UsageError for several launches under a launcher, which
+    starts only one.
 
     `instead` is the remedy where another option than --launches needs several launches.
     """
@@ -64,7 +67,9 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
 
 
 def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str]]:
-    """The folder for all launches of a command, and the words that give them one allocation. Raises UsageError for a used folder."""
+    """Return the folder for all launches of a command, and the arguments that give them one allocation. Raises
+    UsageError for a used folder.
+    """
     from collbench.results.folder import run_name
 
     name = run_name(request.command)
@@ -74,7 +79,7 @@ def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str
 
 
 def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Starts them one after the other, up to the first failure. Returns 0, or its code."""
+    """Start the launches one after the other, up to the first failure. Return 0, or its code."""
     code, one, left = 0, launches[0], len(launches)
     try:
         for one in launches:
@@ -91,7 +96,7 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
 
 
 def refuse_a_used(folder: Path) -> None:
-    """Raises UsageError for a folder that holds a run or launches already."""
+    """Raise UsageError for a folder that holds a run or launches already."""
     from collbench.analysis.launches import launch_folders
 
     held = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()] or [path.name for path in launch_folders(folder)]
@@ -105,7 +110,7 @@ def _why_it_ended(code: int, title: str, rest: int) -> str:
 
 
 def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
-    """The combined rows, as `collbench report` prints them, if there are any."""
+    """Print the combined rows, as `collbench report` does, if there are any."""
     from collbench.analysis.launches import launch_folders
     from collbench.report.runs import report_run
 
@@ -133,7 +138,9 @@ BY_HAND = (
 
 
 def pairs(launches: int, env: Mapping[str, str]) -> int:
-    """How many pairs of launches: two at least, else no interval is over launches. Raises UsageError where both sides would be alike."""
+    """Return the number of pairs of launches, two at least for an interval. Raises UsageError if both sides would be
+    alike.
+    """
     if env.get(_LEVEL, "").strip().upper() in (_NEVER, "0") and "COLLBENCH_LOCAL" not in env:
         raise UsageError(
             f"--gdr-check sets {_LEVEL} itself, but {_LEVEL}={env[_LEVEL]} is exported: unset it, or neither side uses GPUDirect RDMA"
@@ -142,7 +149,8 @@ def pairs(launches: int, env: Mapping[str, str]) -> int:
 
 
 def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Starts the pairs, prints how the side without compares with the one with it, and the verdict. Returns 0, or a failed launch's code.
+    """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed
+    launch's code.
 
     Raises UsageError for a folder that holds launches already, and for a format that a comparison does not have.
     """
@@ -160,7 +168,7 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
 
 
 def _launches(folder: Path, n: int) -> list[One]:
-    """A B A B …: what drifts meanwhile hits both sides alike."""
+    """Return launches in the order A B A B …, so that drift affects both sides alike."""
     sides = {_WITH: {}, _WITHOUT: {_LEVEL: _NEVER}}
     return [
         One(f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more)

@@ -1,4 +1,4 @@
-"""collbench doctor: what is wrong with this node, or with every node of the launch, before anything is measured."""
+"""The commands about machines: backends, explain, peak, probe and doctor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("backends", help="each backend: available, or why not and how to get it")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object per line (default: table)")
     parser.set_defaults(call=call_backends)
@@ -35,7 +35,7 @@ def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints one line per backend; 0 always: a missing backend is an answer."""
+    """Print one line per backend; return 0, also for missing backends."""
     import json
     from dataclasses import asdict
 
@@ -85,7 +85,7 @@ def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def read_machines(sources: Sequence[Path]) -> list[Machine]:
-    """The machines in the files of --from; which files are of no kind that is read goes to stderr. Raises UsageError."""
+    """Return the machines in the files of --from; print files of an unknown kind to stderr. Raises UsageError."""
     from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
@@ -93,7 +93,9 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
 
 
 def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
-    """One machine's node as often as asked for, or one each. Raises UsageError where --from lists another number of machines."""
+    """Return one machine's node as often as requested, or one each. Raises UsageError where --from lists another number
+    of machines.
+    """
     if len(nodes) == 1:
         return (nodes[0],) * (asked or 1)
     if asked not in (None, len(nodes)):
@@ -102,9 +104,10 @@ def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
 
 
 def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
-    """A job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
+    """Return a job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
 
-    Raises UsageError where the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has fewer GPUs.
+    Raises UsageError where the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
+    fewer GPUs.
     """
     from collbench.machine.peak.node import Job
 
@@ -131,14 +134,14 @@ def _on_host(machine: Machine, ranks: int) -> Node:
     return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
 
 
-# collbench peak: what an operation could reach, from probed files or from typed figures.
+# collbench peak: the ceilings of an operation, from probed files or from given figures.
 
 _MOST_NODES = 1_000_000
 _MOST_GPUS = 1024
 
 
 def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("peak", help="what an operation could reach on hardware that is probed, read from files or typed")
     parser.add_argument("operation", metavar="OPERATION", help="allreduce, broadcast, alltoall, …")
     parser.add_argument(
@@ -172,7 +175,7 @@ def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the ceilings; 0. Raises UsageError for what cannot be hardware, or cannot be read."""
+    """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
     from collbench.machine.peak.collective import ceilings, lines
     from collbench.machine.peak.node import parse_gigabytes
 
@@ -265,7 +268,7 @@ _MEASURE = (
 
 
 def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser(
         "probe", help="what this node is, or every node of the launch, and how they differ", description=_PROBE_ABOUT
     )
@@ -285,7 +288,7 @@ def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Probes or reads, prints at rank 0, and returns the exit code. Raises CollbenchError."""
+    """Probe or read machines, print at rank 0, and return the exit code. Raises CollbenchError."""
     import os
 
     from collbench.measure.probing import at_rank_0, together
@@ -323,7 +326,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _alone(arguments: argparse.Namespace) -> int:
-    """What concerns files, and no other node."""
+    """Run an action that uses files and no other node."""
     if arguments.gather:
         from collbench.machine.gather import gather
 
@@ -335,7 +338,7 @@ def _alone(arguments: argparse.Namespace) -> int:
 
 
 def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
-    """Prints the machines and draws them where that is asked for."""
+    """Print the machines, and draw them if requested."""
     import sys
 
     from collbench.machine.cluster import differences
@@ -371,7 +374,7 @@ _LAUNCH = (
 
 
 def add_doctor(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("doctor", help="what is wrong with the nodes, worst first; exit 1 if severe", description=_ABOUT)
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read these instead, as `collbench probe` does"
@@ -386,7 +389,7 @@ def add_doctor(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Probes or reads, prints the findings at rank 0, and returns the exit code. Raises CollbenchError."""
+    """Probe or read machines, print the findings at rank 0, and return the exit code. Raises CollbenchError."""
     import os
 
     if arguments.launch:
@@ -403,7 +406,9 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    """How this shell would launch; of a launch rank 0 alone reports it. Raises UsageError beside options that examine a machine."""
+    """Print how this shell would launch; of a launch, at rank 0 alone. Raises UsageError with options that examine a
+    machine.
+    """
     import os
     import sys
 
@@ -418,7 +423,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
-    """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
+    """Return how this shell would launch, and in a launch on several hosts their software; None at ranks other than 0."""
     from collbench.launch import software
     from collbench.launch import software as build
     from collbench.launch.explain import MpiLibrary, explained, launch_of, library, rank_of, with_hosts
@@ -483,7 +488,7 @@ def _good(file: Path | None) -> list[Machine]:
 
 
 def _of_here(logs: list[NcclLog]) -> bool:
-    """Whether this host wrote one of the logs: beside a foreign one, its NICs would be taken for those of the job."""
+    """Return whether this host wrote one of the logs. Otherwise its NICs would be taken for those of the job."""
     import socket
 
     here = socket.gethostname().partition(".")[0].lower()

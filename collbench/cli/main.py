@@ -1,4 +1,4 @@
-"""The command line's front door: finds the subcommand, calls it, turns what went wrong into one sentence and an exit code."""
+"""The entry point of the command line: find and call the subcommand, and convert errors to a message and an exit code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
 
 
 def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
-    """Raises UsageError where the command's parser left words over."""
+    """Raise UsageError for arguments that the command's parser did not accept."""
     if not left:
         return
     option = next((_option(word) for word in left if word.startswith("-")), None)
@@ -117,14 +117,14 @@ _LEAVING_S = 3.0  # for libraries' exit handlers, which may hang where the run f
 
 
 def main() -> NoReturn:
-    """Runs the command line and leaves with its exit code."""
+    """Run the command line and exit with its code."""
     _open_streams()
     code = _guarded(sys.argv[1:])
     _leave(code)
 
 
 def run(argv: list[str]) -> int:
-    """Runs one command; returns its exit code. Raises CollbenchError."""
+    """Run one command; return its exit code. Raises CollbenchError."""
     parser, added = _parsers()
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
@@ -143,12 +143,12 @@ def run(argv: list[str]) -> int:
 
 
 def parsed(argv: list[str]) -> Namespace:
-    """Return what a command line means, without the environment, and without running it. Raises UsageError as `run` does."""
+    """Return the parsed command line, without the environment, and without running it. Raises UsageError as `run` does."""
     return _read(argv, *_parsers())
 
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
-    """The whole command line, and the parser of each command."""
+    """Return the parser of the whole command line, and the parser of each command."""
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.hunt import add_hunt
@@ -227,7 +227,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _is_silent_follower() -> bool:
-    """Whether this is a rank of a local start in which rank 0 reports the interruption for all."""
+    """Return whether this is a rank of a local start in which rank 0 reports the interruption for all."""
     from collbench.launch.detect import is_follower
 
     return is_follower(os.environ)

@@ -54,7 +54,7 @@ _P2P = "latency, one-way and two-way bandwidth between pairs of ranks"
 
 
 def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds one command per operation (some share one, such as the point-to-point ones `p2p`)."""
+    """Add one command per operation (some share one, such as the point-to-point ones `p2p`); return their parsers."""
     added: dict[str, argparse.ArgumentParser] = {}
     for name, found in sorted(operation_commands().items()):
         summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in found)
@@ -75,7 +75,7 @@ def _refuse(wrong: UsageError) -> None:
 
 
 def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
     from collbench.backends.registry import backend_class
 
     for name in arguments.backend or ():
@@ -96,7 +96,7 @@ _ABOUT = (
 
 
 def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("kernels", help="bandwidth and latency of GPU memory and of the links between GPUs",
                                  description=_ABOUT)  # fmt: skip
     parser.add_argument("--size", metavar="SIZE", help="bytes of each of three arrays; K = 1024 (default: 512M, or as much as fits)")
@@ -132,7 +132,7 @@ _PAIRS_DESCRIPTION = (
 
 
 def add_pairs(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser("pairs", help=_PAIRS_SUMMARY, description=_PAIRS_DESCRIPTION)
     parser.later(partial(_add_options, parser))
     parser.set_defaults(call=call_pairs, gdr_check=False)
@@ -169,13 +169,13 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 
 
 def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
     asked = _asked_pairs(arguments, argv)
     return begin(asked.launch, Command(arguments, argv, _measuring_pairs(asked), _listening_pairs), launch_of(arguments, argv))
 
 
 def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
-    """What was typed. Raises UsageError for what cannot be read, and for what pairs does not do."""
+    """Return the request. Raises UsageError for invalid options, and for those that pairs does not support."""
     from collbench.measure.tasks.rounds import PairsRequest
     from collbench.units import parse_size
 
@@ -188,7 +188,7 @@ def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest
 
 
 def _measuring_pairs(asked: PairsRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
-    """What each rank does."""
+    """Return the function that each rank runs."""
     from dataclasses import replace
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
@@ -213,7 +213,7 @@ needs) are built in. An option that is set here, or by a COLLBENCH_* variable, r
 
 
 def add_run(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser(
         "run", help="measure a suite: many operations, backends and sizes in one launch", description=_RUN_ABOUT
     )
@@ -243,7 +243,7 @@ def call_run(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> 
 
 
 def _refuse_run(info: LaunchInfo, timeout_s: float, wrong: str) -> int:
-    """Ends all ranks with one sentence: others may have read the suite well."""
+    """End all ranks with one message: other ranks may have read the suite without error."""
     from collbench.cli.start import compare
 
     def work(world: World) -> int:
@@ -261,7 +261,7 @@ _DESCRIPTION = (
 
 
 def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser: Parser = commands.add_parser("workload", help=_SUMMARY, description=_DESCRIPTION)
     parser.later(partial(add_workload_options, parser))
     parser.set_defaults(call=call_workload, gdr_check=False)
@@ -269,7 +269,7 @@ def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
     asked, info = _asked(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
         return 0 if info and info.rank else _show(asked, arguments, info)
@@ -279,7 +279,7 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
-    """What was typed. Raises UsageError for what cannot be read, and for what the trainings do not know."""
+    """Return the request. Raises UsageError for invalid options, and for those that the trainings do not have."""
     from collbench.analysis.best import parse_step_time
     from collbench.measure.tasks.training import WorkloadRequest
 
@@ -314,7 +314,7 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
 
 
 def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
-    """What each rank does."""
+    """Return the function that each rank runs."""
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.training import run_workload
@@ -332,7 +332,7 @@ def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
 
 
 def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
-    """The hosts of the ranks that there would be, which fill one after the other."""
+    """Return the hosts of the planned ranks, which fill one host after the other."""
     if info is None:
         processes = local_ranks(request, os.environ)
         per_host = arguments.ranks_per_node or processes

@@ -1,4 +1,4 @@
-"""The options of every measuring command, and the request they make."""
+"""The options of the measuring commands, and the requests made from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def agreed(request: Request, world: World) -> Request:
 
 
 def check_options(request: Request, gdr_check: bool) -> None:
-    """Raises UsageError for options that only nccl, or only socket, has where nothing of the kind is measured."""
+    """Raise UsageError for options of nccl or socket if that backend is not measured."""
     sweep = request.sweep
     asked = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
              "-g": request.gpus_per_process > 1}  # fmt: skip
@@ -81,9 +81,9 @@ def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
 
 
 def per_process(request: Request) -> int | None:
-    """How many GPUs each process drives; None where no backend needs GPUs of its own.
+    """Return how many GPUs each process drives; None if no backend needs GPUs of its own.
 
-    nccl may be among the default backends only to show why it is missing; then it needs none.
+    nccl may be a default backend only to report why it is missing. Then it needs none.
     """
     devices = {request.sweep.defaults(name).device for name in request.backends}
     needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
@@ -91,7 +91,7 @@ def per_process(request: Request) -> int | None:
 
 
 def local_ranks(request: Request, env: Mapping[str, str]) -> int:
-    """How many processes to start on this host. Raises UsageError where the GPUs cannot be dealt out."""
+    """Return how many processes to start on this host. Raises UsageError if the GPUs cannot be divided evenly."""
     from collbench.launch.spawn import default_ranks
 
     if request.ranks:
@@ -101,7 +101,7 @@ def local_ranks(request: Request, env: Mapping[str, str]) -> int:
 
 
 def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> int:
-    """How many processes a task that is alone on its node (of srun), or a pod, becomes, so that all its GPUs take part; 1: it stays."""
+    """Return how many processes a single task on a node (of srun), or a pod, starts to use all GPUs; 1: no others."""
     from collbench.launch.spawn import default_ranks
 
     if info.launcher not in _ONE_EACH or info.local_ranks != 1 or "worker" in info.facts:
@@ -120,7 +120,7 @@ def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
 
 
 DEFAULT_TIMEOUT_S = 120.0
-# What a barrier has no options for.
+# Options that a barrier does not have.
 NOTHING_MOVED = {
     "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],
     "buffers": None, "in_place": False, "out_of_place": False,
@@ -128,21 +128,21 @@ NOTHING_MOVED = {
 
 
 def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) -> None:
-    """Adds the options that these operations have."""
+    """Add the options that these operations have."""
     _add_what(parser.add_argument_group("what to measure"), operations)
     _add_how(parser.add_argument_group("how to measure"), operations)
     _add_where(parser.add_argument_group("launch and output"))
 
 
 def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
-    """Adds what the commands that look at nodes without measuring have in common."""
+    """Add the common options of the commands that examine nodes without measuring."""
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                         help=f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
 
 
 def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """Add the number of ranks of a measuring command, and how they are started."""
+    """Add the options for the number of ranks of a measuring command, and how they are started."""
     group.add_argument(
         "--ranks",
         metavar="N",
@@ -158,14 +158,14 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
 
 
 def add_slowed(group: argparse._ArgumentGroup) -> None:
-    """Adds how a user makes cells slower on purpose."""
+    """Add the option that slows cells on purpose."""
     group.add_argument("--slowed", metavar="SPEC", action="append", default=[],
                        help="slow cases down on purpose, to test a gate: by=10%%, by=5-15%% or by=10±3%%; select cases by operations=, "
                             "backends=, sizes= and ranks by ranks= (default: all); separate several with ';'")  # fmt: skip
 
 
 def add_stop_on_wrong(group: argparse._ArgumentGroup) -> None:
-    """Adds whether wrong data ends the run."""
+    """Add the option that ends the run at wrong data."""
     words = "end the run at the first wrong data and keep the rows measured so far (default: continue, and exit with code 4)"
     group.add_argument("--stop-on-wrong", action="store_true", help=words)
 
@@ -305,12 +305,12 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
 
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
-    """The request of a command of these operations. Raises UsageError for what cannot be read."""
+    """Return the request of a command of these operations. Raises UsageError for invalid options."""
     return request_of(arguments, make_sweep(arguments, operations), backends, argv)
 
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
-    """What makes cells. Raises UsageError for what cannot be read."""
+    """Return the sweep, which makes the cells. Raises UsageError for invalid options."""
     sizes, step = _sizes(arguments)
     traffic = _traffic(arguments)
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
@@ -339,7 +339,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
 
 
 def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: tuple[str, ...], argv: Sequence[str]) -> Request:
-    """The sweep, and what concerns the whole launch."""
+    """Return the request: the sweep, and the options of the whole launch."""
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
@@ -373,7 +373,9 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
 
 
 def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
-    """Whether to continue a run in --out. Raises UsageError without a folder, or with options that need other folders."""
+    """Return whether to continue a run in --out. Raises UsageError without a folder, or with options that need other
+    folders.
+    """
     if not getattr(arguments, "resume_if_exists", False):
         return False
     if arguments.out is None:
@@ -424,7 +426,7 @@ _WINDOW = 16  # a sample must be short enough for six of them to fit into half a
 
 
 def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
-    """Adds what is paired ("what is paired; ..." begins with `who`), and the messages."""
+    """Add the options for what is paired (the help text begins with `who`), and the messages."""
     group.add_argument("--by", choices=("rank", "node"),
                        help=f"{who}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else "
                             "rank)")  # fmt: skip
@@ -434,7 +436,7 @@ def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
 
 
 def add_backend(group: argparse._ArgumentGroup) -> None:
-    """Adds which backend carries them, and where the buffers lie."""
+    """Add the options for the backend that carries the messages, and the place of the buffers."""
     group.add_argument(
         "--backend", metavar="NAME", type=words, help="a backend of `collbench backends` (default: the first that is installed)"
     )
@@ -449,7 +451,7 @@ def add_tools(group: argparse._ActionsContainer, which: str) -> None:
 
 
 def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Their names. Raises UsageError for one that is none."""
+    """Return the names of the requested tools. Raises UsageError for an unknown name."""
     if not arguments.tools:
         return ()
     from collbench.measure.wire_tools import tools_named
@@ -458,7 +460,7 @@ def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def add_samples(group: argparse._ArgumentGroup) -> None:
-    """Adds how long one measurement takes."""
+    """Add the options for the duration of one measurement."""
     group.add_argument(
         "-n",
         "--iterations",
@@ -475,14 +477,14 @@ def add_samples(group: argparse._ArgumentGroup) -> None:
 
 
 def add_check(group: argparse._ArgumentGroup) -> None:
-    """Adds how often what arrived is compared."""
+    """Add the option for the number of data checks."""
     group.add_argument(
         "-c", "--check", metavar="N", type=natural, default=1, help="calls per measurement that verify the data; 0: off (default: 1)"
     )
 
 
 def add_where(group: argparse._ArgumentGroup, command: str) -> None:
-    """Add how the ranks are started, and where the results go."""
+    """Add the options for the start of the ranks, and the place of the results."""
     add_ranks(group)
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
@@ -495,7 +497,7 @@ def add_where(group: argparse._ArgumentGroup, command: str) -> None:
 
 
 def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
-    """The launch's request. Raises UsageError for what cannot be read."""
+    """Return the request of the launch. Raises UsageError for invalid options."""
     from collbench.backends.registry import backend_defaults
     from collbench.backends.slowing import parse_slowing
     from collbench.measure.request import Budget, Request
@@ -536,14 +538,14 @@ _METAVARS = {"model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW
 
 
 def add_workload_options(parser: Parser) -> None:
-    """Adds all of them."""
+    """Add all options of `collbench workload`."""
     _add_training_options(parser.add_argument_group("what to train"))
     _add_step_options(parser.add_argument_group("how to measure"))
     _add_workload_output_options(parser.add_argument_group("launch and output"))
 
 
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
-    """What was asked for. Raises UsageError for a name, or words, that cannot be read, and for options that mean nothing there."""
+    """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
     from collbench.measure.tasks.step import Training
     from collbench.workloads.shape import DEFAULT, shape_of
 

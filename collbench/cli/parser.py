@@ -1,4 +1,6 @@
-"""argparse with our manners: every error is one sentence and exit code 2, every long option has a COLLBENCH_* twin."""
+"""argparse with collbench's behaviour: errors are one sentence with exit code 2, and each long option has a COLLBENCH_*
+variable.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ from collbench.operations.sweep import MOST_STREAMS
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of printing its usage and leaving. Its options may be added later, when it is asked for them.
+    """A parser that raises UsageError instead of printing its usage and exiting. Options may be added when they are
+    needed.
 
-    There are two dozen commands with forty options each, of which a start needs one: every rank would pay for all.
+    There are two dozen commands with forty options each, and a start needs one. Otherwise every rank would pay for all.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -23,11 +26,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def later(self, fill: Callable[[], object]) -> None:
-        """Adds the options when they are needed."""
+        """Register a function that adds the options when they are needed."""
         self._later = fill
 
     def keep_rest(self, name: str) -> None:
-        """Leaves what follows a bare `--` as it is, in the namespace under `name` (None: there is no `--`)."""
+        """Store the arguments after a bare `--` in the namespace under `name` (None: there is no `--`)."""
         self._rest = name
 
     def whole(self) -> Parser:
@@ -65,12 +68,12 @@ def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return an integer from 1 on. Raises an argparse error for other text."""
     return _whole(text, 1)
 
 
 def natural(text: str) -> int:
-    """A whole number from 0 on."""
+    """Return an integer from 0 on. Raises an argparse error for other text."""
     return _whole(text, 0)
 
 
@@ -92,7 +95,7 @@ def amount(text: str) -> float:
 
 
 def hertz(text: str) -> float:
-    """How often NVML is read: up to 5 times a second, since reading disturbs what is measured; 0: never."""
+    """Return the rate of NVML readings, at most 5 per second, since they disturb the measurement; 0: none."""
     value = 0.0 if text.strip() == "0" else amount(text)
     if value > 5:
         raise argparse.ArgumentTypeError(f"'{text}' would disturb the measurement: use 1 to 5 (times a second), or 0 for never")
@@ -108,7 +111,7 @@ def factor(text: str) -> float:
 
 
 def skew(text: str) -> float:
-    """How many times the average the busiest rank receives, from 1 on."""
+    """Return the busiest rank's share as a multiple of the average, from 1 on."""
     value = amount(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
@@ -116,7 +119,7 @@ def skew(text: str) -> float:
 
 
 def streams(text: str) -> int:
-    """How many connections the socket backend makes between two ranks."""
+    """Return the number of connections of the socket backend between two ranks."""
     value = positive(text)
     if value > MOST_STREAMS:
         raise argparse.ArgumentTypeError(f"'{text}' is too large: use 1 to {MOST_STREAMS}")
@@ -137,7 +140,7 @@ def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
-    """The options that COLLBENCH_* variables (empty is unset) add in front of what was typed; what was typed wins over them."""
+    """Return the options from COLLBENCH_* variables (empty is unset), then the typed ones, which take precedence."""
     added: list[str] = []
     own, _ = split_rest(typed)
     for action in actions_of(parser):
@@ -153,7 +156,7 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
 
 
 def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
-    """The options, by the name of their value, that were typed."""
+    """Return the typed options, by the name of their value."""
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
@@ -174,7 +177,7 @@ def _given(action: argparse.Action, typed: list[str]) -> bool:
 
 
 def _is(word: str, option: str) -> bool:
-    """Whether a typed word is the option, alone or with its value: "--sizes", "--sizes=8", "-b", "-b8"."""
+    """Return whether a typed argument is the option, alone or with its value: "--sizes", "--sizes=8", "-b", "-b8"."""
     return word == option or word.startswith(f"{option}=") or (not option.startswith("--") and word.startswith(option))
 
 
@@ -204,7 +207,7 @@ complete -o bashdefault -F _collbench_or_inner collbench
 
 
 def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser("completion", help="print the script that completes command lines in bash or zsh",
                                  description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("shell", metavar="SHELL", help="bash or zsh")
@@ -213,7 +216,7 @@ def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the script; 0. Raises UsageError for another shell."""
+    """Print the script; return 0. Raises UsageError for another shell."""
     if arguments.shell not in SHELLS:
         raise UsageError(f"'{arguments.shell}' is not a supported shell: use bash or zsh, e.g. `collbench completion bash`")
     print(script(arguments.shell))
@@ -221,7 +224,7 @@ def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """What `shell` (one of SHELLS) has to read to complete collbench's command lines."""
+    """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
     import shtab
 
     from collbench.cli.main import _parsers

@@ -1,7 +1,7 @@
-"""A suite and what was typed beside it -> the request that was meant.
+"""Make the request of a suite and the command line.
 
-The suite has the place of COLLBENCH_* variables, one rank lower: its keys become the options of the same name, what is typed or set
-in the environment replaces them, in every sweep.
+Keys of the suite become the options of the same name. They have the lowest precedence: COLLBENCH_* variables and typed
+options replace them in every sweep.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
 
 
 def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> tuple[Request, argparse.Namespace]:
-    """The request of `collbench run SUITE …` and its options, the suite's among them. Raises UsageError."""
+    """Return the request of `collbench run SUITE …` and its options, including the suite's. Raises UsageError."""
     _check_typed(arguments)
     suite = read_suite(arguments.suite)
     check_names(suite, backend_names())
@@ -59,14 +59,14 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
 
 
 def _check_typed(arguments: argparse.Namespace) -> None:
-    """Raises UsageError for what was typed, before the suite is blamed for it."""
+    """Raise UsageError for invalid typed options, before an error can name the suite."""
     make_sweep(arguments, ())
     for name in arguments.backend or ():
         backend_class(name)
 
 
 def _check_number(suite: Suite) -> None:
-    """Raises UsageError for a suite that would keep us busy for hours before anything is measured."""
+    """Raise UsageError for a suite that would need hours of preparation before the first measurement."""
     lists = ([each for key, each in table.values.items() if key in _ONE_BY_ONE] for table in suite.sweeps)
     number = sum(prod(map(len, each)) for each in lists)
     if number > _MOST_COMBINATIONS:
@@ -77,7 +77,7 @@ def _check_number(suite: Suite) -> None:
 
 
 def _check_use(typed: set[str], suite: Suite) -> None:
-    """Raises UsageError for an option that means nothing for any sweep; a variable may have been set for other commands."""
+    """Raise UsageError for an option that applies to no sweep. A variable may have been set for other commands."""
     chosen = operations_of([name for table in suite.sweeps for name in table.values["operations"]])
     for key, option in (_TOGETHER | _ONE_BY_ONE).items():
         if option in typed and not concerns(key, chosen) and not os.environ.get(f"COLLBENCH_{option.upper()}"):

@@ -1,4 +1,4 @@
-"""collbench import FILE… --out DIR: makes run folders from what other tools printed."""
+"""The commands about results: compare, report and import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     about = "ratio of time and bandwidth of two runs, cell by cell, and what else differs"
     parser = commands.add_parser("compare", help=about, description=about)
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
@@ -37,7 +37,7 @@ def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the comparison and returns the exit code."""
+    """Print the comparison and return the exit code."""
     import sys
 
     from collbench.report.compare import compare_runs
@@ -59,11 +59,11 @@ def _margin(text: str) -> float:
     return percent / 100
 
 
-# collbench report RUN…: stored runs once more: as a table, as one HTML page, as Markdown, for programs.
+# collbench report RUN…: print stored runs: as a table, as one HTML page, as Markdown, for programs.
 
 
 def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
     parser = commands.add_parser("report", help=about, description=about)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
@@ -82,7 +82,7 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the runs and returns the exit code."""
+    """Print the runs and return the exit code."""
     import sys
 
     from collbench.report.runs import report_run
@@ -106,7 +106,7 @@ _STDIN = Path("-")
 
 
 def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds the command."""
+    """Add the command; return its parser by name."""
     parser = commands.add_parser(
         "import", help="make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", description=_ABOUT
     )
@@ -128,7 +128,7 @@ def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Writes the folders, reports what is in them, and returns the exit code. Raises UsageError."""
+    """Write the run folders, report their content, and return the exit code. Raises UsageError."""
     from collbench.untrusted import uncollected
 
     with uncollected():
@@ -241,7 +241,7 @@ def _with_ceilings(table: FileTable, job_of: JobOf) -> FileTable:
 
 
 def _refuse_copies(sources: Sequence[Source]) -> None:
-    """Raises UsageError for two files of one content: as launches they would agree with each other and prove nothing."""
+    """Raise UsageError for two files with the same content: as launches they would agree without being independent."""
     first: dict[str, str] = {}
     for source in sources:
         if source.sha256 in first:
@@ -250,7 +250,9 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 
 def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
-    """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
+    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each
+    sentence once.
+    """
     from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]

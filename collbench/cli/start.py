@@ -1,4 +1,4 @@
-"""What every measuring command does once it has a request: take part in a launch, or start ranks on this host."""
+"""The start of every measuring command: take part in a launch, or start ranks on this host."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def _plain(text: str) -> str:
 
 
 def is_one(error: BaseException) -> bool:
-    """Whether an error is unforeseen; one that the operating system reports may be an output that is gone."""
+    """Return whether an error is unforeseen. An error of the operating system may be a closed output."""
     return isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError)
 
 
 def tell(error: BaseException) -> None:
-    """Shows the traceback, once: a rank does so before the others learn of it, since then a launcher may kill it at any moment."""
+    """Print the traceback, once. A rank does so before the others learn of it, since then a launcher may kill it at any
+    moment.
+    """
     if getattr(error, "said", False):
         return
     say("".join(traceback.format_exception(error)))
@@ -62,7 +64,9 @@ def tell(error: BaseException) -> None:
 
 
 def same_suite(request: Request, world: World) -> None:
-    """Raises UsageError on all ranks where one could not read the suite, or has read another one. All ranks of `run` call first."""
+    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it
+    first.
+    """
     if request.suite:
         compare(world, None, request.suite["digest"], request.suite["name"])
 
@@ -88,14 +92,14 @@ Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]
 
 
 def run_cells(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-    """Measures the request's cells: what most commands do as a rank. See `runner.run.run`."""
+    """Measure the request's cells on this rank; see `tasks.cells.run`. Most commands use it."""
     from collbench.measure.tasks.cells import run
 
     return run(request, world, listener, ended)
 
 
 def listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    """The progress listener at rank 0."""
+    """Return the progress listener at rank 0."""
     from collbench.report.progress import Listening, OneOfSeveral
 
     return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
@@ -105,8 +109,8 @@ def listening(request: Request, arguments: argparse.Namespace) -> Listening:
 class Command:
     """A measuring command as typed.
 
-    argv      the words, which the ranks that are started repeat
-    measure   what it does as a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
+    argv      the arguments, which started ranks repeat
+    measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
     listen    makes the listener of rank 0
     """
 
@@ -124,7 +128,7 @@ def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo 
 
 
 def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
-    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code. Raises CollbenchError."""
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code. Raises CollbenchError."""
     arguments = command.arguments
     check_options(request, arguments.gdr_check)
     if info is None:
@@ -134,7 +138,7 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
 
 
 def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int:
-    """This process is a rank, or becomes all ranks of its node."""
+    """Run as a rank, or start all ranks of this node."""
     from collbench.launch.spawn import node_workers
 
     arguments, argv = command.arguments, command.argv
@@ -146,7 +150,9 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """No launcher: checks what can be checked alone, then starts the ranks, once or --launches times."""
+    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can
+    do.
+    """
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
@@ -161,7 +167,7 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
 
 
 def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argparse.Namespace) -> None:
-    """Raises UsageError where this host has no room for so many ranks; virtual ones are all in one process."""
+    """Raise UsageError if so many ranks do not fit on this host. Virtual ranks are all in one process."""
     from collbench.launch.limits import refuse_too_many
 
     if set(request.backends) != {"simulated"}:
@@ -180,7 +186,7 @@ def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, 
 
 
 def check_asked(request: Request) -> None:
-    """Raises UsageError for a backend that was asked for and is not installed, before any rank is started."""
+    """Raise UsageError for a requested backend that is not installed, before any rank is started."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
@@ -197,7 +203,7 @@ def _has(module: str) -> bool:
 
 
 def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
-    """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
+    """Run as a rank: join the others, measure, and exit with their code."""
     from collbench.launch.spawn import record_exit, record_start
     from collbench.launch.supervise import die_with_parent
 
@@ -221,7 +227,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
 
 
 def _refuse_restarted(info: LaunchInfo, world: World) -> None:
-    """Raises UsageError, on all ranks, where torchrun has started them before."""
+    """Raise UsageError, on all ranks, if torchrun has restarted them."""
     from collbench.launch.detect import is_elastic, refusal_torchrun
 
     restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
@@ -230,7 +236,7 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
-    """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
+    """Join the other ranks and do the work. If it fails at one of them, all end with the same message and code."""
     from collbench.control.watchdog import AFTER_S, StartupWatchdog
 
     early = StartupWatchdog()  # a process that is stopped before the others know of it is ended by nothing else

@@ -1,1 +1,1 @@
-"""The ranks together: the control plane, apart from the measured path."""
+"""The control plane: connections between the ranks of a launch, separate from the measured path."""

@@ -1,4 +1,4 @@
-"""Where ranks meet: the ports of a launch, the address that rank 0 listens at, and the place where the ranks of a node meet."""
+"""The addresses of the control plane: the ports of a launch, rank 0's addresses, and the socket of each node's ranks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ from collbench.launch.info import LaunchInfo, meeting_at
 from collbench.launch.mpi import mpi_mismatch, size_disagrees
 from collbench.reason import Fact
 
-# Where to meet when only MPI knows: rank 0's address and a fresh token, broadcast over the communicator itself.
+# Launches with MPI only: rank 0's address and a new token are broadcast over the communicator.
 
 
 def with_meeting(info: LaunchInfo) -> LaunchInfo:
-    """Return the launch with rank 0's address and the token of its secret. A call of all ranks; starts MPI with thread level single.
+    """Return the launch with rank 0's address and the token of its secret. All ranks call. It starts MPI with thread
+    level single.
 
-    Raises RunFailed where MPI and launcher disagree, before MPI_Init; UsageError where rank 0's host has no address that all hosts reach.
+    Raises RunFailed where MPI and launcher disagree, before MPI_Init; UsageError where rank 0's host has no address
+    that all hosts reach.
     """
     import mpi4py
 
@@ -71,7 +73,9 @@ def finalise() -> None:
 
 
 def _candidates(name: str) -> list[str]:
-    """Return this host's addresses, that of its name first, then those on the way to other networks; no loopback ones."""
+    """Return this host's addresses, those of its name first, then those on the way to other networks. Loopback is
+    excluded.
+    """
     own = own_addresses()
     outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849): nothing is sent
     likely = [address for address in (*resolve(name), *outwards) if address in own]
@@ -79,18 +83,20 @@ def _candidates(name: str) -> list[str]:
 
 
 def _reaches(address: str) -> bool:
-    """Whether this host has a route to an address of another host; its own bridges may have the same address."""
+    """Return whether this host has a route to another host's address. A bridge of this host may have the same address."""
     own = route_to(address)
     return own is not None and own != address and not is_loopback(own)
 
 
-# Whether a host is there at all: its kernel answers a connection, even if its processes are stopped.
+# A host's kernel answers a connection even if its processes are stopped.
 
 _PORT = 9  # where nothing listens: a host that is there refuses at once
 
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:
-    """Return the first address with a host that accepts or refuses a connection within so many seconds; None where none does."""
+    """Return the first address with a host that accepts or refuses a connection within so many seconds; None if there
+    is none.
+    """
     knocking = {}
     try:
         for address in addresses:
@@ -147,7 +153,9 @@ def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
 
 
 def hub_hosts(info: LaunchInfo) -> list[str]:
-    """Return the addresses at which this host may find rank 0, the most likely one first; its name where that does not resolve."""
+    """Return the addresses at which this host may reach rank 0, the most likely first; its name where that does not
+    resolve.
+    """
     try:
         found = [hub for _, hub in routes_to(info.meeting)]
     except UsageError:
@@ -161,7 +169,9 @@ def host_of(meeting: str) -> str:
 
 
 def await_name(meeting: str, patience_s: float) -> bool:
-    """Wait until the host of a meeting resolves, and return whether it does: the name of a pod appears only seconds after its start."""
+    """Wait until the host of a meeting resolves, and return whether it does. A pod's name may appear seconds after its
+    start.
+    """
     if not meeting.startswith("tcp://"):
         return True
     host, end = host_of(meeting), time.monotonic() + patience_s
@@ -178,20 +188,22 @@ _SHORT = 24  # characters of a name that cannot be guessed
 
 
 def candidate_ports(secret: Secret) -> list[int]:
-    """Ports that all ranks of a launch derive from its secret."""
+    """Return the ports that all ranks of a launch derive from its secret."""
     seed = int.from_bytes(secret.derived("ports")[:8], "big")
     return [_FIRST + (seed + _APART * k) % _COUNT for k in range(_CANDIDATES)]
 
 
 def node_place(info: LaunchInfo, secret: Secret) -> str:
-    """Where the ranks of this node find the first of them: a socket without a file, which ends with its process and stays on the host."""
+    """Return the address of this node's first rank for its other ranks: a socket without a file, which ends with its
+    process.
+    """
     if info.meeting.startswith("ipc://"):
         return info.meeting
     return f"ipc://@collbench-{secret.derived(f'node {socket.gethostname()} {info.node}').hex()[:_SHORT]}"
 
 
 def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
-    """Return where rank 0 may listen for other nodes, the likeliest first."""
+    """Return the addresses at which rank 0 may listen for other nodes, the most likely first."""
     ports = [info.port] if info.port else candidate_ports(secret)
     addresses = hub_hosts(info)
     return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
@@ -207,7 +219,7 @@ class OpenListener(Fact, frozen=True):
     resolved: tuple[str, ...] = ()
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         loopback = f"its name '{self.host}' resolves to loopback there ({', '.join(self.resolved)})"
         why = loopback if self.resolved else f"'{self.host}' is not one of its addresses"
         return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"

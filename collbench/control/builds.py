@@ -1,14 +1,17 @@
-"""Compare the builds of ranks that cannot join: over UDP, apart from the control plane, which differs between builds.
+"""Compare the builds of ranks that cannot join, over UDP. The control plane cannot do that: its messages differ between
+builds.
 
-A rank's first message carries its build. Where keys or messages of two builds differ, rank 0 cannot read that message. So a rank that
-has no welcome after one second asks here. What this module sends must therefore never change: another form needs another magic.
+A rank's first message carries its build. If keys or messages of two builds differ, rank 0 cannot read that message. So
+a rank without a reply after one second asks here. These datagrams must therefore never change; another format needs
+another magic.
 
     datagram   magic, HMAC-SHA256 of the rest with a key of this launch, JSON of at most 1200 bytes
     call       {"rank", "host", "build", "nonce", "echo", "about"}: from a rank; echo is rank 0's nonce as soon as the rank knows it
     answer     {"host", "build", "nonce", "echo", "noted"}: from rank 0; nonce is the caller's, echo is rank 0's
 
-A datagram without the launch's secret gets no answer, so other programs cannot even detect that a process listens. Rank 0 acts only
-on a call that repeats rank 0's own nonce: a recorded one changes nothing. Rank 0 listens only until all ranks have joined.
+A datagram without the launch's secret gets no answer, so other programs cannot even detect that a process listens. Rank
+0 accepts only a call that repeats rank 0's own nonce, so a replayed call has no effect. Rank 0 listens only until all
+ranks have joined.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Call:
-    """What a rank sent: its build (None: not readable), and what else the command asks of each host."""
+    """The message of a rank: its build (None: not readable), and other facts of its host that the command needs."""
 
     rank: int
     host: str
@@ -55,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class BuildReply:
-    """What rank 0 answered; noted: it has taken note of this rank's build."""
+    """Rank 0's reply; noted: it has stored this rank's build."""
 
     host: str
     build: Build | None
@@ -64,7 +67,7 @@ class BuildReply:
 
 @dataclass(frozen=True)
 class CallAddresses:
-    """Where rank 0 listens, and where ranks call: all of `addresses`, at a port that the launch fixes or that its secret gives."""
+    """The UDP addresses at which rank 0 listens. The launch fixes the port, or it is derived from the secret."""
 
     secret: Secret
     fixed: int | None
@@ -72,14 +75,14 @@ class CallAddresses:
 
     @property
     def ports(self) -> list[int]:
-        """The UDP ports that rank 0 may listen at, the likeliest first."""
+        """Return the UDP ports at which rank 0 may listen, the most likely first."""
         seed = int.from_bytes(self.secret.derived("build ports")[:8], "big")
         drawn = [_FIRST_PORT + (seed + _APART * k) % _PORTS for k in range(_CANDIDATES)]
         return [self.fixed, *drawn] if self.fixed else drawn
 
 
 class BuildServer:
-    """Rank 0's side: answers every rank of the launch, and gives each call to `take` once, in a thread of its own."""
+    """Rank 0's side: it answers every rank of the launch, and passes each call once to `take`, in a thread of its own."""
 
     def __init__(self, place: CallAddresses, me: Call, take: Callable[[Call], None]) -> None:
         self._keys, self._me, self._take = _Keys.of(place.secret), me, take
@@ -106,7 +109,7 @@ class BuildServer:
                             ours.sendto(answer, sender)
 
     def _answer(self, datagram: bytes) -> bytes | None:
-        """The answer to a call, or None: it is not from a rank of this launch."""
+        """Return the reply to a call; None if it is not from a rank of this launch."""
         said = _opened(datagram, self._keys.call)
         call = _call_of(said) if said else None
         if said is None or call is None:
@@ -119,7 +122,7 @@ class BuildServer:
         return _sealed(told, self._keys.answer)
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2 * _LOOK_S)
@@ -132,7 +135,7 @@ class BuildServer:
 
 
 def ask(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -> BuildReply | None:
-    """Call rank 0 until it has noted the call; return its last answer, or None where none came.
+    """Call rank 0 until it has stored the call; return its last reply, or None without one.
 
     Ends early when `stop` is set.
     """
@@ -158,7 +161,7 @@ def _send(datagram: bytes, open_at: Mapping[str, socket.socket], targets: Sequen
 
 
 def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: float) -> tuple[BuildReply, str] | None:
-    """The first answer to this nonce, with rank 0's own nonce; None where none comes in time."""
+    """Return the first reply to this nonce, with rank 0's own nonce; None if none arrives in time."""
     while (left := end - time.monotonic()) > 0:
         ready, _, _ = select.select(list(open_at.values()), [], [], left)
         for one in ready:
@@ -171,7 +174,7 @@ def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: fl
 
 @dataclass(frozen=True, repr=False)
 class _Keys:
-    """One for each direction: a call that is sent back is not an answer."""
+    """The keys of the datagrams, one for each direction, so that a returned call is not a valid reply."""
 
     call: bytes
     answer: bytes
@@ -189,7 +192,7 @@ def _sealed(value: Mapping[str, Any], key: bytes) -> bytes:
 
 
 def _opened(datagram: bytes, key: bytes) -> dict[str, Any] | None:
-    """What a datagram holds; None for anything that this launch's key did not seal."""
+    """Return the content of a datagram; None if this launch's key did not seal it."""
     mac, text = datagram[len(_MAGIC) :][:_MAC_BYTES], datagram[len(_MAGIC) + _MAC_BYTES :]
     if not datagram.startswith(_MAGIC) or len(text) > _MOST_BYTES or not hmac.compare_digest(mac, hmac.digest(key, text, "sha256")):
         return None
@@ -215,7 +218,7 @@ def _fits(pattern: re.Pattern[str], value: Any) -> bool:
 
 
 def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
-    """A socket at the first port that is free; None where none is: then only the control plane compares the builds."""
+    """Return a socket at the first free port, or None without one. Then only the control plane compares the builds."""
     for port in candidates:
         ours = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -231,14 +234,14 @@ def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
 
 @contextmanager
 def _sockets(addresses: Sequence[str]) -> Iterator[Mapping[str, socket.socket]]:
-    """One socket for each address, by address."""
+    """Open one socket for each address; yield them by address."""
     families = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses}
     with ExitStack() as stack:
         yield {address: stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for address, family in families.items()}
 
 
 def addresses_of(places: Sequence[str]) -> list[str]:
-    """The addresses in places such as "tcp://10.0.0.1:20000"; loopback where ranks meet on one host only."""
+    """Return the addresses in places such as "tcp://10.0.0.1:20000"; loopback if all ranks are on one host."""
     return list(dict.fromkeys(_addresses(places))) or ["127.0.0.1"]
 
 
@@ -256,7 +259,7 @@ _OLDER = "an older build"
 
 
 def hosts_of(info: LaunchInfo) -> int:
-    """How many hosts the launch has, as far as its launcher reports."""
+    """Return how many hosts the launch has, as far as its launcher reports."""
     return len(set(info.hosts)) or -(-info.ranks // info.local_ranks)
 
 
@@ -270,9 +273,11 @@ def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, st
 def collect(
     info: LaunchInfo, env: Mapping[str, str], meanwhile: Callable[[], T], mine: Callable[[T], Mapping[str, str]], seconds: float
 ) -> tuple[T, list[dict[str, Any]], int]:
-    """At rank 0: (what `meanwhile` returns, the software of the hosts as `software.grouped` gives it, how many hosts did not answer).
+    """Return (result of `meanwhile`, software of the hosts as from `software.grouped`, number of hosts without a
+    reply). Rank 0 calls.
 
-    `mine` gives this host's own software from that. Hosts have so many seconds after `meanwhile`. Raises UsageError without a secret.
+    `mine` returns this host's own software from that result. Other hosts have so many seconds after `meanwhile`. Raises
+    UsageError without a secret.
     """
     calls: list[Call] = []
     any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"

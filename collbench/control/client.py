@@ -1,9 +1,9 @@
-"""Every other rank's side of the control plane: its uplink, the agent of its node, and the calls of its main thread.
+"""The control plane at every rank except 0: its connection to rank 0, the agent of its node, and the calls of its main
+thread.
 
-The part of a rank other than 0: passes its own words up; where it is the first of its node, those of the node's other ranks, too.
-
-So each node has one connection to rank 0, and rank 0 gets few messages per node and step. A large message is offered first and sent when
-rank 0 has room for it.
+The first rank of a node also passes on the messages of the node's other ranks. So each node has one connection to rank
+0, and rank 0 gets few messages per node and step. A large message is offered first, and sent when rank 0 has room for
+it.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PRO
 
 
 class Uplink:
-    """Connects to each place in turn until one welcomes it; from then on it uses only that one. Used by one thread.
+    """The connection to rank 0 or to the first rank of the node. It tries each place in turn until one accepts it. Used
+    by one thread.
 
-    places      where, and for how many seconds before the next place is tried as well
-    refused     places that answered without this launch's secret
-    place       where it was welcomed
+    places      addresses, and for how many seconds each before the next one is tried as well
+    refused     places that replied without this launch's secret
+    place       the place that accepted this rank
     descriptor  of the connection that was used last, -1 before there is one
-    cut         since when the connection is gone; None while it is there. It does not come back: what was under way is lost.
+    cut         when the connection was lost; None while it works. It is not restored: messages on the way are lost.
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
@@ -89,11 +90,11 @@ class Uplink:
 
     @property
     def has_second(self) -> bool:
-        """Whether a second connection was opened."""
+        """Return whether a second connection was opened."""
         return self._second is not None
 
     def open_second(self, ranks: Sequence[int]) -> None:
-        """Open one more connection to the place of the first one, which a packet that does not pass may block."""
+        """Open one more connection to the same place, because a lost packet may block the first one."""
         socket = self._context.socket(zmq.DEALER)
         self._keys.calling(socket)
         socket.setsockopt(zmq.IPV6, int("[" in self.place))
@@ -103,12 +104,12 @@ class Uplink:
         self._second = socket
 
     def send_second(self, message: Message) -> None:
-        """Send through the second connection, where there is one."""
+        """Send through the second connection, if there is one."""
         if self._second:
             self._second.send_multipart(message.frames(), copy=False)
 
     def knock(self, hello: Message, now: float) -> float:
-        """Send hello where it is time to; return when to call again, until it is welcomed."""
+        """Send `hello` if it is due. Return when to call again, until this rank is accepted."""
         if self._hello is None:
             self._hello, at = hello, now
             for place, patience_s in self._patience:
@@ -130,7 +131,7 @@ class Uplink:
         socket.send_multipart(hello.frames())
 
     def send(self, message: Message) -> None:
-        """Send to the place that has welcomed this rank; before that, keep the message."""
+        """Send to the place that accepted this rank; before that, keep the message."""
         if self.socket:
             self.socket.send_multipart(message.frames(), copy=False)
         else:
@@ -214,16 +215,19 @@ _LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank e
 
 
 class NodeAgent:
-    """Everything here runs in the keeper's thread. `inbox` is what the rank's main thread waits at: messages, or errors to raise.
+    """The I/O handler of a rank other than 0. All methods run in its I/O thread. The rank's main thread waits for
+    `inbox`.
+
+    The inbox has messages, or errors to raise.
 
     _stand     returns the state of this rank
     beat_s     how often it is sent
-    farewell   set when nothing more will come from above
+    farewell   set when no more messages will come from rank 0
     released   set when this rank may leave: no rank behind it needs it any longer
     hub_heard  set when any message of rank 0 arrives
-    address    this host's, as rank 0 reaches it, of the first rank of a node; "" elsewhere
+    address    of the first rank of a node: this host's, as rank 0 reaches it; "" elsewhere
     above      the name of the other end of the uplink: "rank 0", or the first rank of this node
-    or_else    which others may have ended before it, where the launcher kills all ranks of a host for one
+    or_else    the ranks that may have ended before it, where the launcher kills all ranks of a host for one
     """
 
     def __init__(
@@ -253,11 +257,13 @@ class NodeAgent:
 
     @property
     def sockets(self) -> list[Any]:
-        """Up, down, and the processes of this node."""
+        """Return the sockets to poll: to rank 0, to the node's ranks, and the node's processes."""
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
 
     def present(self, about: Any, build: Any = 0) -> None:
-        """Begins to connect; `build` is this rank's, as JSON. A collbench from before builds were compared ignores it, and sends 0."""
+        """Begin to connect; build: this rank's, as JSON. Versions of collbench that do not compare builds ignore it,
+        and send 0.
+        """
         self._hello = Message(MessageKind.HELLO, 0, [[self.rank, about, build]])
 
     def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
@@ -265,13 +271,13 @@ class NodeAgent:
         self._take(step, [(self.rank, value, raw)])
 
     def send(self, message: Message) -> None:
-        """Send a message up, also through the second connection where it is urgent."""
+        """Send a message towards rank 0, also through the second connection where it is urgent."""
         self.up.send(message)
         if message.kind in _ANSWERS:
             self.up.send_second(message)
 
     def ask(self, question: Message) -> None:
-        """Send rank 0 a question, after what this rank's connections show."""
+        """Send rank 0 a question, after the state of this rank's connections."""
         self._asked_at = self._asked_at or time.monotonic()
         self._send_paths()
         self.send(question)
@@ -283,13 +289,13 @@ class NodeAgent:
         self.send(Message(MessageKind.PATHS, 0, [self.rank, port, [one.as_json() for one in self._connections.reports()]]))
 
     def _answer(self) -> None:
-        """Send rank 0 where the ranks of this node are."""
+        """Send rank 0 the states of this node's ranks."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
         self.send(Message(MessageKind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
 
     def _open_second_if_unheard(self, now: float) -> float:
-        """Open a second connection where the first one brings no answer, or does not deliver this rank's; returns when to check again."""
+        """Open a second connection where the first one does not deliver messages; return when to check again."""
         due = min((at + _SECOND_S for at in (self._asked_at, self._answered_at) if at is not None), default=math.inf)
         if now < due:
             return due
@@ -310,7 +316,7 @@ class NodeAgent:
         return now + _STEP_S if self._probes else math.inf
 
     def read(self, ready: Any) -> None:
-        """From above, from below, or a process of this node that has ended."""
+        """Handle a ready socket: a message from either side, or the end of a process of this node."""
         if ready in self.node.descriptors:
             rank, end = self.node.ended(ready)
             self.up.send(Message(MessageKind.GONE, 0, [rank, as_json(end)]))
@@ -368,7 +374,7 @@ class NodeAgent:
         return [replace(self._told.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
 
     def _stack(self, message: Message) -> None:
-        """Take the stack of a rank with a tool if there is one; otherwise the rank sends what Python knows."""
+        """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
         rank, child = message.body, self.down.with_rank(message.body) if self.down else None
         if rank == self.rank:
             self._tell_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
@@ -407,7 +413,7 @@ class NodeAgent:
         self.up.send(message)
 
     def _leave(self, child: ChildConnection, message: Message) -> None:
-        """A rank leaves in order, or uses another connection from now on."""
+        """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
         assert self.down
         child.ranks.discard(message.body)
         self._told.pop(message.body, None)
@@ -441,7 +447,7 @@ class NodeAgent:
                 self.up.send(Message(MessageKind.OFFER, step, size_of(raw)))
 
     def tick(self, now: float) -> float:
-        """Knocks, beats, ends what is to end."""
+        """Do the work that is due: connect, send states, end processes. Return when to call again."""
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
         self._part()
         if self.up.socket is None:
@@ -456,7 +462,9 @@ class NodeAgent:
         return min(due, self._beat_at)
 
     def _part(self) -> None:
-        """Report ranks that left as soon as none of their messages is here; let this rank go, if it wants to leave, as the last one."""
+        """Report the ranks that left once their messages are sent. Then let this rank leave, if it wants to, as the
+        last one.
+        """
         empty = not (self._offered or self._said)
         if empty and self._partings:
             partings, self._partings = self._partings, []
@@ -468,7 +476,7 @@ class NodeAgent:
             self.up.send(Message(MessageKind.BYE, 0, self.rank))
 
     def _without(self, now: float, cut: float) -> float:
-        """The connection to rank 0 is gone; return when to check again."""
+        """Handle a lost connection to rank 0; return when to check again."""
         if self.farewell.is_set():
             return now + _LOST_S
         if now - cut > _LOST_S:
@@ -484,7 +492,7 @@ class NodeAgent:
         return cut + _LOST_S
 
     def lose(self, sentence: str) -> None:
-        """Rank 0 is not there any longer, or cannot be reached: this rank ends, and those behind it."""
+        """End this rank and those behind it, because rank 0 has ended or cannot be reached."""
         if self.ending.begun:
             return
         self.ending.speak(sentence, FAILED)
@@ -494,11 +502,11 @@ class NodeAgent:
             self.down.tell(Message(MessageKind.ABORT, 0, [sentence, FAILED]))
 
     def leave(self) -> None:
-        """Let this rank leave in order; `released` is set as soon as it may, and rank 0 is informed."""
+        """Let this rank leave in order. Rank 0 is informed; `released` is set as soon as this rank may leave."""
         self._leaving = True
 
     def close(self) -> None:
-        """Ends those of this node that do not, where the launch is broken; closes the sockets."""
+        """End this node's remaining processes if the launch failed, and close the sockets."""
         self.ending.leave()
         self.farewell.set()
         self.released.set()
@@ -526,7 +534,9 @@ _ASK_BEFORE_S = 1.2
 
 
 class Client:
-    """The connection of a rank to rank 0; the first rank of a node passes on the messages of the others there."""
+    """The connection of a rank to rank 0, for its main thread. The first rank of a node passes on the messages of the
+    others there.
+    """
 
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
@@ -540,7 +550,7 @@ class Client:
         self._hub: Member | None = None
 
     def _leading(self, keys: Keys) -> Downlinks | None:
-        """Where the other ranks of this node come, if this is its first rank."""
+        """Return the socket for the other ranks of this node, if this is its first rank."""
         info = self._info
         if info.local_rank or info.local_ranks == 1 or info.meeting.startswith("ipc://"):
             return None
@@ -553,7 +563,7 @@ class Client:
         return down
 
     def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """Take the members, this rank among them, and by rank which others may have ended instead: to name them."""
+        """Store the members, and by rank the ranks that may have ended instead of it, to name them in errors."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
@@ -561,9 +571,10 @@ class Client:
         self._part.or_else = beside.get(first.rank) if first.host != me.host else None  # this rank runs: not all of its host were killed
 
     def join(self, about: Any, deadline_s: float) -> None:
-        """Find rank 0 and present this rank.
+        """Connect to rank 0 and send this rank's description.
 
-        Raises WaitExpired where rank 0 does not answer within the deadline, UsageError or PeerFailed where it is of another build.
+        Raises WaitExpired where rank 0 does not reply within the deadline, UsageError or PeerFailed where it is of
+        another build.
         """
         compares = self._info.launcher != "local"
         build = own().as_json() if compares else 0
@@ -582,7 +593,7 @@ class Client:
             found.set()
 
     def _compare(self, found: threading.Event, seconds: float) -> None:
-        """Ends the wait for a welcome where rank 0 is of another build, which may not be able to read this rank's messages."""
+        """End the wait for a reply if rank 0 is of another build, which may not be able to read this rank's messages."""
         info, host = self._info, socket.gethostname()
         place = CallAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
         answer = ask(place, Call(info.rank, host, own()), found, seconds)
@@ -609,13 +620,14 @@ class Client:
         )
 
     def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
-        """Send this rank's value of a step; rank 0 must be in the same phase there."""
+        """Send this rank's value of a step. Rank 0 must be in the same phase there."""
         self._keeper.see_done(lambda: self._part.say(step, [what, value], raw))
 
     def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
-        Orphaned where after the first seconds rank 0 does not answer at all; rank 0 may itself wait for others, up to the deadline.
+        Raises Orphaned where rank 0 does not reply at all after `first_s` seconds. Rank 0 may itself wait for others,
+        up to the deadline.
         """
         end = time.monotonic() + deadline_s
         try:
@@ -627,14 +639,14 @@ class Client:
         return message.body
 
     def _first(self, end: float) -> Any:
-        """Wait for a message; shortly before the end ask rank 0, so that a path that is blocked is known by then."""
+        """Wait for a message. Shortly before the end query rank 0, so that a blocked path is known by then."""
         with suppress(Empty):
             return self._next(end - _ASK_BEFORE_S)
         self._keeper.do(lambda: self._part.ask(Message(MessageKind.WHERE)))
         return self._next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
-        """Asks for rank 0 again and again: it watches itself, but for what it does between two phases."""
+        """Query rank 0 repeatedly: its own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
             if not self._is_hub_there(Message(MessageKind.WHERE)):
                 self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
@@ -643,7 +655,7 @@ class Client:
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
     def _is_hub_there(self, question: Message) -> bool:
-        """Asks rank 0's keeper something, which answers however busy its main thread is."""
+        """Return whether rank 0's I/O thread replies, which it does however busy its main thread is."""
         self._part.hub_heard.clear()
         self._keeper.do(lambda: self._part.ask(question))
         return self._part.hub_heard.wait(_HUB_ANSWERS_S)
@@ -667,7 +679,9 @@ class Client:
         return one
 
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
-        """Report to rank 0 why this rank ends. Return why rank 0 ends; Orphaned where it is gone, None where it does not answer."""
+        """Report to rank 0 why this rank ends. Return why rank 0 ends; Orphaned where it has ended, None where it does
+        not reply.
+        """
         self.interrupt(sentence, code)
         end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that never joined
         try:
@@ -679,7 +693,7 @@ class Client:
             return reason
 
     def interrupt(self, sentence: str, code: int) -> None:
-        """Report to rank 0 why everything ends, and continue. Any thread."""
+        """Report to rank 0 why the launch ends, and continue. Any thread may call."""
         self._keeper.do(lambda: self._part.send(Message(MessageKind.ABORT, 0, [sentence, code])))
 
     def farewell(self) -> None:
@@ -688,11 +702,13 @@ class Client:
             self._part.farewell.wait(_LAST_WORD_S)
 
     def stuck(self, what: str) -> HangDiagnosis | None:
-        """Ask rank 0 why this rank's main thread does not move; return why rank 0 does not answer, None where it does. Any thread."""
+        """Ask rank 0 why this rank's main thread does not progress. Return why rank 0 does not reply, or None. Any
+        thread may call.
+        """
         return None if self._is_hub_there(Message(MessageKind.STUCK, 0, what)) else self._silence(what)
 
     def close(self) -> None:
-        """Leave in order: all messages are sent, also those of the ranks behind this one."""
+        """Leave in order: all messages are sent, including those of the ranks behind this one."""
         self._keeper.do(self._part.leave)
         self._part.released.wait(_RELEASE_S)
         self._keeper.close()
@@ -700,7 +716,7 @@ class Client:
 
 
 def _places(info: LaunchInfo, secret: Secret) -> list[tuple[str, float]]:
-    """Where to knock, and how long to wait there before the next place is tried as well."""
+    """Return the addresses to try, and the seconds to wait at each before the next one is tried as well."""
     if info.meeting.startswith("ipc://"):
         return [(info.meeting, _AT_A_PORT_S)]
     node = [(node_place(info, secret), _AT_THE_NODE_S)] if info.local_rank else []

@@ -42,7 +42,7 @@ _BETWEEN = "work between two phases"
 
 
 class HangCause(Enum):
-    """The cause of a hang. Every cause but that of a path belongs to ranks."""
+    """The cause of a hang. Every cause except a path's belongs to ranks."""
 
     ENDED = "process ended"
     STOPPED = "process stopped"
@@ -59,7 +59,7 @@ class HangCause(Enum):
 
 
 class ProcessEnd(Fact, frozen=True):
-    """How the process of a rank ended, as the kernel of its host reports it.
+    """The process of a rank ended. This fact has what the kernel of its host reports about it.
 
     killed        by a signal; signal: its number, 0 where it is not known
     exit_code     -1 where it is not known
@@ -73,7 +73,7 @@ class ProcessEnd(Fact, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether the kernel reported anything."""
+        """Return whether the kernel reported how the process ended."""
         return self.killed or self.exit_code >= 0
 
     def render(self) -> str:
@@ -88,18 +88,18 @@ class ProcessEnd(Fact, frozen=True):
 
 
 class HangDiagnosis(Fact, frozen=True):
-    """Why a launch does not go on: one cause with its evidence.
+    """A launch does not progress, and this is the cause with its evidence.
 
-    phase      where the others wait, or the rank was last
-    ranks      those that are named; names: "rank 13 (node07, pid 4242)" each
+    phase      of the waiting ranks, or the rank's last one
+    ranks      those that are the cause; names: "rank 13 (node07, pid 4242)" each
     waiting    how many of `members` wait for them; timeout_s: the deadline
-    detail     the phase that the rank is at, or an address that answers
+    detail     the phase that the rank is in, or an address that answers
     end        how the process ended; others: ranks that may have ended before it
     iteration  of the timed loop, -1 without one; more: processes that ended later
     source, target   the hosts between which packets may be lost; "" where both are one
     path       the fault of a path
     doing      the innermost calls of the first rank named
-    reporter   the rank that reports, where that is not rank 0
+    reporter   the rank that reports, if it is not rank 0
     """
 
     cause: HangCause
@@ -171,7 +171,7 @@ class HangDiagnosis(Fact, frozen=True):
 
 
 class RankPaused(Fact, frozen=True):
-    """Rank 0 itself was stopped for longer than the other ranks wait."""
+    """Rank 0 itself was stopped for longer than the deadline of the other ranks."""
 
     name: str
     phase: str
@@ -179,7 +179,7 @@ class RankPaused(Fact, frozen=True):
     timeout_s: float
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return (
             f"hang: {self.phase or _BETWEEN}: {self.name} was paused for {self.paused_s:.1f} s (by SIGSTOP, a debugger or its machine), "
             f"longer than the others wait (--timeout {self.timeout_s:g}): they have ended"
@@ -187,7 +187,7 @@ class RankPaused(Fact, frozen=True):
 
 
 class RankStalled(Fact, frozen=True):
-    """A rank made no progress within the deadline, and no rank with a view of all of them could be asked.
+    """A rank made no progress within the deadline, and rank 0 could not be queried for the state of the others.
 
     stopped  the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each
     """
@@ -215,7 +215,7 @@ def _iteration(number: int) -> str:
     return f" in iteration {number}" if number >= 0 else ""
 
 
-# What a process is doing, for the sentence about a hang: its native stack, taken by a tool where there is one; none is installed.
+# The native stack of a process, for the report of a hang. It needs a tool; collbench installs none.
 
 _DEADLINE_S = 2.5
 _MOST_TEXT = 20_000
@@ -237,12 +237,12 @@ def stack(pid: int) -> str:
 
 
 def tool_here() -> str | None:
-    """The program that can look into another process, or None."""
+    """Return the program that can read another process's stack, or None."""
     return next((path for path in map(shutil.which, _TOOLS) if path), None)
 
 
 def own_stack() -> str:
-    """The Python stack of this process's own main thread, the innermost call last. For any other thread."""
+    """Return the Python stack of this process's main thread, the innermost call last. Other threads call it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
 
@@ -276,7 +276,9 @@ _EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
 
 
 class NodeProcesses:
-    """Processes of this node that this one watches. Used by one thread. `descriptors`: readable as soon as one has ended."""
+    """The processes of this node that this one watches. Used by one thread. `descriptors`: readable as soon as one has
+    ended.
+    """
 
     def __init__(self) -> None:
         self._killed_for_memory = _killed_for_memory()
@@ -285,13 +287,14 @@ class NodeProcesses:
 
     @property
     def descriptors(self) -> list[int]:
-        """One for each process that is watched."""
+        """The descriptors of the watched processes."""
         return list(self._ranks)
 
     def watch(self, rank: int, about: Any) -> None:
-        """Watch a rank's process, if it is one of this host and its description is true here.
+        """Watch a rank's process, if it runs on this host and matches its description.
 
-        Containers number their processes alike and may begin at the same moment, so the host's name must match too. Never watch oneself.
+        Containers number their processes alike and may begin at the same moment, so the host's name must match too.
+        This process itself is never watched.
         """
         if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
             return
@@ -303,15 +306,15 @@ class NodeProcesses:
 
     @property
     def _short(self) -> bool:
-        """Whether the kernel has killed anything here for want of memory since this began."""
+        """Return whether the kernel has killed any process here for lack of memory since this object was made."""
         return _killed_for_memory() > self._killed_for_memory
 
     def has(self, rank: int) -> bool:
-        """Whether that rank's process is watched here."""
+        """Return whether that rank's process is watched here."""
         return rank in self._pids
 
     def ended(self, descriptor: int) -> tuple[int, ProcessEnd]:
-        """Return the rank of a process that has ended, and how, as far as the kernel still knows. Stop watching it."""
+        """Return the rank of an ended process, and how it ended, as far as the kernel still knows. Stop watching it."""
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
@@ -322,12 +325,12 @@ class NodeProcesses:
         os.close(descriptor)
 
     def forget(self, rank: int) -> None:
-        """That rank leaves in order."""
+        """Stop watching a rank, because it leaves in order."""
         for descriptor in [one for one, of in self._ranks.items() if of == rank]:
             self._forget(descriptor)
 
     def stopped(self) -> list[int]:
-        """The ranks that SIGSTOP or a debugger holds."""
+        """Return the ranks that SIGSTOP or a debugger has stopped."""
         return [rank for rank, pid in self._pids.items() if is_stopped(pid)]
 
     def stack_of(self, rank: int) -> str:
@@ -335,7 +338,7 @@ class NodeProcesses:
         return stack(self._pids[rank]) if rank in self._pids else "its process is not on this host"
 
     def kill(self, ranks: Collection[int] | None = None) -> None:
-        """Ends every process that is still there, even a stopped one; or those of some ranks."""
+        """Kill every process that still runs, also stopped ones; with `ranks` only theirs."""
         for descriptor, rank in self._ranks.items():
             if ranks is None or rank in ranks:
                 with suppress(OSError):
@@ -348,7 +351,9 @@ class NodeProcesses:
 
 
 def _killed_for_memory() -> int:
-    """Return how often the kernel has done so since boot, in any control group; source: mm/vmstat.c. 0 where it is not shown."""
+    """Return how often the kernel has killed for lack of memory since boot, in any control group; source: mm/vmstat.c.
+    0 if unknown.
+    """
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -357,7 +362,7 @@ def _killed_for_memory() -> int:
 
 
 def began_of(pid: int) -> int:
-    """When a process began, in clock ticks since boot: with its number it is one process alone. -1: not known."""
+    """Return when a process began, in clock ticks since boot; -1: not known. With its PID it identifies one process."""
     fields = _stat(pid)
     return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else -1
 
@@ -373,12 +378,14 @@ def how_ended(pid: int) -> ProcessEnd:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP or a debugger holds the process."""
+    """Return whether SIGSTOP or a debugger has stopped the process."""
     return bool(_stat(pid)) and _stat(pid)[0] in "Tt"
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name (proc(5)), of which the first is the state; none where there is no such process."""
+    """Return the fields of /proc/PID/stat after the name (proc(5)), the first is the state; empty without such a
+    process.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -393,14 +400,16 @@ _LARGEST = 2**53  # a larger number, or NaN, is not a valid count or time
 
 @dataclass(frozen=True)
 class RankState:
-    """rank
-    phase      what it is at ("allreduce 64 MiB on mpi: warm-up"), "" between phases
+    """The state of a rank, as it sends it to rank 0.
+
+    rank
+    phase      its current phase ("allreduce 64 MiB on mpi: warm-up"), "" between phases
     waits      whether it waits there for the others over the control plane; else it works, or is inside a library
     iteration  of the timed loop that it is in, from 0 on; -1 where none is counted
-    still_s    for how long nothing has moved
-    step       of the control plane, how many it has begun
-    paused_s   for how long, in all, the whole process was not allowed to run (stopped, swapped out, its machine asleep)
-    held       whether SIGSTOP or a debugger holds it: then the first rank of its node sends its last known state
+    still_s    seconds without progress
+    step       number of control-plane steps that it has begun
+    paused_s   seconds, in all, in which the whole process could not run (stopped, swapped out, its machine asleep)
+    held       whether SIGSTOP or a debugger has stopped it: then the first rank of its node sends its last known state
     """
 
     rank: int
@@ -413,12 +422,12 @@ class RankState:
     held: bool = False
 
     def as_json(self) -> list[Any]:
-        """As the wire carries it."""
+        """Return the state as messages carry it."""
         return list(astuple(self))
 
     @property
     def place(self) -> tuple[int, int]:
-        """The position on the way of all ranks; of two ranks the one with the smaller position is behind."""
+        """Return the rank's progress for comparison: of two ranks the one with the smaller value is behind."""
         return self.step, self.iteration
 
 
@@ -448,7 +457,7 @@ def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
 
-# From where all ranks are to one diagnosis of a hang.
+# From the states of all ranks to one diagnosis of a hang.
 #
 # Checked in this order:
 #     a process that has ended            its node's kernel reports it, or its connection was closed
@@ -463,19 +472,19 @@ def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
 
 @dataclass(frozen=True)
 class HangEvidence:
-    """What the coordinator knows when nothing moves.
+    """The evidence that rank 0 has when a launch does not progress.
 
     what         the phase that a rank is stuck in; "" when a process has ended
-    members      by rank how it is named: "rank 13 (node07, pid 4242)"
-    answers      where those that answered are
-    heard        where each rank was when it was last heard
+    members      by rank its name in messages: "rank 13 (node07, pid 4242)"
+    answers      the states of the ranks that replied
+    heard        the last known state of each rank
     gone         ranks with an ended process, in the order of their ends
     how          by rank how its process ended
     beside       by rank which others may have ended before it, where a launcher kills all ranks of a host for one
-    held         ranks with a process held by SIGSTOP or a debugger, as their node reports
+    held         ranks with a process stopped by SIGSTOP or a debugger, as their node reports
     unreachable  ranks on hosts that do not acknowledge rank 0's messages
     elsewhere    by rank an address at which its host answers nevertheless
-    spokesmen    by rank the one that its messages come through: the first of its node
+    spokesmen    by rank the rank that its messages come through: the first of its node
     doing        by rank the innermost calls that it is in
     hosts        by rank the name of its host
     path         a fault of the path between two hosts
@@ -565,7 +574,7 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
 
 
 def _usual(seen: HangEvidence) -> tuple[tuple[int, int], str]:
-    """Return where most ranks are, as place and phase; of places with as many ranks the furthest."""
+    """Return the progress and phase of most ranks; of equally frequent ones the furthest."""
     places = Counter(one.place for one in seen.answers.values())
     usual = max(places, key=lambda place: (places[place], place))
     phases = Counter(one.phase for one in seen.answers.values() if one.place == usual)
@@ -579,7 +588,7 @@ def _how_late(one: RankState, usual: tuple[int, int], where: str) -> dict[str, A
 
 
 def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
-    """Return the phase: where a rank is stuck, or else where the others wait, or where the rank was when it was last heard."""
+    """Return the phase in which a rank is stuck, else that of the waiting ranks, else the rank's last known one."""
     last = [seen.heard[rank].phase for rank in ranks if rank in seen.heard]
     return seen.what or (_usual(seen)[1] if seen.answers else "") or next(filter(None, last), "")
 
@@ -609,13 +618,13 @@ _PROBE_S = 1.0
 _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
-_REPORT_S = 4.0  # how old a rank's report of its connections may be when the roll call begins
+_REPORT_S = 4.0  # how old a rank's report of its connections may be when the inquiry begins
 _MAIN_S = 0.5  # for rank 0's main thread, where it waits for the result
 
 
 @dataclass(frozen=True)
 class SecondaryError:
-    """An error that a rank has met: the reason itself, unless another rank has ended or is silent. `own`: rank 0's."""
+    """An error of a rank that may result from another rank's end or silence. `own`: it is rank 0's."""
 
     sentence: str
     code: int
@@ -624,7 +633,9 @@ class SecondaryError:
 
 @dataclass(frozen=True)
 class InquiryOutcome:
-    """The result of an inquiry. facts: for events.jsonl, the state and stack of every rank; echo: no other rank is the cause."""
+    """The result of an inquiry. facts: state and stack of every rank, for events.jsonl; echo: the error itself is the
+    cause.
+    """
 
     sentence: str
     code: int
@@ -633,9 +644,9 @@ class InquiryOutcome:
 
 
 class HangInquiry:
-    """One inquiry, in the I/O thread. `answers`, `held` and `stacks` are by rank, and filled from outside.
+    """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
 
-    what      the phase that a rank is stuck in, "" where a process has ended or a rank has met an error
+    what      the phase that a rank is stuck in, "" where a process has ended or a rank has reported an error
     echo      that error
     patient   missing ranks may continue with their work
     """
@@ -661,9 +672,9 @@ class HangInquiry:
         (self.held if one.held else self.answers)[one.rank] = one
 
     def tick(self, now: float) -> float | None:
-        """Goes on; returns when it wants to be called again, None when everything that will be known is known.
+        """Continue; return when to call again, None when all evidence is complete.
 
-        Where a process has ended that is at once: a launcher may be about to kill all others.
+        If a process has ended, it is complete at once: a launcher may be about to kill all others.
         """
         if self._hub.gone.keys() - self.held.keys():
             return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
@@ -688,7 +699,7 @@ class HangInquiry:
 
     @property
     def _is_certain(self) -> bool:
-        """Whether a process was killed: there is nothing to wait for, and no time."""
+        """Return whether a process was killed. Then the inquiry does not wait."""
         return any(self._hub.how.get(rank, ProcessEnd()).killed for rank in self._hub.gone.keys() - self.held.keys())
 
     def _missing(self) -> set[int]:
@@ -741,13 +752,13 @@ class HangInquiry:
             self._elsewhere[rank] = found
 
     def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
-        """A rank has sent probes to an address."""
+        """Take the result of probes that a rank has sent to an address."""
         source, target = self._host_of(rank), self._hosts_by_address().get(address, "")
         if (source, target) in self._probes:
             self._probed[source, target] = ProbeResult(tuple(passed), tuple(failed))
 
     def _probe_paths(self) -> None:
-        """Have packets of several sizes sent where connections lose some."""
+        """Request probes of several packet sizes where connections lose packets."""
         for one in self._paths().suspects[:_MOST_PROBED]:
             where = self._takes_probes(one.source, one.target)
             sender = next((member.rank for member in self._hub.members if member.host == one.source), None)
@@ -762,7 +773,7 @@ class HangInquiry:
                         self._hub.down.send(child, Message(MessageKind.PROBE, 0, list(where)))
 
     def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
-        """Return the address and port of a host where another one may send probes."""
+        """Return the address and port of a host to which another host may send probes."""
         hub, home = self._hub, self._host_of(self._own.rank)
         if target == home:
             return (hub.members[0].address, hub.down.port) if hub.members and hub.down.port else None
@@ -788,7 +799,7 @@ class HangInquiry:
         return next((member.host for member in self._hub.members if member.rank == rank), "")
 
     def _hosts_by_address(self) -> dict[str, str]:
-        """Return hosts by each address that others may reach them at."""
+        """Return the hosts by each address at which others may reach them."""
         if not self._hub.members:
             return {}
         home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
@@ -803,13 +814,13 @@ class HangInquiry:
 
     @property
     def _blames_nobody(self) -> bool:
-        """Whether an error that a rank has met is the cause itself: a signal is one, even if other ranks do not answer."""
+        """Return whether a rank's error is the cause itself. A signal is, even if other ranks do not reply."""
         signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
         silent = not signal and (self._missing() or self.held)
         return self.echo is not None and not (self._hub.gone or silent)
 
     def outcome(self) -> InquiryOutcome | None:
-        """Return which ranks did not arrive and why, or the error itself. None: all ranks are there and may continue."""
+        """Return which ranks did not arrive and why, or the error itself. None: all ranks replied and may continue."""
         if self.patient and self._all_work:
             return None
         path = self._paths().fault()
@@ -824,13 +835,15 @@ class HangInquiry:
         return InquiryOutcome("; ".join([hang.render(), *self._said]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
 
     def _paused(self) -> RankPaused:
-        """Rank 0 itself was stopped; the others have waited for it as long as they may."""
+        """Return the fact that rank 0 itself was stopped for longer than the others' deadline."""
         own, hub = self._own, self._hub
         return RankPaused(hub.expected.get(own.rank, "rank 0"), own.phase, hub.woke_after_s, hub.timeout_s)
 
     @property
     def _all_work(self) -> bool:
-        """Whether no process has ended, all have answered, and each rank that waits for no other has moved within the deadline."""
+        """Return whether no process has ended, all replied, and each rank that does not wait for others has progressed
+        within the deadline.
+        """
         still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
         return not (self._hub.gone or self.held or self._missing() or still)
 
@@ -863,9 +876,9 @@ class HangInquiry:
 
 
 class HangInquiries:
-    """Rank 0's roll calls, one at a time, and what comes of them. Everything here runs in the keeper's thread.
+    """Rank 0's inquiries, one at a time, and their results. All methods run in the I/O thread.
 
-    Rank 0 reports before the others learn that everything ends: then a launcher may kill it at any moment.
+    Rank 0 reports before the others learn that the launch ends: after that a launcher may kill it at any moment.
     """
 
     def __init__(self, hub: Coordinator) -> None:
@@ -876,7 +889,9 @@ class HangInquiries:
         self._speak_at = math.inf
 
     def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
-        """Ask every rank for its state; the result comes a moment later. `patient`: none, where all are there and move."""
+        """Request the state of every rank; the result comes a moment later. patient: there is none if all ranks
+        progress.
+        """
         if self._reason or self._hub.ending.begun:
             return
         if self._now is None:
@@ -885,9 +900,10 @@ class HangInquiries:
         self._now.patient = self._now.patient and patient
 
     def met(self, sentence: str, code: int, *, own: bool = False) -> None:
-        """A rank ends for this reason: at once where it knows, after a roll call where another rank's end may be behind it.
+        """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end
+        may be.
 
-        A launcher's signal, too, may be the echo of an end that is still to be heard of.
+        A launcher's signal, too, may follow from an end that is not known yet.
         """
         if own and self._hub.ending.begun:
             self._hub.inbox.put(NoOtherCause())
@@ -897,22 +913,24 @@ class HangInquiries:
             self.conclude(sentence, code)
 
     def heard(self, one: RankState) -> None:
-        """A rank, or the first one of its node, has been asked and answers."""
+        """Take the reply of a rank, or of the first rank of its node for it."""
         if self._now:
             self._now.heard(one)
 
     def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
-        """A rank has sent probes to an address."""
+        """Take the result of probes that a rank has sent to an address."""
         if self._now:
             self._now.probed(rank, address, passed, failed)
 
     def stacked(self, rank: int, text: str) -> None:
-        """What a rank is doing."""
+        """Take the stack of a rank."""
         if self._now:
             self._now.stacks[rank] = text
 
     def conclude(self, sentence: str, code: int) -> None:
-        """End everything for this reason. The main thread reports it, or this thread where the main thread is inside a call."""
+        """End the launch for this reason. The main thread reports it, or this thread if the main thread is inside a
+        call.
+        """
         if self._reason is None and not self._hub.ending.begun:
             self._now, self._reason = None, (sentence, code)
             waits = self._hub.stand().waits and not self._hub.gone
@@ -920,7 +938,7 @@ class HangInquiries:
             self._hub.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:
-        """Goes on; returns when it wants to be called again."""
+        """Continue the inquiry; return when to call again."""
         if self._hub.ending.begun:
             if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for a result that is obsolete
                 self._hub.inbox.put(NoOtherCause())
@@ -949,4 +967,4 @@ class HangInquiries:
 
 
 class NoOtherCause:
-    """For rank 0's main thread: the error that it has met is the reason itself."""
+    """The message to rank 0's main thread that its own error is the cause."""

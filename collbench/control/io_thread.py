@@ -1,6 +1,7 @@
-"""The thread that owns a process's control-plane sockets. It sleeps until something comes, or is due; it never calls the measured library.
+"""The thread that owns a process's control-plane sockets. It sleeps until a message or a timer; it never calls the
+measured library.
 
-Its work is done by its part: `Coordinator` at rank 0, `NodeAgent` at any other rank.
+Its handler is `Coordinator` at rank 0, `NodeAgent` at any other rank.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ _LONGEST_SLEEP_S = 3600.0
 
 
 class SocketHandler(Protocol):
-    """What a keeper does. Every method runs in its thread."""
+    """The work of an I/O thread. Every method runs in that thread."""
 
     inbox: SimpleQueue[Any]
 
     @property
     def sockets(self) -> Sequence[Any]:
-        """ZeroMQ sockets and file descriptors to poll."""
+        """Return the ZeroMQ sockets and file descriptors to poll."""
         ...
 
     def read(self, ready: Any) -> None:
-        """One of them has something."""
+        """Handle a socket or descriptor that is ready."""
         ...
 
     def tick(self, now: float) -> float:
-        """Does what is due; returns when it wants to be called again, on CLOCK_MONOTONIC."""
+        """Do the work that is due; return when to call again, on CLOCK_MONOTONIC."""
         ...
 
     def close(self) -> None:
-        """Closes its sockets."""
+        """Close the sockets."""
         ...
 
 
 class IOThread:
-    """Runs a part until it is closed. `do` may be called from any thread."""
+    """A thread that runs a handler until it is closed. Any thread may call `do`."""
 
     def __init__(self, part: SocketHandler) -> None:
         self._part = part
@@ -57,13 +58,15 @@ class IOThread:
         self._thread.start()
 
     def do(self, action: Callable[[], None]) -> None:
-        """Has the thread do something, after what it was asked before."""
+        """Run an action in the thread, after earlier ones; return at once."""
         self._actions.put(action)
         with suppress(OSError):
             os.eventfd_write(self._wake, 1)
 
     def see_done(self, action: Callable[[], None]) -> None:
-        """The same, and waits until it is done: the next that the caller does may be a call that holds Python's lock for long."""
+        """Run an action in the thread and wait until it is done: the caller's next call may hold Python's lock for
+        long.
+        """
         done = threading.Event()
 
         def act() -> None:
@@ -106,7 +109,7 @@ class IOThread:
         self._stop = True
 
     def close(self) -> None:
-        """Ends the thread, after everything it was asked to do; what it has sent is on its way."""
+        """End the thread after all earlier actions; its messages are sent."""
         self.do(self._halt)
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
@@ -114,7 +117,7 @@ class IOThread:
 
 
 def _until(due: float) -> int:
-    """Milliseconds from now on, at most an hour."""
+    """Return the milliseconds from now on, at most an hour."""
     return max(0, int(min(due - time.monotonic(), _LONGEST_SLEEP_S) * 1000) + 1)
 
 

@@ -1,4 +1,4 @@
-"""The ranks as they presented themselves, and how each is named."""
+"""The ranks of a launch with their hosts, processes and addresses, and their names in messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collbench.units import listed
 
 @dataclass(frozen=True)
 class Member:
-    """One rank as it presented itself: its host's name, its rank there, its process, the CPUs it may use (by number).
+    """One rank as it described itself: its host's name, its rank there, its process, the CPUs it may use (by number).
 
     address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
-    routes       by address family this rank's address and rank 0's, as this rank presents itself; empty once all have joined
-    addresses    its host's, where others may reach it; of the first rank of a node alone, where there are several
+    routes       by address family this rank's address and rank 0's, while joining; empty once all have joined
+    addresses    of the first rank of a node, if there are several nodes: its host's, where others may reach it
     began        when its process began, in clock ticks since its host's boot; -1 where unknown
     """
 
@@ -48,23 +48,25 @@ class Members:
         return tuple(dict.fromkeys(member.host for member in self.members))
 
     def on_host(self, host: str | None = None) -> list[Member]:
-        """The ranks of a host (this one by default)."""
+        """Return the ranks of a host (this one by default)."""
         return [member for member in self.members if member.host == (host or self.me.host)]
 
     @property
     def oversubscribed(self) -> str | None:
-        """The first host with more ranks than cores that any of them may use, or None."""
+        """Return the first host with more ranks than cores that these may use, or None."""
         return next((host for host in self.hosts if len(self.on_host(host)) > self.cores_on(host)), None)
 
     def cores_on(self, host: str | None = None) -> int:
-        """How many cores the ranks of a host (this one by default) may use together: a bound rank adds only its own."""
+        """Return how many cores the ranks of a host (this one by default) may use together: a bound rank adds only its
+        own.
+        """
         return len({cpu for member in self.on_host(host) for cpu in member.cpus})
 
 
 def addressed(members: Sequence[Member]) -> list[Member]:
     """Return the members with addresses of one family that work between hosts: IPv4 where every host has it, else IPv6.
 
-    The other hosts know rank 0's address best. Raises UsageError where the hosts have no family in common.
+    Rank 0's address is the one that the other hosts use. Raises UsageError where the hosts have no family in common.
     """
     home = members[0].host
     away = [member for member in members if member.host != home]
@@ -91,13 +93,13 @@ def _route(member: Member, family: Family) -> tuple[str, str]:
 
 
 class HostKilled(Fact, frozen=True):
-    """Other ranks of a host, of which one may have ended first: the launcher then kills all ranks of that host."""
+    """The launcher kills all ranks of a host when one ends. So another rank of the host may have ended first."""
 
     host: str
     ranks: tuple[int, ...]
 
     def render(self) -> str:
-        """Return the other possibility, to go on a sentence about the first rank of the host."""
+        """Return the clause that follows a sentence about the first rank of the host."""
         ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"one of the ranks {listed([*map(str, self.ranks)], word='or')}"
         return f"or {ranks} ended first, and mpiexec killed all ranks of {self.host}"
 

@@ -1,8 +1,8 @@
-"""TCP paths between hosts: what connections show, probe packets, and the fault of a path.
+"""TCP paths between hosts: the kernel's facts about connections (TCP_INFO), probe packets, and the fault of a path.
 
-TCP_INFO of this process's own connections, a library's too: what each has sent, lost and not seen acknowledged.
-
-Source of the layout: struct tcp_info, include/uapi/linux/tcp.h. Older kernels return a shorter structure; what it lacks reads 0.
+TCP_INFO is read of this process's own connections, including a library's: segments sent, lost and not acknowledged.
+Source of the layout: struct tcp_info, include/uapi/linux/tcp.h. Older kernels return a shorter structure; missing
+fields read 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LARGEST = 2**53
 
 @dataclass(frozen=True)
 class TcpInfo:
-    """What the kernel knows of one connection, as its sender.
+    """The kernel's facts about one connection, as its sender.
 
     retransmits          consecutive timeouts of the oldest segment in flight
     unacked, lost        segments in flight; those that the kernel takes for lost
@@ -61,7 +61,7 @@ class TcpInfo:
 
     @classmethod
     def parse(cls, data: bytes) -> TcpInfo:
-        """Return the facts in what getsockopt(TCP_INFO) returned."""
+        """Return the facts in the result of getsockopt(TCP_INFO)."""
         words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
         return cls(
             words[_STATE], words[_RETRANSMITS], words[_UNACKED], words[_LOST], words[_SND_MSS], words[_PMTU], words[_TOTAL_RETRANS],
@@ -70,28 +70,28 @@ class TcpInfo:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is established."""
+        """Return whether the connection is established."""
         return self.state == _ESTABLISHED
 
     @property
     def stalled(self) -> bool:
-        """Whether the oldest segment in flight has timed out repeatedly."""
+        """Return whether the oldest segment in flight has timed out repeatedly."""
         return self.unacked > 0 and self.retransmits >= _STALLED_RETRANSMITS
 
     @property
     def lossy(self) -> bool:
-        """Whether packets of either direction were lost, as far as this end can see."""
+        """Return whether packets of either direction were lost, as far as this end can detect."""
         return self.retransmitted > 0 or self.out_of_order > 0
 
 
 @dataclass(frozen=True)
 class PathReport:
-    """What the connections of one rank to one address show.
+    """The combined state of one rank's connections to one address.
 
     stalled              how many are stalled; retransmits: the most consecutive timeouts among them
     packet_bytes         the largest packet that they send
-    retransmitted, sent  segments, since nothing has moved
-    received_ms          since data came from there last
+    retransmitted, sent  segments since the last progress
+    received_ms          since data last came from that address
     """
 
     peer: str
@@ -103,7 +103,7 @@ class PathReport:
     received_ms: int
 
     def as_json(self) -> list[Any]:
-        """Return the report as the wire carries it."""
+        """Return the report as messages carry it."""
         return list(astuple(self))
 
 
@@ -117,13 +117,13 @@ def path_report(value: Any) -> PathReport | None:
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
-    """Return what the kernel knows of a connection; None for what is not a TCP connection."""
+    """Return the kernel's facts about a connection; None if the descriptor is not a TCP connection."""
     found = _read(descriptor)
     return found[1] if found else None
 
 
 def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
-    """Return (the address at the other end, the facts). The descriptor stays its owner's: it is neither copied nor closed."""
+    """Return (the address at the other end, the facts). The descriptor is neither copied nor closed."""
     try:
         one = socket.socket(fileno=descriptor)
     except (OSError, ValueError):
@@ -179,7 +179,7 @@ def _report(peer: str, pairs: Iterable[tuple[TcpInfo, TcpInfo]]) -> PathReport:
 
 
 class ConnectionMonitor:
-    """Remembers how this process's connections were when it stopped moving. Used by one thread.
+    """The state of this process's connections when progress stopped, for comparison. Used by one thread.
 
     lossy  whether a connection to another host had lost packets in such a pause
     """
@@ -190,7 +190,7 @@ class ConnectionMonitor:
         self._looked = 0.0
 
     def note(self, still_s: float, now: float) -> None:
-        """Read the connections while nothing moves, `still_s` seconds by now. `reports` compares with the first reading."""
+        """Read the connections after `still_s` seconds without progress. `reports` compares with the first reading."""
         if now - self._looked < _EVERY_S:
             return
         self._looked = now
@@ -202,7 +202,7 @@ class ConnectionMonitor:
             self._before = self._before if self._before is not None else found
 
     def reports(self) -> list[PathReport]:
-        """Return what the connections show now, one report per address."""
+        """Return the current reports, one per address."""
         now = own_connections()
         return reports(now, self._before if self._before is not None else now)
 
@@ -221,19 +221,21 @@ _TIMESTAMPS = 12
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Packet sizes in bytes that passed, and those that did not, of connections that were made; `connected`: whether any was."""
+    """The packet sizes in bytes that passed and that failed, over established connections."""
 
     passed: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
 
     @property
     def connected(self) -> bool:
-        """Whether the other kernel answered at all."""
+        """Return whether the other kernel answered at all."""
         return bool(self.passed or self.failed)
 
     @property
     def limit(self) -> int | None:
-        """The largest size that passes where all larger ones fail, at least two of them; None where sizes do not decide."""
+        """Return the largest size that passes if all larger ones fail, at least two of them; None if the sizes do not
+        show a limit.
+        """
         if not self.passed or len(self.failed) < 2 or max(self.passed) >= min(self.failed):
             return None
         return max(self.passed)
@@ -272,7 +274,9 @@ class _Attempt:
 
 
 class Probe:
-    """Sends to an address and port. Never blocks: call `step` now and then until it returns the result."""
+    """A test of packet sizes to an address and port. It never blocks: call `step` repeatedly until it returns the
+    result.
+    """
 
     def __init__(self, address: str, port: int) -> None:
         self._until = time.monotonic() + PROBE_S
@@ -319,7 +323,7 @@ _RECENT_MS = 2500  # beats come every second
 
 
 class PathProblem(Enum):
-    """What happens to packets, the most certain first."""
+    """The problem of a path, the most certain first."""
 
     MTU = "mtu"
     LOSS = "loss"
@@ -328,14 +332,14 @@ class PathProblem(Enum):
 
 
 class PathFault(Fact, frozen=True):
-    """A problem of the packets from one host to another.
+    """Packets from one host to another are lost, or packets of some sizes are.
 
     limit_bytes          the largest packet that passes (MTU)
     packet_bytes         the largest that is sent
-    retransmitted, sent  segments since nothing has moved
+    retransmitted, sent  segments since the last progress
     retransmits          consecutive timeouts of one segment
     stalled              connections with such a segment
-    direction_known      False where the acknowledgements may be what is lost
+    direction_known      False where the acknowledgements may be lost instead
     """
 
     problem: PathProblem
@@ -369,7 +373,7 @@ class PathFault(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class Direction:
-    """What all reports show of the packets from one host to another; `heard_ms`: since data came the other way."""
+    """The combined reports about packets from one host to another; `heard_ms`: since data came the other way."""
 
     source: str
     target: str
@@ -390,13 +394,15 @@ class Direction:
 
     @property
     def suspect(self) -> bool:
-        """Whether packets are lost in this direction."""
+        """Return whether packets are lost in this direction."""
         return self.stalled > 0 or self.retransmitted >= _FEWEST_LOST
 
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """By (source, target), hosts' names, what connections show; probes of some of them; the hosts from which a rank answers."""
+    """The evidence about paths by (source, target) host names: reports, probe results, and the hosts from which ranks
+    reply.
+    """
 
     directions: Mapping[tuple[str, str], Direction] = field(default_factory=dict)
     probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
@@ -404,7 +410,7 @@ class PathEvidence:
 
     @property
     def suspects(self) -> list[Direction]:
-        """The directions in which packets are lost, the worst first."""
+        """Return the directions in which packets are lost, the worst first."""
         found = [one for one in self.directions.values() if one.suspect]
         return sorted(found, key=lambda one: (-one.stalled, -one.retransmitted, one.source, one.target))
 
@@ -434,7 +440,7 @@ class PathEvidence:
 
 
 def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], Direction]:
-    """Return by (source, target) what the reports, each with its host, show; `host_of`: hosts by address."""
+    """Return the directions by (source, target), from (host, report) pairs; host_of: hosts by address."""
     found: dict[tuple[str, str], Direction] = {}
     for source, report in reports:
         target = host_of.get(report.peer)

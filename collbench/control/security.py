@@ -1,14 +1,14 @@
 """Secret, keys, socket filters and rejected peers of the control plane.
 
-The secret of a launch: a process without it cannot join, and cannot read or forge a message.
-
-It is never sent, printed or stored. Where it comes from, in this order:
+A process without the launch's secret cannot join, and cannot read or forge a message. The secret is never sent, printed or stored. It
+comes from, in this order:
     the launch itself         a local start's private folder, or a broadcast over MPI: then the token is a secret already
     COLLBENCH_SECRET          the launcher's environment, at least 16 characters
     COLLBENCH_SECRET_FILE     a file that its owner alone can read
     ~/.config/collbench/secret   made at the first start, for this user's launches; home directories are usually shared by the nodes
-    a private folder in /tmp  where that cannot be, for launches on one host
-From it and the launch's token (job and step) each launch gets keys of its own.
+    a private folder in /tmp  where that cannot be made, for launches on one host
+
+Each launch derives its own keys from the secret and the launch's token (job and step).
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ SECRET_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all 
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """32 bytes that the ranks of one launch share; `source` names their origin, for messages."""
+    """The secret of a launch: 32 bytes that its ranks share; `source` names their origin, for messages."""
 
     key: bytes
     source: str
 
     def derived(self, what: str) -> bytes:
-        """32 bytes for one purpose, which do not reveal the secret."""
+        """Return 32 bytes for one purpose, which do not reveal the secret."""
         return hmac.digest(self.key, what.encode(), "sha256")
 
 
 def secret_of(info: LaunchInfo, env: Mapping[str, str]) -> Secret:
-    """The secret of a launch. Raises UsageError where it cannot be had, or others could read it."""
+    """Return the secret of a launch. Raises UsageError where it is not available, or others could read it."""
     base, source = _base(info, env)
     return Secret(hmac.digest(hashlib.sha256(base).digest(), f"{info.token}:{info.ranks}".encode(), "sha256"), source)
 
@@ -79,7 +79,7 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def _of_user(path: Path) -> tuple[bytes, str]:
-    """Read or make the secret in the user's home, where links to files of their own are theirs to set."""
+    """Read or make the secret in the user's home, where links are the user's own."""
     return _read(path) if os.path.lexists(path) else _made(path), str(path)
 
 
@@ -135,7 +135,7 @@ def _long_enough(text: bytes, where: str) -> bytes:
 
 
 def _made(path: Path) -> bytes:
-    """A new secret; where another rank is quicker, that one's. The file appears as a whole or not at all."""
+    """Make and return a new secret, or return that of a faster rank. The file appears as a whole or not at all."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,14 +170,14 @@ DOMAIN = b"collbench"
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """(public, secret) in Z85, of the end that listens and of the ends that connect."""
+    """The CURVE key pairs, (public, secret) in Z85, of the listening end and of the connecting ends."""
 
     listener: tuple[bytes, bytes]
     caller: tuple[bytes, bytes]
 
     @classmethod
     def of(cls, secret: Secret) -> Keys:
-        """The launch's keys, the same at all its ranks."""
+        """Return the launch's keys, the same at all its ranks."""
         return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
 
     def listening(self, socket: zmq.Socket[Any]) -> None:
@@ -201,7 +201,7 @@ def _pair(secret: bytes) -> tuple[bytes, bytes]:
 
 def _bounded(socket: zmq.Socket[Any]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _AROUND_BYTES)
-    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the keeper; what is large waits to be asked for
+    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the I/O thread; large messages wait for a request
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
 
@@ -223,7 +223,9 @@ _Step = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
 def hold_silent(descriptor: int) -> None:
-    """Keep connections in the kernel until their first byte: silent ones cost no descriptor. A rank's ZeroMQ sends its greeting at once."""
+    """Keep connections in the kernel until their first byte, so that silent ones use no descriptor. A rank's ZeroMQ
+    sends at once.
+    """
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
 
@@ -245,7 +247,10 @@ def pass_all(descriptor: int) -> None:
 
 
 def program(addresses: Iterable[str]) -> list[_Step]:
-    """Return the instructions that drop packets from these addresses: the version's part of them is run, word by word of the address."""
+    """Return the BPF instructions that drop packets from these addresses.
+
+    The instructions of the packet's IP version run; they compare the address word by word.
+    """
     found = sorted({ipaddress.ip_address(each.partition("%")[0]) for each in addresses}, key=lambda each: (each.version, int(each)))
     parts = {version: [each.packed for each in found[:MOST_SOURCES] if each.version == version] for version in (4, 6)}
     v4 = [*_compare(parts[4], _V4_SOURCE), _PASS]
@@ -288,9 +293,9 @@ class RejectedPeers:
     """The connections that rank 0 refused, counted in bounded memory.
 
     count      how many
-    addresses  where they came from, as far as known
+    addresses  their source addresses, as far as known
     slow       by address how many ended because their handshake took too long
-    held_back  addresses that held too many connections without joining: new ones from there were dropped for a while
+    held_back  addresses with too many connections that did not join: new ones from there were dropped for a while
     members    addresses of the launch's own ranks: a slow handshake from there is a slow rank, and not reported
     deaf       whether new connections are dropped
     """
@@ -305,25 +310,31 @@ class RejectedPeers:
         self.addresses: dict[str, None] = {}
 
     def note(self, address: str | None, port: int | None = None) -> None:
-        """One more was refused. Without its address, those of connections that were just closed at our `port` are noted, now and then."""
+        """Count one more refused connection. Without its address, sources of connections just closed at `port` are
+        noted, now and then.
+        """
         self.count += 1
         if len(self.addresses) < _MOST:
             self.addresses |= dict.fromkeys([address] if address else self._closing(port))
 
     def note_slow(self, address: str) -> None:
-        """One more did not finish its handshake in time."""
+        """Count one more connection that did not finish its handshake in time."""
         if len(self.slow) < _MOST or address in self.slow:
             self.slow[address] += 1
 
     def _closing(self, port: int | None) -> list[str]:
-        """A flood leaves thousands of lines in the kernel's table: it is read once a second at most."""
+        """Return the sources of closing connections, read once a second at most: a flood leaves thousands of lines in
+        the kernel's table.
+        """
         if port is None or time.monotonic() < self._look_at:
             return []
         self._look_at = time.monotonic() + _LOOK_S
         return closing(port)
 
     def flooded(self, waiting: int, listening: Iterable[int]) -> None:
-        """Close the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
+        """Close the sockets `listening` to new connections in a flood; waiting: number of connections that are not
+        identified yet.
+        """
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
                 for descriptor in listening:
@@ -331,7 +342,7 @@ class RejectedPeers:
                 self.deaf = True
 
     def fact(self) -> ConnectionsRefused | None:
-        """Return what the user should know; None if no connection was refused."""
+        """Return the fact about refused connections; None if there were none."""
         slow = {address: count for address, count in self.slow.items() if address not in self.members}
         count, addresses = self.count + sum(slow.values()), {**self.addresses, **slow}
         if not count:
@@ -342,7 +353,7 @@ class RejectedPeers:
 class ConnectionsRefused(Fact, frozen=True):
     """Connections to rank 0 were refused, because they did not belong to the launch.
 
-    addresses       where they came from, as far as known
+    addresses       their source addresses, as far as known
     closed          whether rank 0 stopped listening because of them
     limited         addresses from which new connections were refused for a while, because there were too many
     """
@@ -366,7 +377,7 @@ class ConnectionsRefused(Fact, frozen=True):
 
 
 def peer_of(descriptor: int) -> str | None:
-    """The address at the other end of a connection that a library holds; None where it is gone already."""
+    """Return the address at the other end of a library's connection; None if it is closed already."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as copy:
             found = copy.getpeername()
@@ -376,7 +387,7 @@ def peer_of(descriptor: int) -> str | None:
 
 
 def closing(port: int) -> list[str]:
-    """The addresses at the other end of this host's TCP connections at `port` that are being closed (proc(5), /proc/net/tcp)."""
+    """Return the remote addresses of this host's TCP connections at `port` that are closing (proc(5), /proc/net/tcp)."""
     found = dict[str, None]()
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         with suppress(OSError, ValueError, IndexError):
@@ -388,14 +399,15 @@ def closing(port: int) -> list[str]:
 
 
 def _address(text: str) -> str:
-    """An address as the kernel prints it: words of 32 bits, each in the machine's byte order."""
+    """Return an address from the kernel's text: words of 32 bits, each in the machine's byte order."""
     words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
     shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
     return shown.removeprefix("::ffff:")
 
 
 class PendingConnections:
-    """By descriptor the source address (None: it was gone before it could be read).
+    """The connections that have not joined yet: by descriptor the source address (None: closed before it could be
+    read).
 
     listening       the descriptors of the sockets that listen for other hosts
     most            connections in all
@@ -419,7 +431,7 @@ class PendingConnections:
         return descriptor in self._address
 
     def add(self, descriptor: int, address: str | None) -> None:
-        """One more was accepted."""
+        """Add an accepted connection."""
         self.remove(descriptor)  # the event of an earlier one's end was lost
         self._address[descriptor] = address
         if is_remote(address):
@@ -427,7 +439,7 @@ class PendingConnections:
         self._limit()
 
     def remove(self, descriptor: int) -> str | None:
-        """It has closed, or belongs to the launch; returns its address."""
+        """Remove a connection that has closed, or belongs to the launch; return its address."""
         address = self._address.pop(descriptor, None)
         if address is not None and address in self._of_source:
             self._of_source[address] -= 1
@@ -436,7 +448,7 @@ class PendingConnections:
         return address
 
     def _limit(self) -> None:
-        """Have the kernel drop what exceeds a limit, and let in again what is below half of it."""
+        """Make the kernel drop connections above a limit, and accept them again below half of it."""
         if not self.listening:
             return
         full = len(self._address) > (self.most // 2 if self._full else self.most)
@@ -461,7 +473,7 @@ class PendingConnections:
 
 
 def is_remote(address: str | None) -> bool:
-    """Whether it is an IP address: ranks of this host come through a Unix socket, which has none."""
+    """Return whether it is an IP address. Ranks of this host use a Unix socket, which has none."""
     try:
         return address is not None and bool(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:

@@ -1,4 +1,6 @@
-"""Rank 0's side of the control plane: it hears every node, keeps the state of every rank, and finds the missing ranks in a hang."""
+"""The control plane at rank 0: it receives from every node, keeps the state of every rank, and finds the missing ranks
+in a hang.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ _LOST_S = 0.1  # how long a node's connection may be gone before its process cou
 
 @dataclass(frozen=True)
 class StepArrival:
-    """The values of ranks in a step, for the main thread; `room_bytes` are given back when it has been taken."""
+    """The values of ranks in a step, for the main thread; `room_bytes` are released when it has been taken."""
 
     step: int
     said: list[Entry]
@@ -53,7 +55,7 @@ class StepArrival:
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """A rank that presented itself, through a connection."""
+    """A rank that asked to join, and its connection."""
 
     rank: int
     about: Any
@@ -62,19 +64,21 @@ class JoinRequest:
 
 
 class Coordinator:
-    """Everything here runs in the keeper's thread. `inbox` is what the main thread waits at: Joined, Came, or an error to raise.
+    """The I/O handler of rank 0. All methods run in its I/O thread. The main thread waits for `inbox`.
+
+    The inbox has JoinRequest, StepArrival, or an error to raise.
 
     heard   the last state of each rank, and when it came
     gone    ranks that have ended unexpectedly; left: those that left in order
-    parted  set when all ranks that joined have left or are gone
-    late    sentences about processes that presented themselves as a rank which had joined already
+    parted  set when all ranks that joined have left or ended
+    late    sentences about processes that joined as a rank which had joined already
     how     by rank how its process ended, where that is known
-    woke_after_s   for how long this process was held, where that has just ended; else 0
+    woke_after_s   for how long this process was stopped, where that has just ended; else 0
 
-    names, addresses   by rank, how it is named, and where others reach its host
+    names, addresses   by rank its name in messages, and the address of its host
     members            the ranks that have joined; reported: by rank the port for probes, its connections, and when it reported them
     beside             by rank which others may have ended, where the launcher kills all of a host for one
-    informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
+    informants         functions that return a library's view of a hang: each runs in a thread of its own, for 3 s at most
     unreadable         why the last message could not be read, "" where all could
     facts              for events.jsonl, the states of all ranks when an inquiry found the cause
     """
@@ -109,11 +113,11 @@ class Coordinator:
 
     @property
     def sockets(self) -> list[Any]:
-        """What listens, and the processes of this node."""
+        """Return the listening sockets, and the descriptors of this node's processes."""
         return [*self.down.sockets, *self.node.descriptors]
 
     def read(self, ready: Any) -> None:
-        """Something from below, or a process of this node that has ended."""
+        """Handle a ready socket: a message of a rank, or the end of a process of this node."""
         if ready in self.node.descriptors:
             self._end_of(*self.node.ended(ready))
             return
@@ -158,7 +162,7 @@ class Coordinator:
             self.inquiries.met(*message.body)
 
     def _about_paths(self, child: ChildConnection, message: Message) -> None:
-        """A second connection of ranks that are not heard, or what a rank's connections show."""
+        """Take a second connection of ranks, or a rank's report about its connections."""
         if message.kind is MessageKind.ASIDE:
             child.also |= {_one_of(rank, self._about) for rank in message.body}
             self.down.send(child, Message(MessageKind.WHERE))
@@ -181,7 +185,7 @@ class Coordinator:
             self.down.send(child, Message(MessageKind.WELCOME))
 
     def _again(self, child: ChildConnection, rank: int, about: Any) -> None:
-        """Another process joins as a rank that has joined: it alone ends, unless the first rank of its node has already refused it."""
+        """Refuse another process that joins as a rank that has joined. Only that process ends."""
         restarted = RankRestarted.of(rank, about)
         if len(self.late) < _MOST_LATE:
             self.late.append(restarted)
@@ -193,12 +197,12 @@ class Coordinator:
         self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
     def want(self, step: int) -> None:
-        """The main thread takes the values of this step: large messages of later ones stay where they are."""
+        """Accept the values of this step for the main thread. Large messages of later steps wait at their ranks."""
         self._wanted = step
         self._grant()
 
     def made_room(self, size_bytes: int) -> None:
-        """A large message has been taken: the next one may be sent."""
+        """Allow the next large message, after one was taken."""
         self._under_way -= size_bytes
         self._grant()
 
@@ -221,7 +225,7 @@ class Coordinator:
                 self.inquiries.heard(one)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
-        """A process has ended; its last word may still be on the way, unless it was killed."""
+        """Handle the end of a process. Unless it was killed, its last message may still be on the way."""
         if rank in self.left:
             return
         self.how[rank] = how
@@ -231,7 +235,7 @@ class Coordinator:
             self._ended.setdefault(rank, time.monotonic())
 
     def _asked(self, child: ChildConnection, message: Message) -> None:
-        """A rank does not move; or it has waited long, and wants to know whether rank 0 is there: then rank 0 may be what does not move."""
+        """Handle the question of a rank that does not progress, or has waited long. Rank 0 itself may be the cause."""
         mine = self.stand()
         self.down.send(child, Message(MessageKind.HERE, 0, [mine.as_json()]))
         if message.kind is MessageKind.STUCK:
@@ -247,13 +251,13 @@ class Coordinator:
             self.inquiries.begin("")
 
     def _is_closed(self, rank: int, now: float) -> bool:
-        """Whether the connection that it used has been closed, too: then its last message has been read."""
+        """Return whether the rank's connection has been closed, too. Then its last message has been read."""
         child = self.down.with_rank(rank)
         return child is not None and child.cut is not None and now - child.cut > _READ_S
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a process has ended and its last message may still come, or a connection is gone that may come back."""
+        """Return whether the last message of an ended process, or a lost connection, may still arrive."""
         return bool(self._ended or self.down.cut)
 
     def _bye(self, child: ChildConnection, rank: int) -> None:
@@ -264,13 +268,13 @@ class Coordinator:
         self._without(child, rank)
 
     def _without(self, child: ChildConnection, rank: int) -> None:
-        """That rank does not use this connection any longer."""
+        """Remove a rank from a connection that it does not use any longer."""
         child.ranks.discard(rank)
         if not child.ranks:
             self.down.forget(child)
 
     def _before(self) -> list[int]:
-        """The ranks that had ended already, in the order of their ends, though a last word of them might still have come."""
+        """Return the ranks that had ended already, in the order of their ends. A last message of them may still arrive."""
         cut = {min(child.ranks): child for child in self.down.cut if child.ranks}
         lost = {rank: child.cut or 0.0 for rank, child in cut.items() if self.down.with_rank(rank) in (child, None)}
         ended = {**lost, **self._ended}
@@ -282,7 +286,7 @@ class Coordinator:
             self.parted.set()
 
     def still_there(self) -> list[int]:
-        """The ranks that have joined, and have neither left nor gone."""
+        """Return the ranks that have joined and have not ended."""
         return sorted(set(self._about) - self.left - set(self.gone))
 
     def see_off(self) -> None:
@@ -291,18 +295,18 @@ class Coordinator:
         self.down.tell(Message(MessageKind.BYE))
 
     def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """All ranks have joined; by rank which others may have died instead."""
+        """Store the members once all have joined; beside: by rank the ranks that may have ended instead of it."""
         self.members, self.beside, self.down.complete = members, beside, True
         self.expected = {one.rank: str(one) for one in members}
         self.addresses = {one.rank: one.addresses for one in members}
 
     def signalled(self, sentence: str, code: int) -> None:
-        """A signal asks rank 0 to end; unless a rank has ended, which made a launcher send it."""
+        """Handle a signal that asks rank 0 to end, unless it follows from the end of a rank."""
         if not (self.gone or self._ended):
             self.abort_others(sentence, code)
 
     def abort_others(self, sentence: str, code: int) -> None:
-        """End every other rank with this sentence and code, which rank 0 has reported; the first one counts."""
+        """End every other rank with this message and code, which rank 0 has reported. The first call counts."""
         if not self.ending.begun:
             self.down.tell(Message(MessageKind.ABORT, 0, [sentence, code]))
             self.ending.begin(sentence, code, self.node)
@@ -331,7 +335,7 @@ class Coordinator:
             self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
 
     def close(self) -> None:
-        """Ends those of this node that do not, where the launch is broken; closes the sockets."""
+        """End this node's remaining processes if the launch failed, and close the sockets."""
         self.ending.leave()
         self.parted.set()
         self.down.close()
@@ -365,7 +369,7 @@ Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
 
 
 class Server:
-    """Rank 0's end of the control plane."""
+    """Rank 0's end of the control plane, for its main thread."""
 
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
@@ -402,7 +406,7 @@ class Server:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
 
     def admit(self, deadline_s: float) -> dict[int, Any]:
-        """Wait for the hello of every other rank; return how each described itself, by rank.
+        """Wait until every other rank has joined; return their descriptions by rank.
 
         Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
         """
@@ -443,13 +447,16 @@ class Server:
         said[rank] = about
 
     def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """From now on these ranks are asked when nothing moves; by rank which others may have died instead."""
+        """Store the members, which an inquiry covers from now on; beside: by rank the ranks that may have ended instead
+        of it.
+        """
         self._keeper.do(lambda: self.part.expect(members, beside))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
-        """Give `take` each other rank's value of this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.
+        """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays). Raises
+        WaitExpired, PeerFailed.
 
-        `patience_s`: for so long beyond the deadline ranks that are there, and move, may let wait.
+        patience_s: how long ranks that progress may delay the step beyond the deadline.
         """
         missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
         self._keeper.do(lambda: self.part.want(step))
@@ -484,7 +491,7 @@ class Server:
         self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:
-        """Have every rank asked for its state; raise the result, unless an answer arrives after all."""
+        """Request the state of every rank. Raise the result, unless the awaited message arrives after all."""
         while time.monotonic() < end:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
@@ -502,30 +509,32 @@ class Server:
         return one
 
     def tell(self, step: int, value: Any) -> None:
-        """The same to every other rank."""
+        """Send the same value to every other rank."""
         message = Message(MessageKind.TELL, step, value)
         self._keeper.see_done(lambda: self.part.down.tell(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
-        """Ends every other rank with this sentence and code; this one's own thread goes on. Any thread."""
+        """End every other rank with this message and code; this rank continues. Any thread may call."""
         self._keeper.do(lambda: self.part.abort_others(sentence, code))
 
     def see_off(self, seconds: float) -> list[int]:
-        """Has the others leave, and waits for it so long at most; returns the ranks that are still there."""
+        """Ask the others to leave, and wait at most `seconds`. Return the ranks that still run."""
         self._keeper.do(self.part.see_off)
         self.part.parted.wait(seconds)
         return self.part.still_there()
 
     def stuck(self, what: str) -> None:
-        """This rank's own main thread does not move: ask the others for their states. Any thread."""
+        """Start an inquiry because this rank's own main thread does not progress. Any thread may call."""
         self._keeper.do(lambda: self.part.inquiries.begin(what))
 
     def signalled(self, sentence: str, code: int) -> None:
-        """The same for a signal, which a launcher may have sent because a rank has ended: then that is the reason. Any thread."""
+        """Start an inquiry because of a signal. If a rank has ended, that is the reason reported. Any thread may call."""
         self._keeper.do(lambda: self.part.signalled(sentence, code))
 
     def reason(self, sentence: str, code: int) -> PeerFailed | None:
-        """What is behind an error of this rank, or a signal: another rank that has ended, or does not answer; None: nothing."""
+        """Return the other rank behind an error of this rank, or a signal: one that has ended or does not reply; None
+        without any.
+        """
         self._keeper.do(lambda: self.part.inquiries.met(sentence, code, own=True))
         end = time.monotonic() + _INQUIRY_S
         while True:
@@ -540,11 +549,11 @@ class Server:
                 continue
 
     def remarks(self) -> list[Fact]:
-        """Return what the user should know of connections that were refused or could have come from outside the launch."""
+        """Return the facts about connections that were refused, or could have come from outside the launch."""
         return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
 
     def close(self) -> None:
-        """Leave in order: all messages are on their way."""
+        """Leave in order, after all messages are sent."""
         if self._builds:
             self._builds.close()
         self._keeper.do(self.part.see_off)

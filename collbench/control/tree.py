@@ -1,10 +1,11 @@
-"""Connections below a rank, the messages bundled on them, and the open-file limit.
+"""Connections of the ranks below a rank, the bundling of their messages, and the open-file limit.
 
-Where the ranks below connect: the other ranks of this node, and at rank 0 the first rank of each other node.
+These ranks are the others of this node, and at rank 0 the first rank of each other node.
 
-libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed, and nothing else that names it
-(a failed handshake comes with the listener's own address, garbage before a handshake with no event at all). So a rejected peer is a
-connection that was closed without one message that its key had opened; a message carries its descriptor, too.
+libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed. Nothing else
+identifies it: a failed handshake has the listener's own address, garbage before a handshake has no event at all. So a
+rejected peer is a connection that closed without a message that its key had opened. A message also carries its
+descriptor.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Entry = tuple[int, Any, Sequence[bytes | memoryview]]  # rank, value, raw arrays
 
 
 def size_of(raw: Sequence[bytes | memoryview]) -> int:
-    """Bytes of these arrays."""
+    """Return the bytes of these arrays."""
     return sum(memoryview(part).nbytes for part in raw)
 
 
 def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """The entries in their order, as many together as one message should hold."""
+    """Yield the entries in their order, in groups that fit into one message."""
     bundle, size, parts = list[Entry](), 0, 0
     for entry in said:
         if bundle and (size + size_of(entry[2]) > BUNDLE_BYTES or parts + len(entry[2]) > MOST_RAW_PARTS):
@@ -53,7 +54,9 @@ def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 class RankRestarted(Fact, frozen=True):
-    """A second process joined as a rank that had joined already: by a launcher that restarts ranks, or in a second launch."""
+    """A second process joined as a rank that had joined already. A launcher restarted the rank, or a second launch uses
+    the same address.
+    """
 
     rank: int
     host: str
@@ -61,7 +64,7 @@ class RankRestarted(Fact, frozen=True):
 
     @classmethod
     def of(cls, rank: int, about: Any) -> RankRestarted:
-        """Return the fact; `about`: how the process describes itself."""
+        """Return the fact; about: the process's description of itself."""
         pid = about.get("pid") if isinstance(about, dict) else 0
         return cls(rank, str(about.get("host")) if isinstance(about, dict) else "?", pid if isinstance(pid, int) else 0)
 
@@ -87,7 +90,8 @@ _FULL = (errno.EMFILE, errno.ENFILE)
 
 
 def allow_connections(count: int) -> int:
-    """Raise this process's soft limit and return how many connections of unknown processes it can hold beside `count` of its own.
+    """Raise this process's soft limit; return how many connections of unknown processes fit in addition to `count` of
+    its own.
 
     Raises UsageError if the hard limit is too low for `count`.
     """
@@ -108,7 +112,7 @@ def allow_connections(count: int) -> int:
 
 
 def out_of_files(error: BaseException) -> RunFailed | None:
-    """Return the sentence for an error that means that no more files can be opened; None for any other error."""
+    """Return the error to report if `error` means that no more files can be opened; None for any other error."""
     number = getattr(error, "errno", None)
     if number not in _FULL:
         return None
@@ -128,7 +132,9 @@ def _open_now() -> int:
 
 
 def _open_sockets() -> str:
-    """How many of this process's descriptors are sockets, as text. At the limit /proc cannot be listed: each descriptor is read."""
+    """Return how many of this process's descriptors are sockets, as text. At the limit /proc cannot be listed: each
+    descriptor is read.
+    """
     count = 0
     for descriptor in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
         with suppress(OSError):
@@ -150,9 +156,9 @@ _AT_ONCE = 4096  # events: a flood of connections must not delay the ranks
 
 @dataclass
 class ChildConnection:
-    """One connection from below: the ranks that use it, since when it is gone (None: it is there).
+    """One connection from below: the ranks that use it, and when it was lost (None: it works).
 
-    also    ranks that answer through it because their first connection brings nothing
+    also    ranks that answer through it because their first connection does not deliver
     """
 
     name: bytes
@@ -165,8 +171,8 @@ class ChildConnection:
 class Downlinks:
     """One socket for all connections from below. Used by one thread.
 
-    children    the connections that presented ranks, by the socket's name for them
-    cut         the connections that are gone
+    children    the connections of ranks, by the socket's name for them
+    cut         the connections that were lost
     rejected    the connections that were refused
     port        where it listens for other hosts, None where it does not
     complete    all ranks have joined: new connections are not from ranks
@@ -210,16 +216,17 @@ class Downlinks:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens, as bound last: "tcp://10.0.0.1:20000"; "" before."""
+        """Return the last bound address: "tcp://10.0.0.1:20000"; "" before."""
         return str(self.router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
 
     @property
     def sockets(self) -> list[Any]:
-        """The sockets to poll."""
+        """Return the sockets to poll."""
         return [self.router, self._door, self._monitor]
 
     def read(self, ready: Any) -> tuple[ChildConnection, Message] | None:
-        """Return the message at a polled socket and its connection; None for events of connections, and before a hello.
+        """Return the message at a polled socket and its connection; None for events of connections, and for messages
+        before a join.
 
         Raises Malformed for an invalid message, though its sender has the launch's key.
         """
@@ -241,11 +248,13 @@ class Downlinks:
         return child, message
 
     def send(self, child: ChildConnection, message: Message) -> None:
-        """To one connection; one that is gone loses it."""
+        """Send to one connection. A lost connection loses the message."""
         self._send(child, message.frames())
 
     def tell(self, message: Message) -> None:
-        """Send the same to all. A second connection gets only what its ranks must know at once: the first one may deliver the rest late."""
+        """Send the same message to all. A second connection gets only urgent messages; the first one may deliver the
+        others late.
+        """
         frames = [zmq.Frame(frame) for frame in message.frames()]  # made once, for however many
         for child in self.children.values():
             if not child.also or message.kind in _URGENT:
@@ -256,7 +265,7 @@ class Downlinks:
             self.router.send_multipart([child.name, *frames], copy=False)
 
     def with_rank(self, rank: int) -> ChildConnection | None:
-        """The connection that a rank uses."""
+        """Return the connection that a rank uses."""
         return next((child for child in self.children.values() if rank in child.ranks), None)
 
     def forget(self, child: ChildConnection) -> None:
@@ -268,7 +277,7 @@ class Downlinks:
             del self._at[child.descriptor]
 
     def refuse(self, child: ChildConnection, sentence: str, code: int) -> None:
-        """Ends the one process at the other end of a connection, and hears it no longer."""
+        """End the process at the other end of a connection, and ignore it from now on."""
         self.send(child, Message(MessageKind.ABORT, 0, [sentence, code]))
         self.forget(child)
 
@@ -307,7 +316,7 @@ class Downlinks:
                 self.pending.listening.clear()
 
     def _known(self, descriptor: int) -> None:
-        """Its key has opened a message: it belongs to the launch."""
+        """Mark a connection as the launch's own, because its key has opened a message."""
         if descriptor in self.pending:
             address = self.pending.remove(descriptor)
             self.rejected.members |= {address} if address else set()
@@ -326,7 +335,7 @@ class Downlinks:
             self.cut.append(child)
 
     def close(self) -> None:
-        """Sends what is still queued, for a second at most."""
+        """Send queued messages, for a second at most."""
         self.router.disable_monitor()
         for one in (self._monitor, self.router, self._door):
             one.close()

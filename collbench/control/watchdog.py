@@ -1,9 +1,8 @@
-"""Deadlines: the watchdog of library calls, the start-up timer of the kernel, and how a launch ends.
+"""Deadlines: the watchdog of library calls, the start-up timer of the kernel, and the end of a launch.
 
-A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
-
-The watching thread never calls the library. It looks at a progress word that the timed loops advance; when nothing moves
-for the whole timeout it has all ranks asked for their states; without an answer it reports for this rank and ends the process.
+The watchdog covers everything that blocks outside collbench's own waits: a library call that never returns ends with a
+message. Its thread never calls the library. It reads a progress word that the timed loops advance. Without progress for
+the whole timeout it requests the states of all ranks. Without a reply it reports for this rank and ends the process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
 
-# A timer of the kernel's that kills this process unless it is wound up again: the only thing that ends a process that is stopped.
+# A kernel timer that kills this process unless it is armed again. Nothing else ends a stopped process.
 #
 # A thread cannot do it: it is stopped with the others, or waits for Python's lock that a library holds. Source: timer_create(2).
 
@@ -47,7 +46,9 @@ AFTER_S = 9.0  # how long after its deadline a process that cannot even watch it
 
 
 class StartupWatchdog:
-    """Kills this process `seconds` after `arm` was called the last time; `works` is False where the kernel has no such timer."""
+    """A kernel timer that kills this process `seconds` after the last call of `arm`; `works`: whether the kernel has
+    such a timer.
+    """
 
     def __init__(self) -> None:
         self._libc, self._timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
@@ -55,7 +56,7 @@ class StartupWatchdog:
         self.works = self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
     def arm(self, seconds: float) -> None:
-        """From now on it has so many seconds; 0 stops the timer."""
+        """Start the timer again with so many seconds; 0 stops it."""
         if self.works:
             times = _Itimerspec(0, 0, int(seconds), int(seconds % 1 * 1e9))
             self._call("timer_settime", self._timer, 0, ctypes.byref(times), None)
@@ -65,7 +66,7 @@ class StartupWatchdog:
         return function is not None and function(*arguments) == 0
 
     def close(self) -> None:
-        """Takes the timer away."""
+        """Delete the timer."""
         if self.works:
             self._call("timer_delete", self._timer)
             self.works = False
@@ -81,9 +82,11 @@ PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 
 
 class EndProcess:
-    """end(sentence, code) ends this process at once; it does not return. the other callable reports the reason, once.
+    """The steps that end a launch after a failure.
 
-    for_all: whether this rank reports for all of them
+    end(sentence, code) ends this process at once and does not return. The other callable reports the reason, once.
+
+    for_all   whether this rank reports for all of them
     """
 
     def __init__(self, end: Callable[[str, int], None], speak: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
@@ -95,16 +98,16 @@ class EndProcess:
 
     @property
     def begun(self) -> bool:
-        """Whether the launch is about to end."""
+        """Return whether the launch is about to end."""
         return self._at is not None
 
     def speak(self, sentence: str, code: int) -> None:
-        """Report the reason, before any rank ends: then a launcher may kill this process at any moment."""
+        """Report the reason before any rank ends: after that a launcher may kill this process at any moment."""
         if self._speak:
             self._speak(sentence, code)
 
     def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
-        """End everything for this reason; the first one counts. A rank that watches others waits for them."""
+        """End the launch for this reason; the first call counts. A rank that watches others waits for them."""
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
@@ -113,7 +116,7 @@ class EndProcess:
                 self._word_at = now + _WORD_S
 
     def tick(self, now: float) -> float:
-        """Ends what is due; returns when it wants to be called again."""
+        """Do the steps that are due; return when to call again."""
         if self._at is None:
             return math.inf
         if now >= self._word_at:
@@ -126,7 +129,7 @@ class EndProcess:
         return min(self._at, self._word_at)
 
     def leave(self) -> None:
-        """The main thread leaves by itself, and takes those of its node along that are stopped; the others end as it does."""
+        """Let the main thread leave by itself, and kill the stopped ranks of its node. The others end in the same way."""
         if self._node:
             self._node.kill(self._node.stopped())
 
@@ -139,12 +142,12 @@ _LAST_S = 4.0
 
 
 class Watchdog:
-    """Watches the phase that is running in this process. One per process; `close` ends the thread.
+    """A thread that watches the running phase of this process. There is one per process; `close` ends the thread.
 
-    progress   a word that the timed loops set to the last iteration that is complete
+    progress   a word that the timed loops set to the last complete iteration
     witness    gets the reason before the process ends (rank 0 stores it)
-    suspects   names the ranks of this host that are stopped
-    consult    gets the phase when nothing moves: ends this process with a better diagnosis, or returns one
+    suspects   returns the names of stopped ranks of this host
+    consult    gets the phase without progress: ends this process with a better diagnosis, or returns one
     """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
@@ -167,7 +170,7 @@ class Watchdog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Anything inside must make progress within the timeout; `name` is the phase that the error names."""
+        """Require progress within the timeout during the block; `name` is the phase that errors name."""
         before = self._phase
         self.progress.value, self._since, self._phase, self._failed = -1, time.monotonic(), name, ""
         try:
@@ -180,7 +183,9 @@ class Watchdog:
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Inside, another part keeps the deadline: waits of the control plane (for `what`) name the missing ranks, which this cannot."""
+        """Suspend the deadline during the block, for waits of the control plane (for `what`), which have their own and
+        name missing ranks.
+        """
         before, self._phase, self._waiting = self._phase, None, what
         self._since, self._failed = time.monotonic(), ""
         try:
@@ -193,32 +198,33 @@ class Watchdog:
 
     @property
     def at(self) -> str:
-        """The phase that is running, or what is waited for, or in which one something failed; "" between phases."""
+        """Return the current phase, or what the rank waits for, or the phase that failed; "" between phases."""
         return self._failed or self._phase or self._waiting or ""
 
     @property
     def waits(self) -> bool:
-        """Whether this rank waits for the others over the control plane."""
+        """Return whether this rank waits for the others over the control plane."""
         return self._waiting is not None
 
     @property
     def iteration(self) -> int:
-        """The iteration of the timed loop that is running, from 0 on; -1 where none is complete yet."""
+        """Return the running iteration of the timed loop, from 0 on; -1 where none is complete yet."""
         complete = self.progress.value
         return complete + 1 if complete >= 0 and not self.waits else -1
 
     @property
     def still_s(self) -> float:
-        """For how long nothing has moved."""
+        """Return the seconds since the last progress."""
         if self.progress.value != self._seen:
             self._seen, self._since = self.progress.value, time.monotonic()
         return time.monotonic() - self._since
 
     @property
     def paused_s(self) -> float:
-        """For how long, in all, the whole process was not allowed to run: stopped, swapped out, its machine asleep; or its Python held.
+        """Return for how many seconds in all the process could not run: stopped, swapped out, its machine asleep, or
+        its Python blocked.
 
-        That it had to wait for a core does not count.
+        Waiting for a core does not count.
         """
         return self._paused_s + self._overdue_s(time.monotonic())
 
@@ -228,7 +234,9 @@ class Watchdog:
         return held if held > _NOTICED_S else 0.0
 
     def _queued_s(self) -> float:
-        """For how long the watching thread has waited for a core; source: Documentation/scheduler/sched-stats.rst. 0 where not known."""
+        """Return the seconds that the thread waited for a core; source: Documentation/scheduler/sched-stats.rst. 0
+        where not known.
+        """
         try:
             return int(Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text(encoding="ascii").split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
@@ -265,19 +273,21 @@ class Watchdog:
         return None
 
     def stalled(self) -> RankStalled:
-        """Return what this rank alone knows of a hang."""
+        """Return the fact about a hang from this rank's view alone."""
         stopped = tuple(self.suspects()) if self.suspects else ()
         return RankStalled(self._phase or "", self._whoami, self._timeout, self.iteration, stopped)
 
     def close(self) -> None:
-        """Ends the watching thread."""
+        """End the thread."""
         self._stop.set()
         self._thread.join()
         self._startup_watchdog.close()
 
 
 def end_process(sentence: str, code: int = FAILED) -> None:
-    """Write the sentence to stderr, if there is one, and end the process at once: the blocked thread cannot be asked to stop."""
+    """Write the message to stderr, if there is one, and end the process at once: a blocked thread cannot be stopped
+    otherwise.
+    """
     if sentence:
         sys.stderr.write(f"collbench: {sentence}\n")
         sys.stderr.flush()

@@ -1,10 +1,11 @@
 """Messages of the control plane: kinds, shapes, framing and limits.
 
-One message of the control plane: [kind, step, sizes, JSON, raw arrays …]. Nothing in it can be executed, and all of it is bounded.
+A message is [kind, step, sizes, JSON, raw arrays …]. It has no executable content, and its size is bounded.
 
-Messages are not trusted until `parsed` has read them: kinds from a list, steps that are numbers, JSON of plain values
-up to a limit and of the kind's own shape, raw parts of the sizes that were announced. JSON and arrays go in pieces of 64 KiB: a socket
-closes a connection that sends a longer frame, so that a peer without a key cannot make it hold more.
+Messages are not trusted until `parsed` has read them. It accepts kinds from a list, and integer steps. JSON must have
+plain values, a limited size and the kind's own shape; raw parts must have the announced sizes. JSON and arrays are sent
+in pieces of 64 KiB. A socket closes a connection that sends a longer frame, so a peer without a key cannot make it hold
+more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MOST_CODE = 255
 
 
 def whole(value: Any) -> bool:
-    """Whether it is a whole number; true and false are none."""
+    """Return whether a value is an integer; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -41,7 +42,7 @@ def _list_of(shape: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _presented(value: Any) -> bool:
-    """[rank, how it describes itself, its build (launch/software.py reads it)]."""
+    """Return whether the value is [rank, its description, its build (launch/software.py reads it)]."""
     return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and isinstance(value[1], dict)
 
 
@@ -68,7 +69,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _paths(value: Any) -> bool:
-    """[rank, port (0: none), reports]; world/tcp_info.py reads the reports."""
+    """Return whether the value is [rank, port (0: none), reports]; control/path.py reads the reports."""
     return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and _is_port(value[1]) and isinstance(value[2], list)
 
 
@@ -133,7 +134,7 @@ _PLAIN, _PACKED = b"j", b"z"
 
 
 class MessageKind(Enum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     HELLO = b"hello"  # up: a rank presents itself
     WELCOME = b"welcome"  # down: it has been heard
@@ -163,7 +164,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Message:
-    """kind, the step it belongs to (0 where it belongs to none), a JSON value, raw arrays' bytes in the order of the JSON."""
+    """A message: kind, step (0 for none), a JSON value, and the bytes of raw arrays in the order of the JSON."""
 
     kind: MessageKind
     step: int = 0
@@ -171,7 +172,7 @@ class Message:
     raw: Sequence[bytes | memoryview] = field(default=())
 
     def frames(self) -> list[bytes | memoryview]:
-        """As a socket carries it. Raises ValueError for more than a message may hold."""
+        """Return the frames for a socket. Raises ValueError for more than a message may hold."""
         parts = [memoryview(part).cast("B") for part in (_packed(self.body), *self.raw)]
         sizes = [part.nbytes for part in parts]
         if sum(sizes) > MOST_BYTES:
@@ -221,7 +222,7 @@ def _sizes(text: bytes) -> list[int]:
 
 
 def _parts(pieces: Sequence[bytes | memoryview], sizes: Sequence[int]) -> list[bytes | memoryview]:
-    """The pieces put together to parts of these sizes; a part of one piece is that piece."""
+    """Return the pieces joined to parts of these sizes; a part of one piece is that piece."""
     if sum(sizes) != sum(map(len, pieces)):
         raise Malformed(f"{sum(map(len, pieces))} bytes instead of {sum(sizes)}")
     found, at = list[bytes | memoryview](), 0

@@ -1,4 +1,4 @@
-"""The ranks of a launch together: how they join, exchange data outside the measured path, and end."""
+"""The ranks of a launch: how they join, exchange data outside the measured path, and end."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _LONGER = 1.5  # the others wait that much longer than rank 0, which alone knows
 
 
 class RankExchange(Members):
-    """Every method is called by all ranks, in the same order; every wait has a deadline.
+    """Exchange of data between ranks. All ranks call each method, in the same order; every wait has a deadline.
 
-    rank, size   this rank and how many there are
+    rank, size   this rank and the number of ranks
     timeout_s    the deadline of every wait
-    watchdog     gets where this rank waits for others
+    watchdog     gets the phase in which this rank waits for others
     """
 
     def __init__(self, me: Member, size: int, timeout_s: float, watchdog: Watchdog) -> None:
@@ -71,12 +71,12 @@ class RankExchange(Members):
 
     @property
     def longest_s(self) -> float:
-        """How long a rank waits for rank 0's message."""
+        """Return the longest time in seconds that a rank waits for rank 0's message."""
         return _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
 
     @contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
-        """Inside, every wait allows for so many seconds of honest work at the other ranks on top of the deadline."""
+        """Extend the deadline of every wait in the block by so many seconds, for work at the other ranks."""
         self._patience_s = seconds
         try:
             yield
@@ -84,21 +84,21 @@ class RankExchange(Members):
             self._patience_s = 0.0
 
     def gather(self, value: T, what: str) -> list[T] | None:
-        """Every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""
+        """Return every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""
         found: dict[int, T] = {self.rank: value}
         self._gather(value, (), what, lambda rank, said, _: found.update({rank: said}))
         return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
 
     def gather_array(self, array: NDArray[np.float64], what: str) -> list[NDArray[np.float64]] | None:
-        """Every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
+        """Return every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
         found = {self.rank: array}
         self.gather_into(array, what, lambda rank, one: found.update({rank: one}))
         return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
 
     def gather_into(self, array: NDArray[np.float64], what: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
-        """Gives every other rank's array (float64) to `take` at rank 0, one by one as they come: nothing else keeps them.
+        """Pass every other rank's array (float64) to `take` at rank 0, one by one as they arrive, without keeping them.
 
-        An array is read-only: a view of what came.
+        An array is a read-only view of the received bytes.
         """
         import numpy as np
 
@@ -123,7 +123,7 @@ class RankExchange(Members):
             self._spoke.say(self._step, what, value, raw)
 
     def decide(self, value: T, what: str) -> T:
-        """Rank 0's `value` (JSON) at every rank; the others' is ignored."""
+        """Return rank 0's `value` (JSON) at every rank; the others' values are ignored."""
         self._step += 1
         if self._hub:
             self._hub.tell(self._step, value)
@@ -134,11 +134,11 @@ class RankExchange(Members):
         return value
 
     def agree(self, value: T, what: str) -> list[T]:
-        """Every rank's `value` (JSON), by rank, at every rank. A barrier, too."""
+        """Return every rank's `value` (JSON), by rank, at every rank. It is also a barrier."""
         return self.decide(self.gather(value, what) or [], what)
 
     def first(self, reason: T | None, what: str) -> T | None:
-        """The first reason that any rank has, the same at all ranks; None when no rank has one."""
+        """Return the first reason that any rank has, the same at all ranks; None when no rank has one."""
         return next((found for found in self.agree(reason, what) if found is not None), None)
 
     def refuse(self, sentence: str) -> NoReturn:
@@ -149,7 +149,7 @@ class RankExchange(Members):
         raise PeerFailed(sentence, USAGE) if self.rank else UsageError(sentence)
 
     def remarks(self) -> list[Fact]:
-        """Return at rank 0 what the user should know of connections: those refused, ranks started twice, an open listener."""
+        """Return at rank 0 the facts about connections: those refused, ranks started twice, an open listener."""
         return self._hub.remarks() if self._hub else []
 
 
@@ -161,11 +161,11 @@ _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of
 
 
 class World(RankExchange):
-    """All ranks of one launch: they join, exchange data, and end together, with one sentence that gives the reason.
+    """All ranks of one launch. They join, exchange data, and end together with one message that gives the reason.
 
-    kept         returns what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
+    kept         returns a text about the stored results: "12 of 40 cells: they are in runs/x"; None before there are any
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
-    finish_off   has the launcher end the ranks that cannot end themselves; None where it does so by itself
+    finish_off   makes the launcher kill the ranks that cannot end themselves; None where it does so by itself
     """
 
     def __init__(self, info: LaunchInfo, timeout_s: float, finish_off: Callable[[], None] | None = None) -> None:
@@ -228,13 +228,15 @@ class World(RankExchange):
         return own().as_json() if self.info.launcher != "local" else None
 
     def _check_build(self, rank_0: dict[str, Any]) -> None:
-        """Remove rank 0's build from its description. Raises UsageError where it is an older one, which has not compared them."""
+        """Remove rank 0's build from its description. Raises UsageError for an older build, which does not compare
+        builds.
+        """
         build = rank_0.pop("build", None)
         if build != self._build:
             raise UsageError(mismatch(self.rank, self.me.host, own(), str(rank_0.get("host")), read_build(build)))
 
     def _await_name(self, meeting: str) -> None:
-        """The names of pods come late. Raises WaitExpired where rank 0's does not."""
+        """Wait for the name of rank 0's pod, which may appear late. Raises WaitExpired if it does not."""
         patience_s = self.timeout_s if self.rank else min(self.timeout_s, _OWN_NAME_S)
         with self.watchdog.elsewhere("joining"):
             if not await_name(meeting, patience_s) and self.rank:
@@ -244,7 +246,9 @@ class World(RankExchange):
                 )
 
     def _beside(self) -> dict[int, HostKilled]:
-        """MPICH's mpiexec kills all of a host within a millisecond of a death there."""
+        """Return the ranks that may have ended instead: MPICH's mpiexec kills all ranks of a host within a millisecond
+        of one's end.
+        """
         return other_candidates(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
     def _standing(self) -> RankState:
@@ -263,7 +267,7 @@ class World(RankExchange):
         end_process("", code)
 
     def _speak(self, sentence: str, code: int) -> None:
-        """Report why everything ends, and keep it, for the main thread, which is inside a call."""
+        """Report why the launch ends, and keep it, for a main thread that is inside a call."""
         self.ending_code = code
         if not self._spoken.locked():
             self.speak(sentence, code)  # first: it takes no time, and a launcher may kill this process at any moment
@@ -282,12 +286,12 @@ class World(RankExchange):
         end_process(sentence if self._has_voice else "")
 
     def _let_others_speak(self) -> None:
-        """Leave later where this rank does not report: libraries end a process at once when another's connection closes."""
+        """Leave later if this rank does not report: libraries end a process at once when another's connection closes."""
         if not self._has_voice:
             time.sleep(_UNHEARD_S)
 
     def speak(self, sentence: str, code: int) -> None:
-        """Report why everything ends, once."""
+        """Report why the launch ends, once."""
         if self._has_voice and self._spoken.acquire(blocking=False):
             report_error(self.last_words(sentence, code))
             if self.rank == 0:  # for the parent of a local start: when others end, mpiexec may kill this process at any moment
@@ -295,24 +299,25 @@ class World(RankExchange):
 
     @property
     def _has_voice(self) -> bool:
-        """Whether this rank reports where rank 0 cannot: one rank of a node, and not of thousands of nodes."""
+        """Return whether this rank reports if rank 0 cannot: one rank of a node does, but not of thousands of nodes."""
         first = 1 if self.rank and self.me.host == self.members[0].host else 0
         return self.rank < _VOICES and (len(self.members) == 1 or self.info.local_rank == first)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The states of all ranks when nothing moved, and what is known of the cause, for events.jsonl; {} without a hang."""
+        """Return the states of all ranks in a hang, and the known cause, for events.jsonl; {} without a hang."""
         return self._hub.part.facts if self._hub else {}
 
     def ask_too(self, informant: Callable[[], str | None]) -> None:
-        """When nothing moves rank 0 asks this, too, in a thread of its own, and adds its answer to the sentence."""
+        """Add a function that rank 0 calls in a hang, in a thread of its own. Its result is added to the message."""
         if self._hub:
             self._hub.part.informants.append(informant)
 
     def explained(self, error: BaseException) -> BaseException:
-        """What is behind an error, at rank 0: a library's is often but the echo of another rank's end, and so is a launcher's signal.
+        """Return the cause of an error, at rank 0. A library's error or a launcher's signal often follows from another
+        rank's end.
 
-        Takes 1.5 s at most where a rank does not answer, and some seconds more to examine it.
+        Takes 1.5 s at most where a rank does not reply, and some seconds more to examine it.
         """
         if isinstance(error, MemoryError):
             at = self.watchdog.at or "work between two phases"
@@ -327,21 +332,23 @@ class World(RankExchange):
             return self._hub.reason(sentence, code) or error
 
     def last_words(self, sentence: str, code: int) -> str:
-        """The sentence; of a launch that a signal ended it goes on with what is stored."""
+        """Return the message. For a launch that a signal ended, a text about the stored results follows."""
         if code not in (INTERRUPTED, TERMINATED):
             return sentence
         sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to report
         return f"{sentence} after {self.kept()}" if self.kept else f"{sentence} before anything was measured"
 
     def interrupted(self, number: int) -> None:
-        """A signal asks this process to end: inform the others, because the main thread may be inside a call. Any thread."""
+        """Inform the others of a signal that ends this process: the main thread may be inside a call. Any thread may
+        call.
+        """
         self._signal = error = Interrupted(number)
         tell = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
         if tell:
             tell(self._told(error), error.exit_code)
 
     def _told(self, error: CollbenchError | Interrupted) -> str:
-        """The sentence as the other ranks get it."""
+        """Return the message for the other ranks."""
         if isinstance(error, Interrupted):
             return str(error) if self.rank == 0 else f"{self.me} was {error}"
         if self.size == 1 or isinstance(error, PeerFailed) or error.rank == self.rank:
@@ -354,16 +361,17 @@ class World(RankExchange):
         return [str(member) for member in self.on_host() if member != self.me and is_stopped(member.pid)]
 
     def _meet_over_mpi(self) -> LaunchInfo:
-        """mpirun over several hosts passes no address of rank 0: the ranks exchange it through MPI itself."""
+        """Return the launch with rank 0's address, exchanged through MPI: mpirun over several hosts does not pass one."""
         from collbench.control.addresses import with_meeting
 
         with self.watchdog.phase("joining over MPI"):
             return with_meeting(self.info)
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
-        """Send the other ranks why this one ends, so that they end with the same sentence and code at once.
+        """Send the other ranks why this one ends, so that they end with the same message and code at once.
 
-        Returns whether rank 0 knows: it reports for all, and leaves first, since a launcher kills all when one has left.
+        Returns whether rank 0 knows. It then reports for all and leaves first, since a launcher kills all when one has
+        left.
         """
         known = True
         if self._hub:
@@ -382,7 +390,7 @@ class World(RankExchange):
         return known
 
     def close(self) -> None:
-        """Leaves in order: everything sent is on its way, the watchdog is gone."""
+        """Leave in order: all messages are sent, and the watchdog has ended."""
         for end in (self._hub, self._spoke):
             if end:
                 end.close()

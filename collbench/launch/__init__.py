@@ -1,1 +1,1 @@
-"""Which launcher started this process, and how to start ranks without one."""
+"""Detection of the launcher that started this process, and the start of ranks without one."""

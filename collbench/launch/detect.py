@@ -1,4 +1,6 @@
-"""Which launcher started this process. The order is the rule: what is nearest to the process and names most wins."""
+"""Detect the launcher that started this process. The launcher nearest to the process with the most variables takes
+precedence.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _REMEDY = "use `collbench emit kubernetes` to write the Job, or use --ranks N to
 
 
 def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this pod as its Job describes it, or None. Raises UsageError where a variable is invalid, or pods cannot find each other."""
+    """Return this pod as its Job describes it, or None. Raises UsageError for an invalid variable, or pods that cannot
+    reach each other.
+    """
     if all(env.get(name) for name in (_NODE, _NODES, _FIRST)):
         rank, pods = place(env, _NODE, _NODES)
         return _info(env, (rank, pods), (env[_FIRST].strip(), _port(env)), "TrainJob")
@@ -38,9 +42,10 @@ def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def refusal(env: Mapping[str, str]) -> str | None:
-    """Return why a pod that `detect_kubernetes` does not know measures nothing; None where this is not one of several pods.
+    """Return why a pod that `detect_kubernetes` does not support cannot measure; None where this is not one of several
+    pods.
 
-    As many pods as there are would measure alone otherwise, each as if it were the whole job.
+    Otherwise each pod would measure alone, as if it were the whole job.
     """
     if env.get(_PODS) and not env.get(_INDEX):
         return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: set completionMode: Indexed in the Job, or unset {_PODS}"
@@ -70,7 +75,7 @@ def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None
 
 
 def _port(env: Mapping[str, str]) -> int | None:
-    """Return the port of torchrun, which it does not use here."""
+    """Return torchrun's port, which torchrun does not use here."""
     port = number(env, _PORT, 0)
     if port > 65535:
         raise UsageError(f"{_PORT}={port} is not a TCP port: choose one from 1 to 65535, or unset it")
@@ -85,14 +90,16 @@ _RANK_VARIABLES = {"COLLBENCH_RANK": None, "PMI_RANK": "pmi", "OMPI_COMM_WORLD_R
 
 
 def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
-    """This rank of collbench's own start, or None. Raises UsageError where its variables are broken."""
+    """Return this rank of collbench's own start, or None. Raises UsageError where its variables are invalid."""
     if "COLLBENCH_WORKER" in env:
         return _worker(env["COLLBENCH_WORKER"])
     return _local(env) if "COLLBENCH_LOCAL" in env else None
 
 
 def is_follower(env: Mapping[str, str]) -> bool:
-    """Whether this is a rank other than 0 of a start on this host: all ranks get the same signal, and rank 0 or the parent reports it."""
+    """Return whether this is a rank other than 0 of a start on this host. Rank 0 or the parent reports signals, which
+    all ranks get.
+    """
     return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
 
 
@@ -109,7 +116,7 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
 
 
 def to_variable(info: LaunchInfo) -> str:
-    """The text of COLLBENCH_WORKER for one rank."""
+    """Return the text of COLLBENCH_WORKER for one rank."""
     return json.dumps(asdict(info))
 
 
@@ -162,9 +169,11 @@ def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
-    """What has MPICH's mpiexec kill every rank, also one that is stopped, and end with our code; None under other launchers.
+    """Return a function that makes MPICH's mpiexec kill every rank, also stopped ones, and end with our code; None for
+    other launchers.
 
-    With -disable-auto-cleanup it waits for the others forever when one has failed. It is the message of MPI_Abort (PMI-1).
+    With -disable-auto-cleanup mpiexec waits for the others forever when one has failed. The message is that of
+    MPI_Abort (PMI-1).
     """
     descriptor = env.get("PMI_FD", "")
     if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
@@ -220,7 +229,9 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this rank as torchrun or a hand-written environment describes it, or None. Raises UsageError where a variable is invalid."""
+    """Return this rank as torchrun or hand-set variables describe it, or None. Raises UsageError where a variable is
+    invalid.
+    """
     if not all(env.get(name) for name in _NEEDED):
         return None
     rank, ranks = place(env, "RANK", "WORLD_SIZE")
@@ -243,12 +254,12 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def is_elastic(info: LaunchInfo) -> bool:
-    """Whether torchrun itself has started this launch: only then all ranks are asked whether it did so before."""
+    """Return whether torchrun itself started this launch. Only then ranks may have been restarted."""
     return info.facts.get("variables") == "torchrun"
 
 
 def refusal_torchrun(restarts: str) -> str:
-    """Why ranks that torchrun has started again measure nothing: samples of two starts are not those of one run."""
+    """Return why ranks that torchrun restarted cannot measure: samples of two starts do not belong to one run."""
     return (
         f"torchrun restarted the ranks (restart {restarts}) after an earlier start failed: why it did is above and in its run "
         "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
@@ -256,7 +267,7 @@ def refusal_torchrun(restarts: str) -> str:
 
 
 def _restarted(env: Mapping[str, str]) -> dict[str, str]:
-    """How often this rank's agent has started it again; agents of other nodes may count differently."""
+    """Return how often this rank's agent has restarted it. Agents of other nodes may count differently."""
     restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)
     return {"restarts": str(restarts)} if restarts else {}
 
@@ -267,17 +278,20 @@ _OF_ONE_TASK = ("srun", LAUNCHER)
 
 @dataclass(frozen=True)
 class LocalRequest:
-    """What was typed: `ranks` of --ranks (None: not given) and the command line, to repeat in advice."""
+    """The user's request of a local start: `ranks` of --ranks (None: not given), and the command line, to repeat in
+    advice.
+    """
 
     ranks: int | None = None
     command: tuple[str, ...] = ("collbench",)
 
 
 def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> LaunchInfo | None:
-    """Return the launch this process belongs to, or None: no launcher started it, a local start may.
+    """Return the launch of this process, or None: no launcher started it, and a local start may.
 
-    Raises UsageError for a variable that cannot be read, for launchers that contradict each other, for --ranks under a
-    launcher, and inside a Slurm allocation, or a pod of an indexed Job, where neither a variable nor --ranks has the number of ranks.
+    Raises UsageError for an invalid variable, for launchers that contradict each other, and for --ranks under a
+    launcher. It also raises it inside a Slurm allocation, or a pod of an indexed Job, where neither a variable nor
+    --ranks gives the number of ranks.
     """
     request = request or LocalRequest()
     own = detect_local(env)
@@ -304,7 +318,9 @@ def _check_nobody(env: Mapping[str, str], request: LocalRequest) -> None:
 
 
 def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
-    """A hand-written RANK and WORLD_SIZE with what the launcher below adds: its MPI and hosts, if it means the same ranks."""
+    """Return a hand-set RANK and WORLD_SIZE with the MPI and hosts of the launcher below, if it describes the same
+    ranks.
+    """
     if info.launcher != "torchrun" or "TORCHELASTIC_RUN_ID" in env:
         return info
     below = detect_mpirun(env) or slurm.detect(env)

@@ -1,4 +1,6 @@
-"""How this shell would launch: where it is, host names, the launchers it finds, the MPI library, what does not fit, and what to type."""
+"""How this shell would launch: its environment, host names, launchers, the MPI library, problems, and the commands to
+use.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,10 @@ class LauncherProgram:
 
     family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where unknown
     version     as it prints it, or ""
-    manager     by what it starts MPI: "pmi", "pmix", or "" (srun: its option decides)
+    manager     the process manager that starts MPI: "pmi", "pmix", or "" (srun: its option decides)
     first       whether a shell starts it by its name alone
     plugins     of srun: the values of --mpi=, as far as it lists them
-    trouble     its last line of output where that is not its version: it may not work here
+    trouble     its last line of output if that is not its version: it may not work here
     """
 
     name: str
@@ -68,14 +70,16 @@ class LauncherProgram:
 
 
 def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[LauncherProgram]:
-    """All of these names, in the order of PATH within each name; those beside this Python come last where PATH does not lead to them."""
+    """Return the programs with these names, in the order of PATH within each name. Those next to this Python, outside
+    PATH, come last.
+    """
     places = [(name, path, first) for name in names for path, first in _paths(name, env)]
     with ThreadPoolExecutor(max_workers=8) as asking:
         return list(asking.map(lambda place: _described(env, *place), places))
 
 
 def family_of(text: str) -> tuple[str, str, str]:
-    """Family, version and process manager by what a launcher prints of itself; empty where it is not known."""
+    """Return (family, version, process manager) from a launcher's output; empty where not known."""
     for pattern, family, manager in _FAMILIES:
         match = pattern.search(text)
         if match:
@@ -84,12 +88,14 @@ def family_of(text: str) -> tuple[str, str, str]:
 
 
 def plugins_of(text: str) -> tuple[str, ...]:
-    """What `srun --mpi=list` prints: the words that --mpi= takes."""
+    """Return the values of --mpi= in the output of `srun --mpi=list`."""
     return tuple(dict.fromkeys(_PLUGIN.findall(text)))
 
 
 def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
-    """Every program of this name, and whether it is the first in PATH; one that PATH leads to by two ways counts once."""
+    """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts
+    once.
+    """
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
     beside = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
     there = [path for path in inside if _runs(path)]
@@ -114,7 +120,7 @@ def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> La
 
 
 def _said(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
-    """What it prints; nothing where it cannot be run, or does not answer."""
+    """Return the program's output; "" if it cannot run, or does not answer."""
     try:
         line = [str(program), *words]
         done = subprocess.run(
@@ -126,7 +132,9 @@ def _said(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
 
 
 def _torch(torchrun: Path) -> str:
-    """The version of this Python's torch, if that torchrun belongs to it: asked itself it would import all of torch."""
+    """Return the version of this Python's torch, if that torchrun belongs to it. torchrun itself would import all of
+    torch.
+    """
     try:
         return metadata.version("torch") if torchrun.parent.resolve() == Path(sys.prefix, "bin").resolve() else ""
     except metadata.PackageNotFoundError:
@@ -150,9 +158,9 @@ print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """What mpi4py loads.
+    """The MPI library that mpi4py loads.
 
-    `said`      MPI.Get_library_version(), or "" where nothing is loaded
+    `said`      MPI.Get_library_version(), or "" where no library is loaded
     path        the library's file, or "" where that is not known
     mpi4py      its version, or "" where it is not installed
     problem     why no library is loaded, or ""
@@ -165,17 +173,17 @@ class MpiLibrary:
 
     @property
     def name(self) -> str:
-        """Like "MPICH 5.0.2"; "" without a library."""
+        """The short name, like "MPICH 5.0.2"; "" without a library."""
         return mpi_name(self.said) if self.said else ""
 
     @property
     def managers(self) -> frozenset[str]:
-        """The process managers that can start it: "pmi", "pmix"; none without a library."""
+        """The process managers that can start it: "pmi", "pmix"; empty without a library."""
         return managers(self.said) if self.said else frozenset()
 
 
 def library(env: Mapping[str, str]) -> MpiLibrary:
-    """The library of this Python's mpi4py in that environment."""
+    """Return the library of this Python's mpi4py in that environment."""
     try:
         version = metadata.version("mpi4py")
     except metadata.PackageNotFoundError:
@@ -203,7 +211,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class HostName:
-    """A host by its name, as this host resolves it.
+    """A host name, as this host resolves it.
 
     addresses   what the name resolves to here; empty where it does not resolve
     reachable   its addresses without loopback: of this host those of its interfaces, of another one those of its name
@@ -222,7 +230,7 @@ class HostName:
 
 
 class HostNameRemark(Enum):
-    """What is notable about host names."""
+    """A finding about host names."""
 
     OWN_NAME_IS_LOOPBACK = auto()
     OWN_HOST_HAS_NO_ADDRESS = auto()
@@ -271,7 +279,7 @@ _RENDERED: Mapping[HostNameRemark, tuple[Severity, str]] = {
 
 @dataclass(frozen=True)
 class NameFinding:
-    """Something about host names that decides whether and how ranks meet.
+    """A finding about host names that affects how ranks connect.
 
     hosts   those that it is about
     used    the addresses at which other hosts connect, where they differ from what the name resolves to here
@@ -283,7 +291,9 @@ class NameFinding:
 
     @property
     def severity(self) -> Severity:
-        """ "severe": the launch fails; "warning": it may fail; "note": it works, but differs from the usual."""
+        """The severity. "severe": the launch fails; "warning": it may fail; "note": it works, but differs from the
+        usual.
+        """
         return _RENDERED[self.kind][0]
 
     def sentence(self) -> str:
@@ -326,7 +336,9 @@ def _other(name: str) -> HostName:
 
 
 def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[str, str]) -> Iterator[NameFinding]:
-    """Yield what is notable about these hosts' names, of which the first is this one, and about the name of rank 0's host."""
+    """Yield the findings about these hosts' names, the first of which is this host, and about the name of rank 0's
+    host.
+    """
     own, others = hosts[0], hosts[1:]
     across = bool(others) or (info is not None and info.local_ranks < info.ranks)
     if across and not own.reachable and not _all_here(hosts):
@@ -339,12 +351,12 @@ def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[st
 
 
 def _all_here(hosts: Sequence[HostName]) -> bool:
-    """Whether the nodes have no addresses of their own: several of them on one machine."""
+    """Return whether the nodes have no addresses of their own: several of them on one machine."""
     return not any(host.reachable for host in hosts[1:])
 
 
 def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return where other hosts connect to this one: at the address that was given, that of Slurm, or those that it has."""
+    """Return where other hosts connect to this one: at the given address, that of Slurm, or those of its interfaces."""
     known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
     given = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
     return next((found for each in (given, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
@@ -374,7 +386,7 @@ def _of_families(hosts: Sequence[HostName]) -> Iterator[NameFinding]:
 
 
 def launch_of(env: Mapping[str, str]) -> tuple[LaunchInfo | None, str]:
-    """The launch that this process belongs to, or None; and why its variables cannot be right, or ""."""
+    """Return (the launch of this process or None, why its variables are invalid or "")."""
     try:
         return detect(_outside(env)), ""
     except UsageError as error:
@@ -382,17 +394,19 @@ def launch_of(env: Mapping[str, str]) -> tuple[LaunchInfo | None, str]:
 
 
 def waits_for_srun(env: Mapping[str, str]) -> bool:
-    """Whether this is a batch script or a shell of salloc: an allocation without a step. Raises UsageError for a broken step id."""
+    """Return whether this is a batch script or a shell of salloc: an allocation without a step. Raises UsageError for
+    an invalid step id.
+    """
     return slurm.in_allocation(env) and not slurm.in_step(env)
 
 
 def in_pod(env: Mapping[str, str]) -> bool:
-    """Whether this is a container of Kubernetes, which names its own service to each."""
+    """Return whether this is a container of Kubernetes, which sets the address of its own service in each."""
     return bool(env.get("KUBERNETES_SERVICE_HOST"))
 
 
 def _outside(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Without the allocation, where no rank was started in it: here that is a fact, not a mistake."""
+    """Return the variables without the allocation if no rank was started in it. Here that is not an error."""
     return {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")} if waits_for_srun(env) else env
 
 
@@ -434,7 +448,7 @@ _MEASURED = ("allreduce",)
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A line to type, and what for."""
+    """A command to type, and its purpose."""
 
     purpose: str
     line: str
@@ -443,7 +457,9 @@ class CommandLine:
 def typed(
     env: Mapping[str, str], info: LaunchInfo | None, loaded: MpiLibrary, found: Sequence[LauncherProgram], *, serves: bool = True
 ) -> Iterator[CommandLine]:
-    """The lines, nearest first; `serves`: whether the launch that this process is in, if any, starts what it is to start."""
+    """Yield the commands to use, the most suitable first; serves: whether this process's launch, if any, starts what it
+    should.
+    """
     program = _program(env)
     if info and info.ranks > 1 and not serves:
         yield from () if info.launcher == "srun" else _by_mpirun(program, loaded, found)
@@ -503,7 +519,9 @@ def _by_slurm(
 
 
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
-    """What the library takes and this Slurm has; PMI-2 of two that fit, which asks least of either."""
+    """Return the --mpi= value that the library supports and this Slurm has. PMI-2 is preferred, as the simplest for
+    both.
+    """
     wanted = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
     return next((flag for flag in wanted if flag in srun.plugins), wanted[0])
 
@@ -517,7 +535,8 @@ _REMEDY = {"collbench": ": ranks of two builds do not join; install the same bui
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that does not fit: "severe" starts the wrong thing, or nothing; "warning" leaves MPI out; "note" may matter later.
+    """A problem of the launch: "severe" starts the wrong thing, or nothing; "warning" leaves MPI out; "note" may matter
+    later.
 
     `what` is one sentence with its remedy.
     """
@@ -528,7 +547,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that `collbench doctor --launch` shows; hosts: of a launch on several, the software of each, as `software.grouped` gives it."""
+    """The content of `collbench doctor --launch`. hosts: of a launch on several hosts, their software as from
+    `software.grouped`.
+    """
 
     places: tuple[str, ...]
     names: tuple[HostName, ...]
@@ -540,12 +561,12 @@ class Explanation:
 
     @property
     def severe(self) -> bool:
-        """Whether something would start wrongly."""
+        """Return whether something would start wrongly."""
         return any(problem.severity == "severe" for problem in self.problems)
 
 
 def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
-    """The same with the software of the launch's hosts, of which `silent` did not answer."""
+    """Return the explanation with the software of the launch's hosts, of which `silent` did not reply."""
     problems = [
         Problem(_SEVERITY[name], SoftwareDiffers(name, versions).render() + _REMEDY.get(name, ""))
         for name, versions in differing(hosts).items()
@@ -569,7 +590,9 @@ def rank_of(env: Mapping[str, str]) -> int:
 
 
 def explained(env: Mapping[str, str]) -> Explanation:
-    """What this shell would do. It starts each launcher once, to ask its version, and mpi4py in a process of its own."""
+    """Return how this shell would launch. It starts each launcher once for its version, and mpi4py in a process of its
+    own.
+    """
     info, broken = launch_of(env)
     found, loaded, names = launchers(env), library(env), host_names(env)
     of_launch = [*([Problem("severe", broken)] if broken else []), *_of_this_launch(info, loaded, env)]

@@ -1,10 +1,11 @@
-"""A guard around a launcher's process: all processes that it starts end with it, and with collbench, however that ends.
+"""A guard process around a launcher: all processes that the launcher starts end with it, and with collbench.
 
-mpiexec starts proxies, and they the ranks. A parent that is killed can end none of them, and a proxy that has lost its mpiexec may go on
-starting ranks. The guard is a small process between the two. It is the reaper of all orphans below it (PR_SET_CHILD_SUBREAPER), so that it
-finds every process that came of the launcher, and the kernel signals it when collbench ends.
+mpiexec starts proxies, which start the ranks. A killed parent cannot end them, and a proxy without its mpiexec may
+continue to start ranks. The guard is a small process between the two. It is the reaper of all orphans below it
+(PR_SET_CHILD_SUBREAPER), so it finds every process that the launcher started. The kernel signals it when collbench
+ends.
 
-    collbench (Supervisor) -> guard -> mpiexec -> proxies -> ranks
+collbench (Supervisor) -> guard -> mpiexec -> proxies -> ranks
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _LOOK_S = 0.05
 
 
 def guarded(parent: int) -> None:
-    """To be called between fork and exec, as Popen's preexec_fn: returns in the process that becomes the launcher.
+    """Split the process into guard and launcher. Call it between fork and exec, as Popen's preexec_fn; it returns in
+    the launcher.
 
-    The process that calls it stays as the guard, passes SIGINT, SIGTERM and SIGHUP on, and ends as the launcher ends.
+    The calling process stays as the guard, forwards SIGINT, SIGTERM and SIGHUP, and ends as the launcher ends.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     usual = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
@@ -54,7 +56,7 @@ def guarded(parent: int) -> None:
 
 
 class _Guard:
-    """Waits for the launcher, and ends what is left of it."""
+    """The guard: it waits for the launcher, and ends the remaining processes."""
 
     def __init__(self, launcher: int) -> None:
         self._launcher = launcher
@@ -103,7 +105,7 @@ class _Guard:
                     self._kill_at = min(self._kill_at, time.monotonic() + _LEAVING_S)
 
     def _kill(self) -> NoReturn:
-        """Until nothing is left: what is killed may have started something just before."""
+        """Kill until no process is left: a killed process may have started another just before."""
         end = time.monotonic() + _KILLING_S
         while (below := descendants(os.getpid())) and time.monotonic() < end:
             for pid in below:
@@ -130,7 +132,7 @@ def _end_like(status: int) -> NoReturn:
 
 
 def descendants(root: int) -> list[int]:
-    """The living processes below one, by /proc; those that have ended and wait for their parent are not living."""
+    """Return the living processes below one, from /proc. Zombies are not included."""
     children: dict[int, list[int]] = {}
     ended: set[int] = set()
     for name in os.listdir("/proc"):  # noqa: PTH208 (Path.iterdir makes an object of each)

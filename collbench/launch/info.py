@@ -1,4 +1,4 @@
-"""What a launcher sets for this process: its rank, the number of ranks, and where rank 0 listens."""
+"""The launcher's description of this process: its rank, the number of ranks, and where rank 0 listens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _KEPT = frozenset({"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "PBS_JOBI
 
 
 def number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """The whole number in variable `name`, or `default` where it is not set. Raises UsageError naming variable and value."""
+    """Return the integer in variable `name`, or `default` where it is not set. Raises UsageError with the variable and
+    its value.
+    """
     text = env.get(name, "").strip()
     if not text and default is not None:
         return default
@@ -32,7 +34,7 @@ def number(env: Mapping[str, str], name: str, default: int | None = None) -> int
 
 
 def place(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
-    """Rank and number of ranks from two variables. Raises UsageError unless 0 ≤ rank < size."""
+    """Return (rank, number of ranks) from two variables. Raises UsageError unless 0 ≤ rank < size."""
     rank, size = number(env, rank_name), number(env, size_name)
     if rank >= size:
         raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0; correct or unset both variables")
@@ -53,7 +55,7 @@ def local_place(env: Mapping[str, str], rank_name: str, size_name: str, ranks: i
 
 
 def master(env: Mapping[str, str]) -> tuple[str, int | None]:
-    """What MASTER_ADDR and MASTER_PORT fix: host ("" if not set) and port. Raises UsageError for a port that cannot be."""
+    """Return (host, port) from MASTER_ADDR and MASTER_PORT, host "" if not set. Raises UsageError for an invalid port."""
     port = number(env, "MASTER_PORT") if env.get("MASTER_PORT") else None
     if port is not None and not 0 < port < 65536:
         raise UsageError(f"MASTER_PORT={port} is not a TCP port: choose one from 1 to 65535, or unset it")
@@ -61,7 +63,7 @@ def master(env: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def meeting_at(host: str) -> str:
-    """The meeting "tcp://host"; an IPv6 address gets its brackets."""
+    """Return the address "tcp://host" for rank 0; an IPv6 address gets brackets."""
     return f"tcp://{bracketed(host)}"
 
 
@@ -71,7 +73,9 @@ def without_manager(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_scheduler(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the allocation, so that mpiexec stays on this host; job and cluster names stay for the record."""
+    """Return the environment without the allocation, so that mpiexec stays on this host. Job and cluster names stay for
+    the record.
+    """
     return {k: v for k, v in without_manager(env).items() if k in _KEPT or not k.startswith(_SCHEDULER)}
 
 

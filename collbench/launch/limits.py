@@ -1,4 +1,6 @@
-"""How many ranks this host can take: by memory, by processes, by cores. A typing error must not take a login node down."""
+"""Limits on the number of ranks on this host: memory, processes and cores. They protect a login node from a mistyped
+number.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ _NO_LIMIT = 1 << 60  # version 1 of cgroups has no word for "none" but a very la
 
 @dataclass(frozen=True)
 class RankLimit:
-    """So many ranks have room; why: the rest of "N ranks need ..."."""
+    """The number of ranks that fit; why: the rest of "N ranks need ..."."""
 
     ranks: int
     why: str
 
 
 def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool, cores: int | None = None) -> None:
-    """Raises UsageError where so many ranks do not fit on this host. `option`: what was typed, like "--ranks"."""
+    """Raise UsageError where so many ranks do not fit on this host. `option`: the user's option, like "--ranks"."""
     cores = cores or len(os.sched_getaffinity(0))
     limits = [*_limits(ranks, TORCH_RANK_BYTES if torch else RANK_BYTES)]
     narrowest = min(limits, key=lambda limit: limit.ranks)
@@ -52,7 +54,7 @@ def _limits(ranks: int, each_bytes: int) -> Iterator[RankLimit]:
 
 
 def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """What this host, and each control group of this process, can still give."""
+    """Return the bytes of free memory: the least of this host's and of each control group's of this process."""
     lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
     found = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _NO_LIMIT)
     pairs = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
@@ -61,7 +63,7 @@ def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[int, str]]:
-    """How many more processes and threads each limit allows, and its name."""
+    """Yield (how many more processes and threads a limit allows, its name)."""
     for room, file in _rooms("pids", "pids.max", "pids.current", proc, cgroups):
         yield room, f"the control group's pids.max ({file})"
     every = int((proc / "loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
@@ -73,7 +75,9 @@ def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[i
 
 
 def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) -> Iterator[tuple[int, Path]]:
-    """What is left in each control group of this process, from its own to the topmost one; both versions of cgroups(7)."""
+    """Yield the free amount in each control group of this process, from its own to the topmost; both versions of
+    cgroups(7).
+    """
     for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
         number, controllers, path = line.split(":", 2)
         if number != "0" and controller not in controllers.split(","):
@@ -87,7 +91,7 @@ def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) ->
 
 
 def _number(file: Path, otherwise: int) -> int:
-    """The number in a file; `otherwise` where there is none, or the word "max"."""
+    """Return the number in a file; `otherwise` without one, or for "max"."""
     try:
         return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -95,7 +99,7 @@ def _number(file: Path, otherwise: int) -> int:
 
 
 def _own_tasks(proc: Path) -> int:
-    """The threads of this user's processes."""
+    """Return the number of threads of this user's processes."""
     user, found = os.getuid(), 0
     for folder in proc.glob("[0-9]*"):
         try:

@@ -35,9 +35,10 @@ _OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 
 
 def initialise(mpi: Any) -> None:
-    """MPI_Init_thread with thread level single, unless it was called already; `mpi` is mpi4py's module. Raises RunFailed.
+    """Call MPI_Init_thread with thread level single, unless it was called already; mpi: mpi4py's module. Raises
+    RunFailed.
 
-    Errors of calls become codes, as mpi4py has it.
+    Errors of MPI calls are returned as codes, as in mpi4py.
     """
     if mpi.Is_initialized():
         return
@@ -51,7 +52,7 @@ def initialise(mpi: Any) -> None:
 
 
 def finalise(mpi: Any) -> None:
-    """MPI_Finalize, unless it was called already or MPI never began."""
+    """Call MPI_Finalize, unless it was called already or MPI was not initialised."""
     if mpi.Is_initialized() and not mpi.Is_finalized():
         ctypes.CDLL(mpi.__file__).MPI_Finalize()
 
@@ -68,7 +69,9 @@ _LIBRARIES = (
 
 
 def mpi_name(library_version: str) -> str:
-    """The short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line where the library is not known."""
+    """Return the short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line for an unknown
+    library.
+    """
     for pattern, name, _ in _LIBRARIES:
         match = pattern.search(library_version)
         if match:
@@ -77,7 +80,7 @@ def mpi_name(library_version: str) -> str:
 
 
 def managers(library_version: str) -> frozenset[str]:
-    """The process managers this library can be started by: "pmi", "pmix", both; all where the library is not known."""
+    """Return the process managers that can start this library: "pmi", "pmix", both; all for an unknown library."""
     for pattern, _, manager in _LIBRARIES:
         if pattern.search(library_version):
             return frozenset({manager, "pmix"} if "--with-pmix" in library_version else {manager})
@@ -85,9 +88,9 @@ def managers(library_version: str) -> frozenset[str]:
 
 
 def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str]) -> str | None:
-    """Why this launch cannot give MPI a communicator of `info.ranks`, with the command that can; None if it can.
+    """Return why this launch cannot give MPI a communicator of `info.ranks`, with the command that can; None if it can.
 
-    To be asked before MPI_Init, which aborts in some of these cases. `library_version` is MPI.Get_library_version().
+    Call it before MPI_Init, which aborts in some of these cases. `library_version` is MPI.Get_library_version().
     """
     library, wanted = mpi_name(library_version), managers(library_version)
     if info.ranks == 1 and not _traps_singleton(info, env, wanted):
@@ -98,7 +101,7 @@ def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str])
 
 
 def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
-    """After MPI_Init: the sentence if MPI_COMM_WORLD has not exactly the launcher's ranks, else None."""
+    """Return the error if MPI_COMM_WORLD does not have exactly the launcher's ranks, else None. Call it after MPI_Init."""
     if communicator_size == info.ranks:
         return None
     return (
@@ -108,7 +111,7 @@ def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
 
 
 def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], wanted: frozenset[str]) -> bool:
-    """MPI_Init alone works everywhere, but MPICH aborts on PMIX_* and on a PMI_FD that torchrun closed."""
+    """Return whether MPI_Init fails without a launcher: MPICH aborts on PMIX_* and on a PMI_FD that torchrun closed."""
     if "pmix" in wanted or info.mpi == "pmi":
         return False
     return any(name in env for name in ("PMIX_NAMESPACE", "PMI_FD", "PMI_PORT"))

@@ -1,8 +1,8 @@
 """Files in /dev/shm that MPI, UCX, PSM and NCCL leave when their processes are killed.
 
-A library removes its files when it is left in order. Where a launch breaks off, each rank that still runs removes the files that it has
-mapped: no rank of it joins any more, and a mapping outlives its file's name. Where all ranks of a node were killed, the next start on the
-node removes the files, if they are this user's and no living process maps them.
+A library removes its files when it is closed in order. If a launch fails, each rank that still runs removes the files
+that it has mapped: no rank joins any more, and a mapping outlives its file's name. If all ranks of a node were killed,
+the next start on the node removes the files that belong to this user and that no living process maps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _DELETED = " (deleted)"
 
 
 def remove_mapped(folder: str = _FOLDER) -> list[str]:
-    """Remove the libraries' files that this process has mapped; return their names. For a process that leaves no library in order."""
+    """Remove the libraries' files that this process has mapped; return their names. For a process that does not close
+    its libraries.
+    """
     return [name for name in sorted(_mapped("self", folder)) if _remove(folder, name)]
 
 
@@ -63,7 +65,7 @@ def _processes() -> Iterator[str]:
 
 
 def _mapped(pid: str, folder: str) -> set[str]:
-    """Return the names of the libraries' files in the folder that a process maps; none where it may not be looked at."""
+    """Return the names of the libraries' files in the folder that a process maps; empty if its maps are not readable."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

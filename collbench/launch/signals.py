@@ -1,7 +1,8 @@
-"""Signals that ask a process to end: Ctrl-C, a scheduler's SIGTERM before its time limit, the SIGHUP of a terminal that is gone.
+"""Signals that ask a process to end: Ctrl-C, a scheduler's SIGTERM before its time limit, the SIGHUP of a closed
+terminal.
 
-The first one is an exception in the main thread, so that what is open gets closed. Those that follow change nothing: their sender
-finds the process ending, and has SIGKILL for more.
+The first one raises an exception in the main thread, so that open resources are closed. Later ones have no effect,
+because the process is ending already. SIGKILL still works.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _HYDRA = "MPI_LOCALNRANKS"  # MPICH's mpiexec gives it to every rank
 
 
 def heeded() -> tuple[int, ...]:
-    """All of them; but not SIGHUP where the parent of this process ignores it, as nohup does."""
+    """Return the handled signals; without SIGHUP where the parent of this process ignores it, as nohup does."""
     return tuple(number for number in _ALL if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
 def handle(env: Mapping[str, str] | None = None) -> None:
-    """From now on the first one raises Interrupted in the main thread; `env` identifies the launcher.
+    """Install the handlers: the first signal raises Interrupted in the main thread. `env` identifies the launcher.
 
-    mpiexec of MPICH that leaves the ending to the ranks reports each other's end by SIGUSR1, which would kill it.
+    MPICH's mpiexec without automatic cleanup reports the end of ranks by SIGUSR1, which would kill this process.
     """
     for number in heeded():
         signal.signal(number, _first)
@@ -37,7 +38,7 @@ def handle(env: Mapping[str, str] | None = None) -> None:
 
 
 def settle() -> None:
-    """From now on they change nothing: this process is ending. Does nothing in any other thread than the main one."""
+    """Ignore signals from now on, because this process is ending. Does nothing outside the main thread."""
     if _in_main_thread():
         for number in heeded():
             signal.signal(number, _later)
@@ -45,7 +46,7 @@ def settle() -> None:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """What is inside is done to its end: a signal that comes meanwhile takes effect after it."""
+    """Delay signals until the end of the block."""
     if not _in_main_thread():
         yield
         return
@@ -62,7 +63,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def heard(tell: Callable[[int], None]) -> Iterator[None]:
-    """While it lasts, `tell` gets the first one in a thread of its own: the main thread may be inside a call that never returns."""
+    """Call `tell` with the first signal during the block, in a thread of its own: the main thread may be inside a call."""
     if not _in_main_thread():
         yield
         return
@@ -93,7 +94,7 @@ def _first(number: int, _frame: FrameType | None) -> None:
 
 
 def _later(_number: int, _frame: FrameType | None) -> None:
-    """It is ending already."""
+    """Do nothing: the process is ending already."""
 
 
 def _in_main_thread() -> bool:

@@ -1,4 +1,6 @@
-"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation, not a step: it has no ranks."""
+"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation without a step, and has no
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ONE_TASK = "this Slurm step has one task: use srun -n N to start N ranks, or --
 
 
 def detect(env: Mapping[str, str]) -> LaunchInfo | None:
-    """This task of a Slurm step, or None outside of one. Raises UsageError where a variable or the first node's name is broken."""
+    """Return this task of a Slurm step, or None outside one. Raises UsageError for an invalid variable or first node's
+    name.
+    """
     if not in_step(env):
         return None
     rank, ranks = place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
@@ -49,12 +53,12 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def in_allocation(env: Mapping[str, str]) -> bool:
-    """Whether this process runs inside a Slurm allocation, in a step or not."""
+    """Return whether this process runs inside a Slurm allocation, in a step or not."""
     return bool(env.get("SLURM_JOB_ID"))
 
 
 def in_step(env: Mapping[str, str]) -> bool:
-    """Whether srun started this process as a task. Raises UsageError for an invalid step id."""
+    """Return whether srun started this process as a task. Raises UsageError for an invalid step id."""
     if not env.get("SLURM_JOB_ID") or not env.get("SLURM_STEP_ID"):
         return False
     text = env["SLURM_STEP_ID"].strip()
@@ -93,9 +97,10 @@ def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def end_of_step(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
-    """What kills every task of this step, also one that is stopped; None outside of a step, and where Slurm does it by itself.
+    """Return a function that kills every task of this step, also stopped ones; None outside a step, and where Slurm
+    does it by itself.
 
-    Without --kill-on-bad-exit the step's other tasks wait for ever when one has failed.
+    Without --kill-on-bad-exit the step's other tasks wait forever when one has failed.
     """
     if info.launcher != "srun" or env.get("SLURM_KILL_BAD_EXIT") == "1":
         return None
@@ -154,7 +159,7 @@ def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> s
 
 
 def own_node(env: Mapping[str, str]) -> str:
-    """Return the name of the Slurm node that is this host; empty where nodes may be several to a host, or it is not known."""
+    """Return the Slurm node name of this host; empty where it is unknown or a host may have several nodes."""
     node, host = env.get("SLURMD_NODENAME", ""), socket.gethostname()
     return node if node.partition(".")[0] == host.partition(".")[0] else ""
 
@@ -185,7 +190,7 @@ def known_addresses(node: str) -> tuple[str, ...]:
 
 
 def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, origin: str) -> None:
-    """Raises UsageError where ranks on several hosts would meet at a loopback address, which never leaves its host."""
+    """Raise UsageError if ranks on several hosts would connect to a loopback address, which never leaves its host."""
     here, found = own_node(env), resolve(host)
     others = [name for name in hosts if name != here]
     if not here or not others or not found or not all(map(is_loopback, found)):

@@ -33,7 +33,7 @@ _WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 
 @dataclass(frozen=True)
 class Build:
-    """protocol and version as numbered by hand; digest of the sources, in hexadecimal."""
+    """A build of collbench: protocol and version numbers, and a digest of the sources, in hexadecimal."""
 
     protocol: int
     version: str
@@ -43,12 +43,12 @@ class Build:
         return f"{self.version}+{self.digest}"
 
     def as_json(self) -> list[Any]:
-        """For the wire and for run.json."""
+        """Return the fields for messages and for run.json."""
         return [self.protocol, self.version, self.digest]
 
 
 def read_build(value: Any) -> Build | None:
-    """The build that another process sent, or None for anything else: an older collbench sends none."""
+    """Return the build that another process sent; None for anything else, such as an older collbench."""
     if not (isinstance(value, list) and len(value) == 3):
         return None
     protocol, version, digest = value
@@ -58,18 +58,18 @@ def read_build(value: Any) -> Build | None:
 
 @cache
 def own() -> Build:
-    """The build of this process."""
+    """Return the build of this process."""
     return Build(PROTOCOL, __version__, digest_of(_PACKAGE))
 
 
 @cache
 def native() -> str:
-    """The digest of the compiled loop; "" where none was built."""
+    """Return the digest of the compiled loop; "" where none was built."""
     return _digest(sorted(_PACKAGE.glob("native/_loop*.so")), _PACKAGE)
 
 
 def digest_of(package: Path) -> str:
-    """The digest of a package's sources: the same for the same relative paths and contents, wherever it lies."""
+    """Return the digest of a package's sources: the same for the same relative paths and contents in any folder."""
     return _digest(sorted(_sources(str(package))), package)
 
 
@@ -112,7 +112,9 @@ Software = dict[str, str]
 
 
 def installed() -> Software:
-    """What is installed for this Python, by its metadata: nothing is imported. MPI is not in it: a Python package does not name it."""
+    """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a
+    Python package.
+    """
     found = {"python": platform.python_version(), "torch": _version("torch"), "nccl": next(filter(None, map(_version, _NCCL)), "")}
     return {name: version for name, version in found.items() if version}
 
@@ -125,7 +127,7 @@ def _version(package: str) -> str:
 
 
 def grouped(by_host: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, Any]]:
-    """One entry for each combination of versions: {"hosts": [...], "python": ..., ...}, in the order in which they come."""
+    """Return one entry for each combination of versions, in order: {"hosts": [...], "python": ..., ...}."""
     found: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for host, versions in by_host:
         hosts = found.setdefault(tuple((name, str(versions[name])[:_LONGEST]) for name in NAMES if versions.get(name)), [])
@@ -135,7 +137,9 @@ def grouped(by_host: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, 
 
 
 def differing(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """What is not the same on all hosts: by name ("python"), then by version ("missing" where there is none), the hosts."""
+    """Return the software that differs between hosts: by name ("python"), then by version ("missing" without one), the
+    hosts.
+    """
     every = list(groups)
     found: dict[str, dict[str, list[str]]] = {}
     for name in NAMES:

@@ -1,4 +1,6 @@
-"""The start without a launcher: N ranks on this host, as our own children or through mpiexec; and a node's ranks under one task."""
+"""Start ranks without a launcher: N ranks on this host, as child processes or through mpiexec; and a node's ranks under
+one task.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from collbench.launch.info import LaunchInfo, number, without_manager, without_s
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
-# The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and what its exit code means.
+# The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and the meaning of its exit code.
 
 _PASSED_ON = frozenset({FINE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED})
 _CPUS = Path("/sys/devices/system/cpu")
 
 
 def find_mpiexec(env: Mapping[str, str]) -> Path | None:
-    """The mpiexec beside this Python (the wheels put it there), else the first in PATH, else None."""
+    """Return the mpiexec next to this Python (where wheels put it), else the first in PATH, else None."""
     beside = Path(sys.prefix) / "bin" / "mpiexec"
     if os.access(beside, os.X_OK):
         return beside
@@ -37,7 +39,7 @@ def find_mpiexec(env: Mapping[str, str]) -> Path | None:
 
 
 def mpiexec_family(mpiexec: Path) -> str:
-    """ "Open MPI", "MPICH" or "other" by what `mpiexec --version` prints. Raises UsageError if it cannot be run."""
+    """Return "Open MPI", "MPICH" or "other", from `mpiexec --version`. Raises UsageError if it cannot run."""
     try:
         answer = subprocess.run([str(mpiexec), "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -49,7 +51,7 @@ def mpiexec_family(mpiexec: Path) -> str:
 
 
 def physical_cores() -> int:
-    """Cores this process may use, hyper-threads counted once: what Open MPI calls slots."""
+    """Return the cores that this process may use, hyper-threads counted once: Open MPI's slots."""
     allowed = os.sched_getaffinity(0)
     try:
         return len({(_CPUS / f"cpu{n}/topology/thread_siblings_list").read_text(encoding="ascii") for n in allowed})
@@ -58,7 +60,7 @@ def physical_cores() -> int:
 
 
 def command(mpiexec: Path, ranks: int, program: Sequence[str], cores: int | None = None) -> list[str]:
-    """mpiexec's command line for `ranks` of `program` on this host."""
+    """Return mpiexec's command line for `ranks` of `program` on this host."""
     family = mpiexec_family(mpiexec)
     flags: list[str] = []
     if family == "MPICH":
@@ -69,7 +71,7 @@ def command(mpiexec: Path, ranks: int, program: Sequence[str], cores: int | None
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What mpiexec needs beside the environment: Open MPI refuses root otherwise."""
+    """Return the variables that mpiexec needs in addition: Open MPI refuses root otherwise."""
     if os.geteuid() != 0:
         return dict(env)
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -102,9 +104,9 @@ def start_local(
     program: Sequence[str] = PROGRAM,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Runs `program argv…` as `ranks` ranks on this host and returns the exit code of the whole; with `mpi`, through mpiexec.
+    """Run `program argv…` as `ranks` ranks on this host and return their common exit code; with `mpi`, through mpiexec.
 
-    `mpiexec` None means: the one that belongs to this Python. Each rank learns its place from COLLBENCH_LOCAL and
+    mpiexec None means the one that belongs to this Python. Each rank gets its place from COLLBENCH_LOCAL and
     COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError without mpiexec.
     """
     if ranks < 1:
@@ -137,7 +139,9 @@ def node_workers(
     program: Sequence[str] = PROGRAM,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Under one task per node: runs this node's `k` ranks and returns their exit code. Raises UsageError where that cannot be."""
+    """Run this node's `k` ranks under one task per node, and return their exit code. Raises UsageError where that is
+    not possible.
+    """
     if k < 1:
         raise UsageError(f"--ranks-per-node {k}: must be 1 or more")
     if info.local_ranks != 1:
@@ -180,7 +184,7 @@ def _are(number: int) -> str:
 
 @dataclass(frozen=True)
 class Terminal:
-    """What the user's stdout and stderr are; `columns` None if not known."""
+    """The user's stdout and stderr: whether they are terminals, and `columns`, None if not known."""
 
     stdout: bool
     stderr: bool
@@ -188,9 +192,10 @@ class Terminal:
 
 
 def terminal(env: Mapping[str, str]) -> Terminal:
-    """What stdout and stderr really are for this rank: the parent's word (COLLBENCH_TTY), else this process's own.
+    """Return the user's stdout and stderr: from the parent (COLLBENCH_TTY), else this process's own.
 
-    Under mpiexec a rank cannot see it: hydra pipes all output, and prterun gives each rank a pseudo-terminal even into a file.
+    Under mpiexec a rank cannot detect it: hydra pipes all output, and prterun gives each rank a pseudo-terminal even
+    for a file.
     """
     told = env.get("COLLBENCH_TTY")
     columns = number(env, "COLUMNS", 0) if env.get("COLUMNS", "").isdigit() else 0
@@ -220,14 +225,14 @@ def _own_columns() -> int:
 
 
 def record_start(env: Mapping[str, str]) -> None:
-    """Leaves this rank's process number for the parent, which sees only mpiexec; does nothing outside of a local start."""
+    """Store this rank's PID for the parent, which knows only mpiexec's. Does nothing outside a local start."""
     _record("pid", os.getpid(), env)
 
 
 def record_exit(code: int, env: Mapping[str, str]) -> None:
-    """Leaves this rank's exit code for the parent, because mpiexec does not keep it (hydra ORs codes, or loses them).
+    """Store this rank's exit code for the parent, because mpiexec does not keep it (hydra ORs codes, or loses them).
 
-    To be called last by each rank; does nothing outside of a local start.
+    Each rank calls it last. Does nothing outside a local start.
     """
     _record("exit", code, env)
 
@@ -245,7 +250,7 @@ def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> None:
 
 
 def record_run(folder: Path, env: Mapping[str, str]) -> None:
-    """Leaves the run folder's name for the parent: it names the folder where rank 0 is killed before it can."""
+    """Store the run folder's name for the parent, which reports it if rank 0 is killed."""
     _record("run", folder, env)
 
 
@@ -261,7 +266,7 @@ _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def _show_cursor() -> None:
-    """A rank 0 that was killed could not give the terminal its cursor back."""
+    """Show the terminal's cursor again, which a killed rank 0 could not do."""
     for stream in (sys.stdout, sys.stderr):
         if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             with contextlib.suppress(OSError):
@@ -307,7 +312,9 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
 
 
 def _speak_for_rank_0(number: int | None, folder: Path) -> None:
-    """Report what a signal has ended, where rank 0 was killed before it could; a rank that left its exit code has reported it."""
+    """Report a signal's end of the launch, if rank 0 was killed before it could. A rank that stored its exit code has
+    reported it.
+    """
     if number is None or (folder / "exit-0").exists():
         return
     run = folder / "run-0"
@@ -317,7 +324,7 @@ def _speak_for_rank_0(number: int | None, folder: Path) -> None:
 
 
 def _recorded(folder: Path) -> list[int]:
-    """The exit codes that ranks left, in the order of their ends."""
+    """Return the exit codes that ranks stored, in the order of their ends."""
     found = sorted(folder.glob("exit-*"), key=lambda path: path.stat().st_mtime_ns)
     return [int(path.read_text(encoding="ascii")) for path in found]
 

@@ -1,4 +1,4 @@
-"""The parent of local ranks: waits for all, ends all when one fails, passes signals on, leaves no process behind."""
+"""The parent of local ranks: it waits for all, ends all when one fails, forwards signals, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _POLL_S = 0.5
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Asks the kernel to send `signal_number` to this process when its parent ends; ends at once if `parent` has gone already."""
+    """Make the kernel send `signal_number` to this process when its parent ends. End at once if `parent` has ended
+    already.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(FAILED)
@@ -35,9 +37,10 @@ def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = No
 
 @dataclass
 class SupervisedProcess:
-    """One process under supervision: `name` for sentences, its command and environment.
+    """A child process: its command and environment, and `name` for messages.
 
-    It is killed when this process ends. A launcher (`launches`), which starts processes of its own, gets a guard, which ends them all.
+    It is killed when this process ends. A launcher (`launches`), which starts processes of its own, gets a guard that
+    ends them all.
     """
 
     name: str
@@ -47,7 +50,7 @@ class SupervisedProcess:
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> int:
-        """Starts the process and returns a pidfd of it. Raises UsageError if the program cannot be started."""
+        """Start the process and return a pidfd of it. Raises UsageError if the program cannot be started."""
         parent = os.getpid()
 
         def before_exec() -> None:
@@ -72,18 +75,18 @@ class SupervisedProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and has not been waited for."""
+        """Return whether it was started and has not been reaped."""
         return self.process is not None and self.process.returncode is None
 
     def send(self, number: int, *, group: bool = False) -> None:
-        """Sends a signal to the process, or to all of its session's group."""
+        """Send a signal to the process, or to the whole process group of its session."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.process.pid, number)
 
     def kill(self) -> None:
-        """End the process and its session's group at once, and, through the guard, all that a launcher has started."""
+        """Kill the process and its session's group at once, and, through the guard, all processes of a launcher."""
         if self.launches:
             self.send(END_ALL)
         else:
@@ -91,9 +94,10 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Runs children to their end. `failed_elsewhere` is polled for a failure that the children's exit codes do not show yet.
+    """Runs children to their end. `failed_elsewhere` is polled for a failure that their exit codes do not show yet.
 
-    After the first failure, or a signal, the others have `grace_s` to end by themselves, then SIGTERM, and SIGKILL a second later.
+    After the first failure, or a signal, the others have `grace_s` to end by themselves. Then they get SIGTERM, and
+    SIGKILL a second later.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Supervisor:
         self._stage = 0
 
     def run(self) -> int:
-        """Starts all, waits for all, and returns the first failing exit code, that of a signal we were sent, or 0."""
+        """Start all, wait for all, and return the first failing exit code, that of a received signal, or 0."""
         with selectors.DefaultSelector() as self._selector, self._signals_as_bytes() as signals:
             self._selector.register(signals, selectors.EVENT_READ, None)
             try:
@@ -219,10 +223,10 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals_as_bytes(self) -> Iterator[socket.socket]:
-        """The signals that ask us to end, as bytes on a socket while it lasts, so that the wait for them and for children is one.
+        """Yield a socket with the received end signals as bytes, so that one wait covers signals and children.
 
-        Those that come after the last child has ended end the command all the same: at every moment either we or the old handlers have
-        them. Once one has come, this process is ending.
+        Signals after the last child's end still end the command: at every moment either this handler or the old one is
+        installed. After the first one, this process is ending.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -260,7 +264,7 @@ def report_error(sentence: str) -> None:
 
 
 def name_of(number: int) -> str:
-    """SIGKILL of 9."""
+    """Return the name of a signal: SIGKILL of 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,1 +1,3 @@
-"""Which path it took and under which conditions: what the machine did while a cell was measured."""
+"""Measurement of cases: timing loops, sampling, verification, references and limits, and evidence from each host's
+counters.
+"""

@@ -1,4 +1,6 @@
-"""Chooses each cell's ceiling: given, simulated, measured on this host, or the network between hosts."""
+"""Return each case's expected bandwidth and hard limit: given by the user, simulated, measured on the host, or from
+link speeds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
 
-# The ceiling of groups that run at the same time: each group's by its own job, and what they share of their hosts' NICs.
+# The ceiling of groups that run at the same time: that of each group's own job, and of the host NICs that they share.
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 Found = tuple[Ceiling, Ceiling | None]
@@ -38,12 +40,12 @@ MakeNode = Callable[[str, tuple[int, ...], tuple[int, ...]], Node]
 
 @dataclass(frozen=True)
 class Running:
-    """A cell's groups on their hosts.
+    """The groups of a case that run at the same time, and the hosts that they run on.
 
     groups      ranks of the job, in the order of their rank within the group
     host_of     the host of each rank of the job
-    leaving     what a host's NICs carry for all ranks that use them, by host
-    oversubscription   the fabric carries so many times less
+    leaving     by host, the link that its NICs offer to all ranks that use them
+    oversubscription   the fabric's rate is divided by this
     """
 
     operation: Operation
@@ -54,11 +56,13 @@ class Running:
     oversubscription: float = 1.0
 
     def crosses(self, group: Sequence[int]) -> bool:
-        """Whether its ranks are on several hosts."""
+        """Return whether the ranks of a group are on several hosts."""
         return len({self.host_of[rank] for rank in group}) > 1
 
     def layout(self, group: Sequence[int]) -> Layout:
-        """A group's ranks by host in the order in which they appear; of a rooted operation the root's host first, and on it the root."""
+        """Return a group's ranks by host, hosts in order of appearance. In a rooted operation the root and its host
+        come first.
+        """
         root = group[self.cell.root or 0] if self.operation.rooted else group[0]
         by_host: dict[str, list[int]] = {}
         for rank in (root, *(other for other in group if other != root)):
@@ -66,15 +70,16 @@ class Running:
         return tuple((host, tuple(ranks)) for host, ranks in by_host.items())
 
     def least(self, group: tuple[int, ...]) -> LeastBytes:
-        """What one group must send out of and into its hosts at least, in bytes."""
+        """Return the bytes that one group must send out of and into its hosts at least."""
         return least(self.operation, self.cell, (group,), {rank: self.host_of[rank] for rank in group})
 
 
 def ceiling_of(running: Running, node_of: MakeNode) -> Found:
-    """(ring reference, else hard limit; hard limit) of the slowest group, which sets the figures of the row.
+    """Return (expected bandwidth, hard limit) of the slowest group, which sets the figures of the row.
 
-    node_of: makes a node of a host, those of a group's ranks that are there, and the group. Groups that cross hosts share the NICs
-    there: no algorithm passes what all of them together must send, and a ring has its part of each host's NICs.
+    Without an expected bandwidth the hard limit takes its place. node_of makes a node from a host, the group's ranks
+    there, and the group. Groups that cross hosts share the NICs there. Two limits follow: all groups together must send
+    a least number of bytes, and each ring has its part of each host's NICs.
     """
     if running.operation.neighbours:
         return _of_neighbours(running)
@@ -94,9 +99,9 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
 
 
 def _of_neighbours(running: Running) -> Found:
-    """(what messages sent by every rank itself can reach, hard limit), by the hosts' NICs alone.
+    """Return (rate that messages sent by each rank itself can reach, hard limit), both by the hosts' NICs alone.
 
-    What two neighbours on one host both get (neighbor_allgather) would have to come there only once: the bound counts it once.
+    In neighbor_allgather two neighbours on one host receive the same data. The hard limit counts that data once.
     """
     crossing = tuple(group for group in running.groups if running.crosses(group))
     shared = _Shared(running, tuple(running.least(group) for group in crossing))
@@ -110,7 +115,7 @@ def _of_neighbours(running: Running) -> Found:
 
 
 def _messages_out(running: Running, groups: Groups) -> Counter[str]:
-    """By host how many messages, half a size each, its ranks send to neighbours on other hosts; as many come in."""
+    """Return, by host, how many messages of half a size its ranks send to neighbours on other hosts. As many come in."""
     rings = [list(zip(group, [*group[1:], group[0]], strict=True)) for group in groups]
     ways = [way for ring in rings for a, b in ring for way in ((a, b), (b, a))]
     return Counter(running.host_of[a] for a, b in ways if running.host_of[a] != running.host_of[b])
@@ -123,7 +128,7 @@ def _job(running: Running, group: tuple[int, ...], node_of: MakeNode) -> Job:
 
 
 def _traffic(running: Running, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
-    """Bytes from rank to rank, in the order of the nodes' ranks."""
+    """Return the bytes from rank to rank, in the order of the nodes' ranks."""
     cell, place = running.cell, {rank: index for index, rank in enumerate(group)}
     order = [place[rank] for _, ranks in layout for rank in ranks]
     parts = elements(cell.traffic, len(group), running.operation.count(cell, len(group)))
@@ -133,20 +138,26 @@ def _traffic(running: Running, group: Sequence[int], layout: Layout) -> Sequence
 
 @dataclass(frozen=True)
 class _Shared:
-    """What the groups that cross hosts must move together: bytes per host and direction, and by how many of them."""
+    """The data that the groups that cross hosts must move together: bytes per host and direction, and the number of
+    groups.
+    """
 
     running: Running
     least: tuple[LeastBytes, ...]
 
     @classmethod
     def of(cls, running: Running) -> _Shared:
-        """One group alone is described by its job, but for the edges of a sendrecv ring under the real rank map."""
+        """Return the shared traffic of a case. A single group is described by its job, except for the edges of a
+        sendrecv ring.
+        """
         crossing = [group for group in running.groups if running.crosses(group)]
         alone = len(crossing) == 1 and running.operation.name != "sendrecv"
         return cls(running, () if alone else tuple(running.least(group) for group in crossing))
 
     def bounds(self) -> list[Ceiling]:
-        """What no algorithm passes: each host's NICs carry what all groups must send or receive there, all NICs the sum of that."""
+        """Return the hard limits: of each host's NICs, from the bytes that all groups must move there, and of all NICs
+        together.
+        """
         out, into = _sums(each.out for each in self.least), _sums(each.into for each in self.least)
         moved = self._moved()
         found = []
@@ -162,23 +173,25 @@ class _Shared:
         return found
 
     def rings(self) -> list[Ceiling]:
-        """Each group's ring has one edge out of a host and one into it, as far as its algorithm needs them."""
+        """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm
+        needs them.
+        """
         return [
             self._ceiling(host, self.running.leaving[host].known / self._groups(host), self._sharing(host, 0.0), "ring")
             for host in sorted({host for each in self.least for host in (*each.out, *each.into)})
         ]
 
     def of_ring(self, host: str, sizes: float) -> Ceiling:
-        """Where a host sends so many sizes in an iteration."""
+        """Return the rate of a host that sends `sizes` message sizes in an iteration."""
         return self._ceiling(host, self.running.leaving[host].known / sizes, self._sharing(host, 0.0), "ring")
 
     def _moved(self) -> float:
-        """Bytes that the busbw counts in one iteration."""
+        """The bytes that the bus bandwidth counts in one iteration."""
         operation, cell = self.running.operation, self.running.cell
         return cell.size_bytes * operation.bus_factor(len(self.running.groups[0]))
 
     def _groups(self, host: str) -> int:
-        """How many groups share the busier direction of a host's NICs."""
+        """Return how many groups share the busier direction of a host's NICs."""
         return max(sum(1 for each in self.least if each.out.get(host)), sum(1 for each in self.least if each.into.get(host)))
 
     def _sharing(self, host: str, busier: float) -> str:
@@ -205,12 +218,12 @@ def _sums(each: Iterable[Mapping[str, float]]) -> defaultdict[str, float]:
 
 
 def _slowest(found: Sequence[Ceiling]) -> Ceiling:
-    """The first of the lowest."""
+    """Return the first of the lowest ceilings."""
     return min(found, key=lambda each: each.bytes_per_s or 0.0)
 
 
 def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
-    """The bound without the rounding that would put it a hair below the ring."""
+    """Return the hard limit, corrected for rounding so that it is not below the ring."""
     return replace(bound, bytes_per_s=ring.bytes_per_s) if ring and (bound.bytes_per_s or 0.0) < (ring.bytes_per_s or 0.0) else bound
 
 
@@ -219,9 +232,11 @@ def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
 
 @dataclass
 class GpuNodes:
-    """The hosts of a launch with the GPUs of some of their ranks, each such node made once.
+    """The hosts of a launch with the GPUs of some of their ranks. Each node is made once.
 
-    machines   one per host, in the hosts' order; gpus: PCI addresses by rank; ranks: the ranks of each host
+    machines   one per host, in the hosts' order
+    gpus       PCI address of each rank's GPU
+    ranks      the ranks of each host
     """
 
     machines: Sequence[Machine]
@@ -231,7 +246,7 @@ class GpuNodes:
     _made: dict[tuple[str, tuple[int, ...]], Node] = field(default_factory=dict)
 
     def whole(self) -> tuple[Node, ...] | Ceiling:
-        """A node per host with the GPUs of all its ranks, or no ceiling, and why."""
+        """Return a node per host with the GPUs of all its ranks, or an unknown ceiling with the reason."""
         if not self.gpus or len(self.machines) != len(self.hosts):
             return no_ceiling("the GPU of each rank is unknown")
         if any(len({self.gpus[rank] for rank in ranks}) < len(ranks) for ranks in self.ranks):
@@ -242,14 +257,14 @@ class GpuNodes:
             return no_ceiling(str(error))
 
     def node(self, host: str, ranks: tuple[int, ...]) -> Node:
-        """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source has."""
+        """Return a host with the GPUs of these ranks. Raises UsageError for a GPU that no source lists."""
         if (host, ranks) not in self._made:
             machine = self.machines[self.hosts.index(host)]
             self._made[host, ranks] = replace(node_of(machine, [self.gpus[rank] for rank in ranks]), host=host)
         return self._made[host, ranks]
 
     def in_ring(self, host: str, ranks: tuple[int, ...], group: Sequence[int]) -> Node:
-        """The same with the links that a ring through the group, in its order, uses inside this host."""
+        """Return as `node`, with only the links inside this host that a ring through the group, in its order, uses."""
         inside, after = set(ranks), dict(zip(group, [*group[1:], group[0]], strict=True))
         edges = [(self.gpus[rank], self.gpus[after[rank]]) for rank in ranks if after[rank] in inside]
         machine = self.machines[self.hosts.index(host)]
@@ -257,7 +272,9 @@ class GpuNodes:
 
 
 def link_between(machine: Machine, a: str, b: str) -> Link:
-    """Return the link between the GPUs at two PCI addresses, in one direction: NVLink, or PCIe; unknown where no source has both."""
+    """Return the link between the GPUs at two PCI addresses, in one direction: NVLink or PCIe. Unknown where no source
+    lists both.
+    """
     try:
         return node_of(machine, [a, b]).pair
     except UsageError:
@@ -265,7 +282,9 @@ def link_between(machine: Machine, a: str, b: str) -> Link:
 
 
 def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
-    """(ring reference, else hard limit; hard limit or None) of a collective; `running.leaving` is found here."""
+    """Return (expected bandwidth, hard limit or None) of a collective on GPUs. `running.leaving` is replaced by what is
+    found here.
+    """
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
         return whole, None
@@ -278,14 +297,21 @@ def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
 
 
 def _leaving(node: Node, whole: Sequence[Node], oversubscription: float) -> Link:
-    """Return what carries a node's bytes to the others: its NICs, or unknown where an NVLink domain joins it with some of them."""
+    """Return the link that carries a node's bytes to the others: its NICs.
+
+    Unknown where an NVLink domain joins the node with some of the others.
+    """
     if node.clique is not None and sum(other.clique == node.clique for other in whole) > 1:
         return unknown(f"NVLink domain {node.clique} joins this node with others")
     return Job((node,), oversubscription).egress(node)
 
 
 def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int, crossing: bool, staying: bool) -> Found:
-    """That of the slowest pair: of those that cross hosts, `sharing` of them at the busiest one, and of those that stay inside one."""
+    """Return (expected bandwidth, hard limit) of the slowest pair on GPUs.
+
+    crossing and staying state whether there are pairs between hosts and pairs inside one. sharing is the number of
+    pairs at the host with the most.
+    """
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
         return whole, None
@@ -298,7 +324,7 @@ def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int,
 
 @dataclass
 class Ceilings:
-    """What this launch knows of its hosts' limits. Made by all ranks together; asked by rank 0."""
+    """The limits of this launch's hosts. All ranks make it together; rank 0 reads it."""
 
     request: Request
     world: World
@@ -311,7 +337,9 @@ class Ceilings:
     _hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cells: Sequence[tuple[Operation, Cell]]) -> None:
-        """Probes the hosts (the machines are rank 0's alone) and measures the references that the cells will need."""
+        """Probe the hosts and measure the references that the cells need. All ranks call; only rank 0 gets the
+        machines.
+        """
         self.interfaces = _everyones_interfaces(self.world)
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
@@ -324,13 +352,13 @@ class Ceilings:
             self._measure_memory(inside)
 
     def _stays_inside(self, operation: Operation, cell: Cell, backend: Backend) -> bool:
-        """Whether a cell of this backend moves something, and nothing between hosts."""
+        """Return whether a cell of this backend moves data, but none between hosts."""
         if cell.backend != backend.name or operation.is_barrier:
             return False
         return not any(self._crosses(backend, group) for group in groups_of(operation, cell, backend.ranks))
 
     def _measure_memory(self, cells: Sequence[tuple[Operation, Cell]]) -> None:
-        """Every dtype and buffer reuse once, at all sizes of its cells."""
+        """Measure each data type and buffer reuse once, at all sizes of its cells."""
         for key in dict.fromkeys((cell.dtype.name, cell.buffers) for _, cell in cells):
             chosen = {cell.size_bytes: cell for _, cell in cells if (cell.dtype.name, cell.buffers) == key}
             with_sum = any(operation.reduces for operation, _ in cells)
@@ -342,7 +370,9 @@ class Ceilings:
         return bool(self.world.oversubscribed)
 
     def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
-        """(the ceiling, the hard limit or None) of a cell that runs over these groups of ranks: the slowest one's."""
+        """Return (expected bandwidth, hard limit or None) of a cell that runs over these groups of ranks: those of the
+        slowest group.
+        """
         if operation.is_barrier:
             return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
@@ -358,7 +388,7 @@ class Ceilings:
         return self._found[key]
 
     def _inside(self, operation: Operation, cell: Cell, backend: Backend, n: int) -> Ceiling:
-        """What was measured inside the hosts, with all ranks at it as all groups are, for groups of n ranks."""
+        """Return the rate measured inside the hosts for groups of n ranks, with all ranks active at the same time."""
         if self._oversubscribed():
             return no_ceiling("more ranks than cores")
         if (cell.streams or 1) > 1:
@@ -371,7 +401,10 @@ class Ceilings:
         return no_ceiling(f"{backend.name} does not report its path inside a host")
 
     def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:
-        """From the links that the machines have; of several groups those that cross hosts, and on GPUs the others as well."""
+        """Return (expected bandwidth, hard limit) from the machines' links.
+
+        Of several groups those that cross hosts count, and on GPUs the others as well.
+        """
 
         crossing = tuple(group for group in groups if self._crosses(backend, group))
         host_of = self._host_of(backend)
@@ -414,7 +447,7 @@ class Ceilings:
         return replace(ceiling, kind="network"), replace(bound, kind="network")
 
     def _leaving(self, backend: Backend) -> dict[str, Link]:
-        """By host what a backend on host memory sends over: its RDMA devices, or TCP."""
+        """Return, by host, the link that a backend on host memory sends over: its RDMA devices, or TCP."""
         from collbench.machine.peak.links import PcieTree, egress_of, tcp_link
 
         if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
@@ -425,17 +458,17 @@ class Ceilings:
         return dict(zip(self.world.hosts, links, strict=True))
 
     def _crosses(self, backend: Backend, group: Sequence[int]) -> bool:
-        """Whether a group's ranks are on several hosts."""
+        """Return whether a group's ranks are on several hosts."""
         return len(self.world.hosts) > 1 and len({self._host_of(backend)[rank] for rank in group}) > 1
 
     def _host_of(self, backend: Backend) -> list[str]:
-        """The host of each of a backend's ranks."""
+        """Return the host of each of a backend's ranks."""
         if backend.name not in self._hosts:
             self._hosts[backend.name] = [member.host for member in members_of(backend, self.world)]
         return self._hosts[backend.name]
 
     def topology(self) -> dict[str, Any]:
-        """What is known of the machines, for topology.json."""
+        """Return the machines, their links and the references, JSON-ready, for topology.json."""
         from collbench.machine.snapshot import topology_json
 
         members = [asdict(member) for member in self.world.members]
@@ -444,7 +477,7 @@ class Ceilings:
 
 
 def _everyones_interfaces(world: World) -> list[Interface]:
-    """The interface of every rank that carries its address to the others, one per host."""
+    """Return one interface per host: the one that carries the ranks' addresses."""
     mine = asdict(read_interface(interface_with(world.me.address)))
     found = world.agree(mine, "reading the interfaces")
     by_host = {member.host: found[member.rank] for member in reversed(world.members)}
@@ -452,7 +485,7 @@ def _everyones_interfaces(world: World) -> list[Interface]:
 
 
 def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
-    """How many pairs, given by their hosts, share one direction of the busiest host's NICs."""
+    """Return how many pairs, given by their hosts, share one direction of the busiest host's NICs."""
     senders, receivers = Counter(pair[0] for pair in hosts), Counter(pair[-1] for pair in hosts)
     if operation.bidirectional:
         return max((senders + receivers).values())

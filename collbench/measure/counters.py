@@ -1,7 +1,8 @@
-"""What the GPUs of this host have counted, by NVML's field values: one call a GPU, of the fields that its driver has.
+"""Counters of this host, read from the kernel's files and NVML: network interfaces, RDMA ports, TCP segments and GPUs.
 
-Fields and units: nvml.h, https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html. nvmlDeviceGetPcieThroughput is not
-asked: it blocks 20 ms.
+NVML's field values need one call per GPU, of the fields that its driver has. Fields and units: nvml.h,
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html. nvmlDeviceGetPcieThroughput is not used: it
+blocks 20 ms.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collbench.machine.readers.network import HW_COUNTERS
 from collbench.machine.readers.nvml import Session
 from collbench.machine.readers.text import pci_address
 
-# Numbers out of the kernel's files, read as cheaply as Python can: a host with many ports has hundreds of them.
+# Numbers from the kernel's files, read as fast as Python can: a host with many ports has hundreds of them.
 
 Counts = dict[str, int]
 _MOST = 64  # characters of a number
@@ -25,7 +26,7 @@ _LONGEST = 4 << 20
 
 
 def numbers(folder: str, names: Iterable[str]) -> Counts:
-    """The whole numbers that the files of a folder hold, by name; a file that is not there or holds none is left out."""
+    """Return the integers in the files of a folder, by file name. A file that is missing or has no number is left out."""
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -37,7 +38,7 @@ def numbers(folder: str, names: Iterable[str]) -> Counts:
 
 
 def entries(folder: str) -> list[str]:
-    """The names in a folder, sorted; none when it is not there."""
+    """Return the names in a folder, sorted; an empty list if it does not exist."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - Path.iterdir makes a Path per name
     except OSError:
@@ -45,12 +46,12 @@ def entries(folder: str) -> list[str]:
 
 
 def word(path: str) -> str:
-    """What a file holds, stripped; "" when it cannot be read."""
+    """Return the stripped content of a file; "" when it cannot be read."""
     return _read(path, _MOST).strip()
 
 
 def text(path: str) -> str:
-    """All that a file of the kernel holds, 4 MiB at most; "" when it cannot be read."""
+    """Return the content of a kernel file, 4 MiB at most; "" when it cannot be read."""
     return _read(path, _LONGEST)
 
 
@@ -85,7 +86,7 @@ def _number_sysfs_numbers(name: str, folder: int) -> int | None:
         os.close(file)
 
 
-# What the network interfaces of this host have counted (Linux Documentation/networking/statistics.rst).
+# Counters of this host's network interfaces (Linux Documentation/networking/statistics.rst).
 #
 # /proc/net/dev has all of them in one file, read in a tenth of the time of the files in /sys/class/net/*/statistics, which are read where
 # it is not there. In it a received packet that was missed for want of buffers is a dropped one, too (net/core/net-procfs.c).
@@ -110,10 +111,11 @@ _IP_OVER_INFINIBAND = "32"  # ARPHRD_INFINIBAND, Linux include/uapi/linux/if_arp
 
 
 def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
-    """(counters by interface, the interfaces with bytes that leave this host and are counted nowhere else).
+    """Return (counters by interface, names of the interfaces that count bytes leaving this host exactly once).
 
-    A bond, VLAN or bridge repeats what the interfaces below it count, InfiniBand ports count what IP over InfiniBand sends, and
-    the host's end of a container's link carries the container's bytes, which leave by another interface.
+    The second excludes interfaces that repeat others. A bond, VLAN or bridge repeats what the interfaces below it
+    count. InfiniBand ports count what IP over InfiniBand sends. The host's end of a container's link carries bytes that
+    leave by another interface.
     """
     counts: dict[str, Counts] = {}
     leaving: set[str] = set()
@@ -130,12 +132,14 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
 
 
 def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
-    """Bytes of TCP's payload among those counted in a direction ("tx" or "rx"); None where a counter is not known.
+    """Return the bytes of TCP payload among those counted in a direction ("tx" or "rx"); None where a counter is
+    unknown.
 
-    Each packet counted holds 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with its timestamps (IPv6: 20 more, 1.3 % of a full
-    frame). Whether a packet is a frame or what the kernel hands down before a card cuts it up (64 KiB and one header, as on veth
-    and virtio) depends on the driver, and bytes and packets agree in either case: on veth, 80 MiB all-reduced or sent by Gloo
-    over a 1 Gbit/s link were counted as 1.001 to 1.003 of it, and 1.0000 to 1.0006 after this.
+    Each packet counted holds 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with its timestamps (IPv6: 20 more, 1.3
+    % of a full frame). A counted packet may be a frame, or a larger one that the card cuts up later (64 KiB and one
+    header, as on veth and virtio). That depends on the driver; bytes and packets agree in either case. Measured on veth
+    with 80 MiB all-reduced or sent by Gloo over a 1 Gbit/s link: the counters gave 1.001 to 1.003 of it, and 1.0000 to
+    1.0006 after this correction.
     """
     bytes_counted, packets = counts.get(f"{direction}_bytes", 0), counts.get(f"{direction}_packets", 0)
     if bytes_counted is None or packets is None:
@@ -144,7 +148,7 @@ def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
 
 
 def _table(path: str) -> dict[str, Counts]:
-    """The interfaces of /proc/net/dev; lines that are not as expected are left out."""
+    """Return the counters of /proc/net/dev by interface. Lines with an unexpected format are left out."""
     found: dict[str, Counts] = {}
     for line in text(path).splitlines():
         name, _, rest = line.partition(":")
@@ -162,7 +166,7 @@ def _leaves(folder: str) -> bool:
     return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND
 
 
-# What the active RDMA ports of this host have counted: /sys/class/infiniband/*/ports/*/counters and hw_counters.
+# Counters of this host's active RDMA ports: /sys/class/infiniband/*/ports/*/counters and hw_counters.
 #
 # Linux Documentation/ABI/stable/sysfs-class-infiniband has the names; drivers add their own to hw_counters (mlx5: losses and
 # congestion; rxe: sent_pkts, rcvd_pkts; EFA and bnxt_re: tx_bytes, rx_bytes).
@@ -179,7 +183,11 @@ _STUCK = 2**32 - 1  # old 32-bit counters stop here (InfiniBand: "counters shall
 
 
 def read_infiniband(root: str = "") -> dict[str, Counts]:
-    """Counters by port ("mlx5_0/1"): bytes and packets under Ethernet's names, the others under their own. A stuck one is left out."""
+    """Return counters by port ("mlx5_0/1"), of active ports. Old 32-bit counters that have reached their maximum are
+    left out.
+
+    Bytes and packets have the same names as for Ethernet, other counters their own.
+    """
     found: dict[str, Counts] = {}
     for device in entries(f"{root}{INFINIBAND_CLASS}"):
         for port in entries(f"{root}{INFINIBAND_CLASS}/{device}/ports"):
@@ -190,7 +198,9 @@ def read_infiniband(root: str = "") -> dict[str, Counts]:
 
 
 def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
-    """Bytes that crossed a port in a direction ("tx" or "rx"), or None where they are not known. RDMA is counted apart by some."""
+    """Return the bytes that crossed a port in a direction ("tx" or "rx"); None where unknown. Some drivers count RDMA
+    separately.
+    """
     names = {"tx": ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes"), "rx": ("rx_bytes", "rdma_read_bytes", "rdma_write_recv_bytes")}
     values = [counts.get(name, 0) for name in names[direction]]
     return None if None in values else sum(value for value in values if value)
@@ -207,14 +217,14 @@ def _names(folder: str) -> list[str]:
     return [name for name in _OF_DRIVERS if name in there]
 
 
-# What TCP of this host's network namespace has sent, and sent again (RFC 4022: tcpOutSegs, tcpRetransSegs).
+# TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs).
 
 _TCP_TABLE = "/proc/net/snmp"
 _WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
 
 
 def read_tcp(root: str = "") -> Counts:
-    """Return the segments "sent" and "retransmitted" so far; nothing where the kernel does not count them."""
+    """Return the TCP segments "sent" and "retransmitted" so far; empty where the kernel does not count them."""
     rows = [line.split()[1:] for line in text(f"{root}{_TCP_TABLE}").splitlines() if line.startswith("Tcp:")]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         return {}
@@ -234,7 +244,7 @@ REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20:
 
 @dataclass(frozen=True)
 class _Field:
-    """One counter: NVML's field, its unit in this unit, and the scopes (links) of which the values are added."""
+    """One counter of NVML: its field, the factor of its unit, and the scopes (links) that are added up."""
 
     name: str
     constant: str
@@ -272,7 +282,10 @@ class _NvmlGpu:
 
 
 class Gpus:
-    """The GPUs that NVML shows here, NVML held open: starting it takes far longer than a reading. In a container other jobs' are hidden."""
+    """The GPUs that NVML shows here, with NVML kept open because starting it takes far longer than a reading.
+
+    In a container, GPUs of other jobs are hidden.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -282,7 +295,9 @@ class Gpus:
 
     @classmethod
     def open(cls, library: Any = None) -> Self | None:
-        """NVML started, or None without a driver. `library` is pynvml, or a replacement for tests. Never raises."""
+        """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests.
+        Never raises.
+        """
         nvml = library or _pynvml()
         if nvml is None:
             return None
@@ -290,19 +305,21 @@ class Gpus:
         return None if session.try_to("nvmlInit")[1] else cls(session)
 
     def read(self) -> tuple[dict[str, Counts], dict[str, dict[str, Any]]]:
-        """(counters, states) by PCI address; what a GPU does not answer is left out."""
+        """Return (counters, states), each by PCI address. Values that a GPU does not report are left out."""
         return {gpu.address: self._counts(gpu) for gpu in self._gpus}, {gpu.address: self._state(gpu.handle) for gpu in self._gpus}
 
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """By PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not report it."""
+        """Return by PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not
+        report a value.
+        """
         return {gpu.address: {**self._state(gpu.handle), **self._pace(gpu.handle)} for gpu in self._gpus}
 
     def close(self) -> None:
-        """Leaves NVML."""
+        """Shut NVML down."""
         self._session.try_to("nvmlShutdown")
 
     def _known(self, handle: Any, index: int) -> _NvmlGpu:
-        """The GPU with the fields that its driver answers."""
+        """Return the GPU with the fields that its driver reports."""
         info = self._session.try_to("nvmlDeviceGetPciInfo", handle)[0]
         bus = getattr(info, "busId", "")
         address = pci_address(bus.decode("ascii", errors="replace") if isinstance(bus, bytes) else str(bus)) or f"gpu{index}"
@@ -317,7 +334,7 @@ class Gpus:
         return {one.name: sum(values[one.constant].values()) * one.unit for one in whole}
 
     def _values(self, handle: Any, fields: Iterable[_Field]) -> dict[str, dict[int, int]]:
-        """NVML's values by field and scope, of the scopes that answer."""
+        """Return NVML's values by field and scope, for the scopes that NVML reports."""
         asked = [(one, scope) for one in fields for scope in one.scopes]
         ids = [(getattr(self._session.nvml, _constant(one)), scope) for one, scope in asked]
         found = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
@@ -348,7 +365,9 @@ def _constant(one: _Field) -> str:
 
 
 def _wraps(one: _Field, value: Any) -> bool:
-    """Whether it counts bytes in 32 bits: they wrap several times a second, so that differences mean nothing."""
+    """Return whether a field counts bytes in 32 bits. Such a counter wraps several times a second, so differences mean
+    nothing.
+    """
     return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
 
 
@@ -359,7 +378,9 @@ def _number(value: Any) -> int | None:
 
 
 def _pynvml() -> Any:
-    """The package, imported only where the driver's library is: most hosts without it need not pay for the import."""
+    """Return the pynvml package. It is imported only if the driver's library exists, to save hosts without it the
+    import time.
+    """
     try:
         ctypes.CDLL(_LIBRARY)
         import pynvml

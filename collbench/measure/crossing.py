@@ -1,9 +1,11 @@
-"""What must cross between places (hosts, or single ranks), for any algorithm: a lower bound that no library can pass.
+"""Bytes that must cross between places (hosts, or single ranks) with any algorithm: a lower limit that applies to every
+library.
 
-It follows from what must arrive in an operation. A part that ranks of a place need, and that no rank there can make from what
-lies there, comes in at least once; what others need of a place goes out at least once, summed where it is reduced. That holds for
-switches that copy or add, too. All places together need more where nothing adds on the way: sums from a places for b places take
-a + b - 2 moves (one more if none of the a is among the b), 2(m-1) for the all-reduce of m hosts, as in the room peak's cuts.
+It follows from the data that an operation must deliver. A part that ranks of a place need, and that no rank there can
+compute from local data, comes in at least once. Data that other places need goes out at least once, summed where it is
+reduced. This also holds for switches that copy or add. All places together need more where nothing adds on the way:
+sums from a places for b places take a + b - 2 moves (one more if none of the a is among the b), and 2(m-1) for the
+all-reduce of m hosts.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ _REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is 
 
 @dataclass(frozen=True)
 class LeastBytes:
-    """Bytes that must at least cross in one iteration: out of and into each place, and all places' in one direction together.
+    """Bytes that must cross in one iteration at least: out of and into each place, and of all places together in one
+    direction.
 
-    In `total` nothing copies or adds on the way.
+    `total` assumes that nothing copies or adds on the way.
     """
 
     out: Mapping[str, float]
@@ -39,7 +42,8 @@ class LeastBytes:
 
 @dataclass(frozen=True)
 class _Question:
-    """What the answer depends on; it is the same for all sizes, and at 1,024 ranks takes seconds.
+    """The inputs of the computation, as a cache key. At 1,024 ranks the computation takes seconds; its result is the
+    same for all sizes.
 
     count   elements per part for which it is computed: those of the cell only where uneven parts are so small that rounding matters
     """
@@ -56,7 +60,10 @@ class _Question:
 
 
 def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
-    """For a cell with ranks (of `groups`) at these places. Ranks' blocks are the same or do not overlap."""
+    """Return the least bytes of a cell with ranks (of `groups`) at these places.
+
+    Blocks of different ranks must be the same or not overlap.
+    """
     n = len(groups[0]) if groups else 0
     count = operation.count(cell, n) if n else 0
     reckoned = count if count and operation.uneven and is_rough(cell.traffic, n, count) else _REFERENCE
@@ -69,7 +76,7 @@ def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[in
 
 @lru_cache(maxsize=64)
 def _per_element(question: _Question) -> LeastBytes:
-    """In elements for each element that a part has."""
+    """Return the least moves in elements, for each element that a part has."""
     out: dict[str, float] = defaultdict(float)
     into: dict[str, float] = defaultdict(float)
     total = 0.0
@@ -86,7 +93,7 @@ def _per_element(question: _Question) -> LeastBytes:
 
 
 def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, frozenset[str], frozenset[str]]]:
-    """(elements, the places that hold what they are made of, the places that need them) of one group."""
+    """Yield (elements, places that hold the sources, places that need the result) for the parts of one group."""
     n, width = len(place_of), question.cell.dtype.size
     cell = replace(question.cell, size_bytes=question.count * width * question.operation.parts(n))
     needing: dict[tuple[Hashable, int, int], set[str]] = defaultdict(set)
@@ -109,7 +116,7 @@ def _ranks(key: Hashable) -> Sequence[int]:
     return key
 
 
-# The hosts' counters for one case: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
+# The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the least that must have moved.
 #
 # What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
 # and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
@@ -123,11 +130,11 @@ _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
 @dataclass(frozen=True)
 class CaseActivity:
-    """What ran between the two readings.
+    """The work that ran between two readings of the counters.
 
-    iterations   of the operation, all of them: also warm-ups, and those without samples
+    iterations   of the operation, including warm-ups and those without samples
     host_of      the host of each rank that takes part
-    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups define
+    must         bytes that must leave and reach each host in an iteration; None: derived from operation, cell and groups
     """
 
     operation: Operation
@@ -180,7 +187,7 @@ class OtherPath(Fact, frozen=True):
     nvlink: bool = False
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         bytes_known = self.moved_bytes is not None and self.least_bytes is not None
         of_bytes = f"{format_bytes(self.moved_bytes or 0)} of at least {format_bytes(self.least_bytes or 0)}"
         what = of_bytes if bytes_known else f"{self.packets} packets in {self.iterations} iterations"
@@ -191,7 +198,9 @@ class OtherPath(Fact, frozen=True):
 
 
 def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
-    """Return from a row's evidence the path that its bytes took instead of the network; None where they took the network."""
+    """Return the path that a row's bytes took instead of the network, from the row's evidence; None where they took the
+    network.
+    """
     fact = (evidence.get("moved") or {}).get("other_path_fact")
     return decode(fact, OtherPath) if fact else None
 
@@ -212,12 +221,15 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
 
 
 def _meets_others(host: str, ran: CaseActivity) -> bool:
-    """Whether ranks of a host wait for ranks of others: they must inform these, at least with a packet, that they have come."""
+    """Return whether ranks of a host wait for ranks of other hosts. These must then receive at least one packet."""
     return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
 
 
 def _unknown(moved: dict[str, Any]) -> str | None:
-    """Why what left a host is unknown, or None. Ranks of several hosts exchange messages over TCP; some drivers count once a second."""
+    """Return why the bytes that left a host are unknown, or None.
+
+    Ranks of several hosts exchange messages over TCP; some drivers count once a second.
+    """
     if moved["came_or_went"]:
         return f"{', '.join(moved['came_or_went'])} appeared or disappeared meanwhile"
     if moved["silent"]:
@@ -235,14 +247,16 @@ def _lost(counts: Mapping[str, int | None]) -> bool:
 
 
 def _crossed(moved: dict[str, Any], direction: str) -> int | None:
-    """Bytes that left ("tx") or entered ("rx") a host over its interfaces, less TCP's headers, and over its RDMA ports."""
+    """Return the bytes that left ("tx") or entered ("rx") a host: over its interfaces, without TCP headers, and its
+    RDMA ports.
+    """
     parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
     parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
     return None if None in parts else sum(part for part in parts if part)
 
 
 def _packets(moved: dict[str, Any]) -> int | None:
-    """Packets that left a host; None where one of its ports does not count them."""
+    """Return the packets that left a host; None where one of its ports does not count them."""
     interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
     ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
     counts = [*interfaces, *ports]
@@ -250,7 +264,9 @@ def _packets(moved: dict[str, Any]) -> int | None:
 
 
 def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """In a job of one host: what went over its loopback, against what must pass between its ranks on some way. None between hosts."""
+    """Return for a job on one host the loopback bytes, against those that must pass between its ranks. None for several
+    hosts.
+    """
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
     (moved,) = by_host.values()
@@ -263,7 +279,7 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
 
 
 def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
-    """The path in one word. Unknown for one host's GPUs: what is not on its loopback may be on PCIe, NVLink or in memory."""
+    """Return the path in one word. Unknown for GPUs of one host: bytes may go over PCIe, NVLink or memory."""
     inside = _inside(ran, by_host)
     if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
         (moved,) = by_host.values()
@@ -279,7 +295,7 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
 
 
 def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
-    """Return the host that shows it most clearly; None where nothing shows it."""
+    """Return the other path at the host that shows it most clearly; None where no host shows one."""
     shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
     if not shown:
         return None
@@ -307,9 +323,10 @@ def _falls_short(way: Mapping[str, Any]) -> bool:
 
 
 def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
-    """Messages so small that the ranks' own talk hides them: yet in a synchronised mode each iteration that sends takes a packet.
+    """Return whether far fewer packets left a host than iterations ran.
 
-    So does a barrier, which sends nothing else.
+    This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronised mode
+    each iteration that sends needs at least one packet.
     """
     sends = ran.operation.is_barrier or told.get("out", {}).get("at_least_bytes")
     packets = told.get("packets_out")
@@ -319,7 +336,7 @@ def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
 
 
 def _ratio(told: Mapping[str, Any]) -> float:
-    """The smaller one of a host's; what has none comes last."""
+    """Return the smaller ratio of a host's two directions. A host without a ratio sorts last."""
     return min((told[way]["ratio"] for way, _ in _WAYS if way in told and told[way]["ratio"] is not None), default=float("inf"))
 
 

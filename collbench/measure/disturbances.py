@@ -1,6 +1,7 @@
-"""What disturbed the network of each host while a case was measured: segments sent again, links that went down, errors and drops.
+"""Disturbances of each host's network while a case was measured: retransmitted segments, links that went down, errors
+and drops.
 
-Counters belong to the host: what else it sends is counted as well.
+Counters belong to the host and include the traffic of other jobs.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ RETRANSMITS, LINK_FLAPPED = "retransmits", "link_flapped"
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Changes on one host.
+    """Network disturbances on one host, as changes of its counters.
 
     retransmitted, sent  TCP segments
     carrier_changes      by interface how often its link went down or up
-    errors               by interface the counts of errors and drops that grew; None: unknown
+    errors               by interface the error and drop counters that grew; None: unknown
     """
 
     host: str
@@ -39,11 +40,11 @@ class HostNetwork:
 
     @property
     def retransmits(self) -> bool:
-        """Whether more segments were sent again than is ordinary."""
+        """Return whether more segments were retransmitted than is usual."""
         return self.retransmitted >= max(_FEWEST, _LEAST_SHARE * self.sent)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as plain values for JSON."""
         counts = {"tcp_retransmitted": self.retransmitted, "tcp_sent": self.sent}
         return counts | {name: dict(found) for name, found in (("carrier_changes", self.carrier_changes), ("errors", self.errors)) if found}
 
@@ -62,12 +63,12 @@ class Stall:
     median_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as plain values for JSON."""
         return {"phase": self.phase, "seconds": round(self.seconds, 6), "median_s": self.median_s}
 
 
 def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
-    """Return what disturbed a host, from its counters' changes (`counters.moved`)."""
+    """Return the network disturbances of a host, from the changes of its counters (`instruments.moved`)."""
     interfaces = {name: moved["interfaces"].get(name, {}) for name in moved["leaving"]}
     flaps = {name: counts["carrier_changes"] for name, counts in interfaces.items() if counts.get("carrier_changes")}
     errors = {name: {what: counts[what] for what in _ERRORS if what in counts} for name, counts in interfaces.items()}
@@ -78,7 +79,7 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
 
 
 def flags(hosts: Iterable[HostNetwork]) -> list[str]:
-    """Return the row's flags."""
+    """Return the quality flags that these disturbances set on a row."""
     found = list(hosts)
     again, flapped = any(one.retransmits for one in found), any(one.carrier_changes for one in found)
     return [word for word, true in ((RETRANSMITS, again), (LINK_FLAPPED, flapped)) if true]
@@ -99,7 +100,7 @@ class LinkFlapped(Fact, frozen=True):
     changes: int
 
     def render(self) -> str:
-        """Return the fact, without a case."""
+        """Return the clause for a sentence that names the case."""
         times = "once" if self.changes == 1 else f"{self.changes} times"
         return f"the link of {self.interface} on {self.host} changed its state {times}"
 
@@ -112,18 +113,18 @@ class SegmentsRetransmitted(Fact, frozen=True):
     sent: int
 
     def render(self) -> str:
-        """Return the fact, without a case."""
+        """Return the clause for a sentence that names the case."""
         return f"TCP retransmitted {self.retransmitted} of {self.sent} segments on {self.host}"
 
 
 class ProcessPaused(Fact, frozen=True):
-    """A process could not run for a while: it was stopped or swapped out, or its machine was asleep."""
+    """A process was not running for a while: it was stopped or swapped out, or its machine was asleep."""
 
     host: str
     seconds: float
 
     def render(self) -> str:
-        """Return the fact, without a case."""
+        """Return the clause for a sentence that names the case."""
         return f"a process on {self.host} was paused for {self.seconds:.1f} s"
 
 
@@ -144,7 +145,7 @@ class CaseDisturbed(Fact, frozen=True):
     median_s: float = 0.0
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         why = "; ".join(cause.render() for cause in self.causes)
         if not self.stalls:
             return f"{self.case}: {why}"
@@ -154,7 +155,9 @@ class CaseDisturbed(Fact, frozen=True):
 
 
 def case_disturbed(case: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
-    """Return what disturbed a case; None where nothing did. `paused_s`: seconds by the host of a paused process."""
+    """Return the disturbances of a case as one fact; None without any. `paused_s`: seconds by the host of a paused
+    process.
+    """
     causes = [cause for one in hosts for cause in one.causes()]
     causes += [ProcessPaused(host, seconds) for host, seconds in paused_s.items()]
     if not found:

@@ -1,4 +1,6 @@
-"""What is read around a cell on each host, by the first of its ranks: counters of interfaces, ports and GPUs, and telemetry meanwhile."""
+"""Readings around each case, taken by the first rank of each host: counters of interfaces, ports and GPUs, and
+telemetry meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from collbench.measure.prepared_cell import PreparedCase
 from collbench.measure.telemetry import Telemetry
 from collbench.operations.cell import Cell
 
-# What a rank's CPUs were allowed and made to do while a cell was measured. Everything is readable without privileges on Linux.
+# The settings and disturbances of a rank's CPUs while a cell was measured. Everything is readable without privileges on Linux.
 
 _STAT = Path("/proc/stat")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -29,7 +31,9 @@ _FEWEST_TICKS = 5  # of 10 ms: less is a rounding
 
 @dataclass(frozen=True)
 class CpuReading:
-    """Counters of this process and of the CPUs it may use; two of them make a `Span`. Ticks are the kernel's (10 ms)."""
+    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a
+    `Span`.
+    """
 
     stolen: int
     ticks: int
@@ -38,22 +42,22 @@ class CpuReading:
 
 @dataclass(frozen=True)
 class Span:
-    """What happened between two moments.
+    """CPU disturbances between two moments.
 
     stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None where the kernel does not count it
-    preempted  how often this process lost its core against its will
+    preempted  how often the kernel took the core from this process involuntarily
     """
 
     stolen: float | None
     preempted: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values for JSON."""
         return asdict(self)
 
 
 def now(stat: Path = _STAT) -> CpuReading:
-    """The counters at this moment; zeros where there is no /proc."""
+    """Return the current counters; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
     rows = [line.split()[1:] for line in _lines(stat) if line.startswith("cpu") and line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
@@ -62,25 +66,30 @@ def now(stat: Path = _STAT) -> CpuReading:
 
 
 def between(before: CpuReading, after: CpuReading) -> Span:
-    """What happened from `before` to `after`."""
+    """Return the changes from `before` to `after`."""
     ticks, stolen = after.ticks - before.ticks, after.stolen - before.stolen
     known = after.ticks > 0 and ticks >= 0 and stolen >= 0
     return Span((stolen / ticks if stolen >= _FEWEST_TICKS else 0.0) if known else None, max(0, after.preempted - before.preempted))
 
 
 def noticeable(stolen: float | None) -> bool:
-    """Whether the hypervisor took so much that times mean something else."""
+    """Return whether the hypervisor took enough CPU time to make times unreliable."""
     return stolen is not None and stolen > _NOTICEABLE_STEAL
 
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
-    """What does not change from cell to cell on this rank: frequency governor and boost of its CPUs, huge pages; None is unknown."""
+    """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means
+    unknown.
+    """
     names = sorted({text for cpu in os.sched_getaffinity(0) if (text := _text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor"))})
     return {"governor": "+".join(names) or None, "boost": _boost(cpus_folder), "huge_pages": _chosen(_text(huge_pages))}
 
 
 def binding(cpus: Sequence[Sequence[str]]) -> str:
-    """How ranks are bound, from the names of the CPUs each may use: "each rank on 1 CPU of its own", "ranks share 2 CPUs"."""
+    """Return how ranks are bound, as text: "each rank on 1 CPU of its own", "ranks share 2 CPUs".
+
+    cpus: for each rank the names of the CPUs that it may use.
+    """
     sizes, together = [len(set(each)) for each in cpus], {cpu for each in cpus for cpu in each}
     if len(sizes) > 1 and sum(sizes) == len(together):
         most = max(sizes)
@@ -89,7 +98,7 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
 
 
 def _boost(cpus_folder: Path) -> bool | None:
-    """Turbo, as the generic driver or Intel's reports it."""
+    """Return whether turbo is on, from the generic driver or Intel's."""
     generic, intel = _text(cpus_folder / "cpufreq" / "boost"), _text(cpus_folder / "intel_pstate" / "no_turbo")
     if generic in ("0", "1"):
         return generic == "1"
@@ -97,7 +106,7 @@ def _boost(cpus_folder: Path) -> bool | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """The word in brackets: "always [madvise] never" is madvise."""
+    """Return the word in brackets: of "always [madvise] never" it is madvise."""
     return next((word.strip("[]") for word in (text or "").split() if word.startswith("[")), None)
 
 
@@ -112,7 +121,7 @@ def _lines(path: Path) -> list[str]:
     return (_text(path) or "").splitlines()
 
 
-# What this host's interfaces, RDMA ports and GPUs counted between two readings: which of them moved how many bytes.
+# Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.
 #
 # Counters belong to the host, not to the job: what else runs there is counted, too. One that went back (it wrapped, or was reset)
 # is unknown, and so is what came or went between the readings; nothing that is unknown is ever 0.
@@ -124,13 +133,13 @@ _UNCOUNTED = ("cxi", "gni", "bxi")  # networks of their own (Slingshot, Aries, B
 
 @dataclass(frozen=True)
 class Counters:
-    """One reading.
+    """One reading of all counters of this host.
 
     interfaces, ports, gpus   counters by place ("eth0", "mlx5_0/1", a GPU's PCI address); all only ever grow
     leaving                   the interfaces with bytes that leave this host and are counted nowhere else
     states                    by GPU the values that are not counters: temperature_c, slowed_by
-    tcp                       segments that this host's TCP has sent, and sent again
-    uncounted                 devices of networks that have no counters here
+    tcp                       TCP segments that this host has sent and retransmitted
+    uncounted                 network devices that have no counters here
     """
 
     interfaces: Mapping[str, Counts] = field(default_factory=dict)
@@ -143,9 +152,10 @@ class Counters:
 
 
 def read(root: str = "", gpus: Gpus | None = None) -> Counters:
-    """The counters at this moment. About 0.1 ms an interface; RDMA ports, for which the driver asks the card, and GPUs take longer.
+    """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver
+    asks the card.
 
-    `root` is where a copied /sys lies. Never raises: what is not there or not readable is not in the reading.
+    `root` is the folder of a copied /sys. Never raises: values that are missing or not readable are left out.
     """
     interfaces, leaving = counters.read(root)
     counts, states = gpus.read() if gpus else ({}, {})
@@ -154,14 +164,15 @@ def read(root: str = "", gpus: Gpus | None = None) -> Counters:
 
 
 def moved(before: Counters, after: Counters) -> dict[str, Any]:
-    """JSON-ready: per place the counters that grew and by how much (None: unknown), and what keeps the sum from being known.
+    """Return the changes between two readings, JSON-ready: per place the counters that grew, and by how much (None:
+    unknown).
 
     interfaces, ports, gpus   places where something grew
-    tcp             segments sent, and sent again
-    leaving         interfaces with bytes that leave this host, moved or not
+    tcp             segments sent and retransmitted
+    leaving         interfaces with bytes that leave this host, changed or not
     came_or_went    places that only one of the two readings has
     silent          ports and devices that do not count what they move
-    idle            ports that count it, and sent nothing
+    idle            ports that count, and sent nothing
     states          by GPU the states at both ends
     """
     kinds = [(before.interfaces, after.interfaces), (before.ports, after.ports), (before.gpus, after.gpus)]
@@ -178,13 +189,16 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
 
 
 def grown(before: Mapping[str, Counts], after: Mapping[str, Counts]) -> Grown:
-    """By place what changed of the counters that both have; None for one that went back. Places without a change are left out."""
+    """Return by place the changes of the counters that both readings have; None for a counter that decreased.
+
+    Places without a change are left out.
+    """
     found = {name: _difference(before[name], counts) for name, counts in after.items() if name in before}
     return {name: changes for name, changes in found.items() if changes}
 
 
 def _difference(before: Counts, after: Counts) -> dict[str, int | None]:
-    """A counter that is no longer reported is unknown, as one that decreased."""
+    """Return the change of each counter. A counter that decreased or is no longer reported is unknown."""
     lost: dict[str, int | None] = dict.fromkeys((name for name in before if name not in after), None)
     steps = {name: after[name] - before[name] for name in after if name in before}
     return {**{name: step if step > 0 else None for name, step in steps.items() if step}, **lost}
@@ -195,7 +209,7 @@ _SMALL_BYTES = 1 << 20  # a case of smaller messages shows nothing about clocks,
 
 @dataclass
 class Instruments:
-    """This process's: NVML and telemetry only where it is its host's first rank, and the cells are of GPUs.
+    """This process's instruments. NVML and telemetry run only on a host's first rank, and only if cases use GPUs.
 
     reads   whether this process reads its host's counters
     """
@@ -208,13 +222,13 @@ class Instruments:
 
     @classmethod
     def ready(cls, world: World, cuda: bool, telemetry_hz: float) -> Instruments:
-        """Opened for a launch; `cuda`: whether any of its cells is of GPUs."""
+        """Return the opened instruments of a launch; `cuda`: whether any of its cells uses GPUs."""
         first = world.on_host()[0].rank == world.rank
         gpus = Gpus.open() if first and cuda else None
         return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
 
     def begin(self, ready: PreparedCase, world: World) -> None:
-        """Read, on all ranks; no rank begins to send before every host has read."""
+        """Read the counters. All ranks call; no rank starts to send before every host has read."""
         if self.telemetry:
             self.telemetry.taken()
             self.telemetry.switch(ready.cell.size_bytes >= _SMALL_BYTES)
@@ -225,7 +239,7 @@ class Instruments:
             world.gather(None, f"{ready.cell.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
     def end(self, ready: PreparedCase) -> dict[str, Any]:
-        """What this process reports to rank 0, JSON-ready."""
+        """Read again and return what this process reports to rank 0, JSON-ready."""
         own_moved = moved(self._before, read(gpus=self._of(ready.cell))) if self.reads else None
         if self.telemetry:
             self.telemetry.switch(False)
@@ -236,7 +250,7 @@ class Instruments:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Ends telemetry and leaves NVML."""
+        """End telemetry and shut NVML down."""
         if self.telemetry:
             self.telemetry.close()
         if self.gpus:
@@ -247,7 +261,7 @@ class Instruments:
 
 
 def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
-    """At rank 0, from the reports of all processes at the `end`: the row's evidence "moved"."""
+    """Return the row's evidence "moved" at rank 0, from the reports that all processes gave at `end`."""
     hosts = [member.host for member in world.members]
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
     by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}

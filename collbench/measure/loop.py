@@ -1,4 +1,6 @@
-"""Runs programs and stamps them: in C where every call is native, else in Python. Both stop at the first error."""
+"""Run and time programs of library calls: in C where every call is native, else in Python. Both stop at the first
+error.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ Words = ctypes.Array[ctypes.c_uint64]
 
 @dataclass(frozen=True)
 class Failure:
-    """Where a sample broke off: the call's code and place (-1 in the synchronisation, less: see loop.c), and the iteration."""
+    """The point where a sample failed: the iteration, the call's error code, and the call's position.
+
+    The position is -1 in the synchronisation; loop.c defines the values below that.
+    """
 
     code: int
     call: int
@@ -33,7 +38,7 @@ class Failure:
 
 
 class FailedCall(Exception):
-    """A sample failed; `failure` has the call and the code."""
+    """A sample failed; `failure` has the position of the call and its error code."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -41,7 +46,7 @@ class FailedCall(Exception):
 
 
 class OnDevice:
-    """Runs a program of calls that only enqueue work.
+    """The timing loop for a program of calls that only enqueue work on a GPU.
 
     enqueue_s   the host's seconds per sample of the last run, [n]
     """
@@ -54,7 +59,9 @@ class OnDevice:
         self.enqueue_s: NDArray[np.float64] = np.empty(0)
 
     def run(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        """Seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises Broken."""
+        """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises
+        FailedCall.
+        """
         samples, enqueue = np.zeros((len(self._clock.streams), n)), np.zeros(n, np.int64)
         native = library()
         if native is None:
@@ -85,7 +92,7 @@ class OnDevice:
         )  # fmt: skip
 
     def _run_python(self, samples: NDArray[np.float64], enqueue: NDArray[np.int64], batch: int, first: int) -> None:
-        """The same without a compiler at install."""
+        """Run the samples in Python, where no compiler was available at installation."""
         clock, turn = self._clock, first
         record, elapsed = _function(clock.record, 2), _function(clock.elapsed, 3)
         for i in range(samples.shape[1]):
@@ -129,7 +136,7 @@ class OnDevice:
         return 0
 
     def explain(self, failure: Failure) -> str | None:
-        """What happened to work that had been enqueued; None: a call itself failed."""
+        """Return why enqueued work failed or did not complete; None if a call itself failed."""
         clock = self._clock
         why = {_IN_DEVICE: clock.device_error, _IN_LIBRARY: clock.library_error}.get(failure.call)
         if why:
@@ -137,7 +144,7 @@ class OnDevice:
         return f"has not completed within {self._deadline_s:g} s" if failure.call == _LATE else None
 
     def remedy(self, failure: Failure) -> str:
-        """What else the user can do about work that has not completed."""
+        """Return what else the user can do about work that has not completed."""
         return f"; or raise --timeout, of which this is {100 * _SHARE:g} %" if failure.call == _LATE else ""
 
 
@@ -157,7 +164,7 @@ def _each(function: Callable[..., int], arguments: Sequence[Sequence[int]] | zip
 
 
 def _call_all(slots: NativeSlots, slot: int, place: int, iteration: int) -> None:
-    """Every call of a slot; `place` is the position of the first one in the program, -1 in the synchronisation."""
+    """Run every call of a slot. `place` is the position of the first one in the program, -1 in the synchronisation."""
     for i in range(slots.structs[slot].n):
         call = slots.structs[slot].calls[i]
         code = _function(call.call, len(call.words))(*map(ctypes.c_uint64, call.words))
@@ -166,23 +173,23 @@ def _call_all(slots: NativeSlots, slot: int, place: int, iteration: int) -> None
 
 
 class CallFailed(RunFailed):
-    """A call of the library returned an error; the sentence names the call and the iteration."""
+    """A call of the library returned an error. The message names the call and the iteration."""
 
 
 class Unfinished(RunFailed):
-    """Work that a call had enqueued failed, or has not ended within its deadline: the library cannot be used any more."""
+    """Enqueued work failed, or did not end within its deadline. The library cannot be used any more."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What a loop is to time.
+    """The calls that a loop times, and the calls around them.
 
     program    the calls of one iteration, per buffer slot
     sync       the calls before each sample, or None
     meeting    the calls before the first sample of a run, where there are none before each
     clock      the backend's clock
     progress   a word with the last complete iteration, for the watchdog
-    parting    the calls after the last sample of a run, for ranks that have nothing to call and yet must stay; or None
+    parting    the calls after the last sample of a run, for ranks that have no other calls but must not leave early; or None
     """
 
     program: Program
@@ -194,7 +201,7 @@ class Timed:
 
     @property
     def all_native(self) -> bool:
-        """Whether the C loop can run all of it, where it was built."""
+        """Return whether the C loop, if it was built, can run all of these calls."""
         stamps = isinstance(self.clock, DeviceClock) or self.clock.native
         return stamps and all(program.native for program in (self.program, self.sync, self.meeting, self.parting) if program)
 
@@ -203,7 +210,7 @@ _WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64,
 
 
 class Loop:
-    """A program made ready to run again and again. Not for several threads.
+    """A program that is ready to run repeatedly. It is not thread-safe.
 
     starts_ns       when each sample of the last run began, [ranks driven here × n], CLOCK_MONOTONIC modulo 2^40; NaN on other clocks
     enqueue_s       the host's median seconds per iteration of the last run, where calls only enqueue work; else None
@@ -234,9 +241,10 @@ class Loop:
             self._before = _functions(timed.sync.slots[0], timed.sync) if timed.sync else []
 
     def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
-        """Seconds of n samples of `batch` turns of a slot each, [ranks this process drives × n]; `slot` keeps to one buffer slot's turn.
+        """Return the seconds of n samples of `batch` turns of a slot each, [ranks this process drives × n].
 
-        Raises CallFailed naming the call, its error code and the iteration; Unfinished for work that a call had enqueued.
+        With `slot` only that buffer slot is used; by default the slots take turns. Raises CallFailed with the call, its
+        error code and the iteration; Unfinished for enqueued work.
         """
         first = self._next if slot is None else slot
         if self._meeting:
@@ -272,7 +280,7 @@ class Loop:
         return samples
 
     def _explained(self, call: int, code: int) -> str:
-        """An error code in the words of the library of the call."""
+        """Return an error code as text, in the words of the library that made the call."""
         failed = self._timed.program if call >= 0 or self._timed.sync is None else self._timed.sync
         return failed.explain(code)
 
@@ -328,12 +336,15 @@ class Loop:
 
 
 def _alone(timed: Timed, program: Program | None) -> Loop | None:
-    """The calls around a run's samples, on the same clock."""
+    """Return a loop over the calls around a run's samples, on the same clock."""
     return Loop(replace(timed, program=program, sync=None, meeting=None, parting=None)) if program else None
 
 
 def exit_skew(starts_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds between the first and the last rank to begin each sample, [n], from `Loop.starts_ns` of ranks that share a clock."""
+    """Return the seconds between the first and the last rank to begin each sample, [n].
+
+    starts_ns is `Loop.starts_ns` of ranks that share a clock.
+    """
     later = np.mod(starts_ns - starts_ns[0] + _WRAP_NS / 2, _WRAP_NS) - _WRAP_NS / 2
     skew: NDArray[np.float64] = (later.max(axis=0) - later.min(axis=0)) * 1e-9
     return skew

@@ -1,4 +1,7 @@
-"""A monitored measurement of a case: state probe, CPUs and the hosts' counters before and after; again when the machine state changed."""
+"""Measure a case with monitoring: state probe, CPUs and the hosts' counters before and after.
+
+The case is measured again when the machine state changed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ _LINE_BYTES = 128  # two lines: the next one is fetched along
 
 
 class StateProbe:
-    """Made by all ranks of the world together; `measure` is called by all of them at the same moment."""
+    """A short, fixed measurement of the machine itself. All ranks of the world make it together and call `measure` at
+    the same moment.
+    """
 
     def __init__(self, world: World) -> None:
         mates = [member.rank for member in world.on_host()]
@@ -54,7 +59,9 @@ class StateProbe:
                 self._ball = StateProbeStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
 
     def measure(self) -> float | None:
-        """Seconds of a round trip or of the piece of work: the median of some blocks. None where it could not be measured."""
+        """Return the seconds of a round trip or of the fixed work: the median of some blocks. None where it could not
+        be measured.
+        """
         native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
         if native is None or (self.kind == "cache line" and self._ball is None):
             return None
@@ -67,18 +74,18 @@ class StateProbe:
 
 
 def _middle(elapsed: NDArray[np.int64]) -> float:
-    """The median of an odd number of values."""
+    """Return the median of an odd number of values."""
     return float(sorted(elapsed.tolist())[len(elapsed) // 2])
 
 
 def state_probe(world: World) -> StateProbe | None:
-    """A state probe, or None where the native loop was not built at some rank."""
+    """Return a state probe, or None where some rank has no native loop. All ranks call."""
     lacking = world.first(None if library() else "no native loop", "preparing the state probe")
     return None if lacking else StateProbe(world)
 
 
 def flipped(before: float | None, after: float | None) -> bool:
-    """Whether the machine changed its state between the two."""
+    """Return whether the machine state changed between two values of the state probe, in seconds."""
     return bool(before and after and max(before, after) > FLIP * min(before, after))
 
 
@@ -89,19 +96,19 @@ _LAUNCH_BOUND = 0.8  # of the device's time: with so much host time per call it 
 
 @dataclass(frozen=True)
 class MonitoredMeasurement:
-    """A measurement and what was seen around it, at rank 0.
+    """A measurement of a case and the evidence around it, at rank 0.
 
     canary_s   {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
     silent     two ranks of a host could not run at the same time, so that the state probe gave no value
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
-    preempted  how often the rank that fared worst lost its core
-    repeats    how often the case was measured again because the machine state had changed; flipped: it did again the last time
-    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters show ("moved"), and the host's seconds per call
+    preempted  the largest number of involuntary context switches of any rank
+    repeats    how often the case was measured again because the machine state had changed; flipped: the last time, too
+    evidence   for the row: seconds spent in the loop ("wall_s"), changes of the counters ("moved"), and the host's seconds per call
                ("enqueue_s") where calls only enqueue
-    launch_bound   whether these seconds, not the device's work, were timed
+    launch_bound   whether the samples show these seconds, not the device's work
     telemetry  by host the samples taken meanwhile
-    paused_s   by rank for how long it was not allowed to run at all meanwhile; only those that were not
-    networks   between hosts what disturbed the network of each; stalls: samples far longer than the median
+    paused_s   by rank for how long the process was paused meanwhile; only ranks that were
+    networks   between hosts, the disturbances of each host's network; stalls: samples far longer than the median
     """
 
     measured: Measurement
@@ -120,7 +127,7 @@ class MonitoredMeasurement:
 
     @property
     def flags(self) -> list[str]:
-        """What a reader must know."""
+        """The quality flags of the row."""
         words = {
             "remeasured": self.repeats and not self.flipped,
             "state_flip": self.flipped,
@@ -132,20 +139,23 @@ class MonitoredMeasurement:
         return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
 
     def disturbance(self, title: str, hosts: Sequence[str]) -> CaseDisturbed | None:
-        """Return what stalls and links that went down show; None without. `hosts`: the host of each rank."""
+        """Return stalls and links that went down as one fact; None without any. `hosts`: the host of each rank."""
         paused = {hosts[int(rank)]: seconds for rank, seconds in self.paused_s.items() if int(rank) < len(hosts)}
         return disturbances.case_disturbed(title, self.stalls, self.networks, paused)
 
     @property
     def other_path(self) -> OtherPath | None:
-        """The path that the bytes took instead of the network: then the row has no percentage. None where they took the network."""
+        """Return the path that the bytes took instead of the network; None where they took the network. With a path the
+        row has no percentage.
+        """
         return bypassed(self.evidence)
 
 
 def watch(
     ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
-    """Run the protocol on all ranks, again while the machine state changes and the budget allows; the result is at rank 0.
+    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at
+    rank 0.
 
     Without `instruments` no counter is read.
     """
@@ -188,7 +198,10 @@ def _result(measured: Measurement, everyone: Sequence[dict[str, Any]], listening
 def _with_evidence(
     found: MonitoredMeasurement, ready: PreparedCase, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None
 ) -> MonitoredMeasurement:
-    """Add what the hosts' counters and the host's share of the time show; computed when the ranks no longer wait for it."""
+    """Return the measurement with evidence from the hosts' counters and the host's share of the time.
+
+    It is computed when the ranks no longer wait for it.
+    """
     paused = {"paused_s": found.paused_s} if found.paused_s else {}
     evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
     networks = _networks(world, everyone)
@@ -205,7 +218,7 @@ def _with_evidence(
 
 
 def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
-    """Return what disturbed the network of each host; nothing on one host, where ranks need no network."""
+    """Return the network disturbances of each host; empty on one host, where ranks need no network."""
     if len(world.hosts) < 2:
         return ()
     hosts = (member.host for member in world.members)
@@ -231,7 +244,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns that it wait
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What disturbed a rank during a round.
+    """The disturbance of a rank during a round.
 
     cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 where the kernel does not count it
     flipped   whether the state probe before and after the round differs
@@ -248,14 +261,14 @@ class Watch:
     ranks: list[Disturbance] = field(default_factory=list)
 
     def of(self, ranks: Sequence[int]) -> Disturbance:
-        """The worst of some ranks; nothing where none is known."""
+        """Return the largest disturbance of some ranks; an empty one where none is known."""
         known = [self.ranks[rank] for rank in ranks if rank < len(self.ranks)]
         return Disturbance(max((each.cpu_wait for each in known), default=0.0), any(each.flipped for each in known))
 
 
 @contextmanager
 def watched(world: World, probe: StateProbe | None) -> Iterator[Watch]:
-    """Watch all ranks of the world during the block; they all enter and leave it together."""
+    """Watch all ranks of the world during the block. All ranks enter and leave it together."""
     found = Watch()
     before = probe.measure() if probe else None
     began, waited = time.monotonic_ns(), _waited_ns()

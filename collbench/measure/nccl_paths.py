@@ -1,4 +1,4 @@
-"""The paths that NCCL uses: its log on each rank, its choices for a case in an untimed call, RAS when nothing moves."""
+"""The paths that NCCL uses: its log on each rank, its choices for a case in an untimed call, and RAS reports of a hang."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _MOST_HOSTS = 4
 
 
 def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_bytes: int | None = None) -> Capability:
-    """One of the states and the fact that decides it, for a row's evidence.
+    """Return the GPUDirect RDMA state of a run and the fact that decides it, for a row's evidence.
 
-    facts       of `nccl_summary.together`, or of one process
+    facts       the result of `together` for all processes, or of `summary` for one
     machines    that the ranks are on
     rdma_bytes  what their RDMA ports moved meanwhile; None where nothing counted it
     """
@@ -58,7 +58,7 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
 
 
 def _but(facts: Mapping[str, Any]) -> str:
-    """The hosts that have other ones."""
+    """Return a clause with the hosts that use other connections."""
     hosts = facts.get("hosts_without_gdr") or []
     if not hosts:
         return ""
@@ -76,7 +76,9 @@ def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) 
 
 
 def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
-    """Connections over the network, none of them direct: NCCL's own word goes before what the machine could do."""
+    """Return the state of connections over the network, none of them direct. NCCL's own reason takes precedence over
+    the machine's.
+    """
     staged, refused = facts["gdr"]["staged"], facts["gdr"]["refused"]
     way = "staged through the host's memory" if staged else "over TCP sockets"
     shown = f"NCCL's log shows {sum(net.values())} network connections {way}"
@@ -87,7 +89,7 @@ def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mappin
 
 
 def _could(machines: Sequence[Machine]) -> Capability:
-    """What the worst GPU of all could do with its best NIC."""
+    """Return the capability of the least capable GPU with its best NIC."""
     best = [found for machine in machines for gpu in machine.gpus if (found := _best(machine, gpu, Distances(machine)))]
     if not best:
         return Capability("unknown", "no machine with a GPU and an RDMA device is known")
@@ -109,10 +111,10 @@ _KEYS = ("collective", "bytes", "algorithm", "protocol", "channels")
 
 
 def summary(log: NcclLog) -> dict[str, Any]:
-    """One process's log, JSON-ready.
+    """Return the facts in one process's log, JSON-ready.
 
     transports  by name how many connections; channels: by transport the channels that use it
-    nics        by NCCL's words the device's name: {"NET/IB/0": "mlx5_0:1/IB"}
+    nics        by NCCL's name the device's name: {"NET/IB/0": "mlx5_0:1/IB"}
     gdr         {"send", "receive"}: a line proves that direction; "staged": connections of RDMA without it; "refused": HCAs
     choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL reports
     """
@@ -124,7 +126,9 @@ def summary(log: NcclLog) -> dict[str, Any]:
 
 
 def choices_of(log: NcclLog) -> list[dict[str, Any]]:
-    """[{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None where NCCL does not log it."""
+    """Return [{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None for a value that NCCL does
+    not log.
+    """
     return [
         dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
         for (collective, size), choices in log.choices.items()
@@ -133,11 +137,11 @@ def choices_of(log: NcclLog) -> list[dict[str, Any]]:
 
 
 def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of all processes as one: as in `summary`, and
+    """Return the facts of all processes merged. The keys are those of `summary`, and these:
 
     processes   how many, `told`: how many of them had a log; why the first of the others had none
     hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
-    nics        by NCCL's words all names: hosts may number theirs differently
+    nics        by NCCL's name all device names: hosts may number theirs differently
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
     """
     told = [each for each in facts if "transports" in each]
@@ -154,7 +158,10 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def sentence(channels: Mapping[str, Sequence[int]]) -> str:
-    """ "NET/IB/0,1/GDRDMA on 16 of 16 channels, P2P/CUMEM on 16": the network first, devices that do the same as one."""
+    """Return a summary of transports: "NET/IB/0,1/GDRDMA on 16 of 16 channels, P2P/CUMEM on 16".
+
+    channels: by transport its channels. The network comes first; devices with the same use are listed together.
+    """
     every = set().union(*map(set, channels.values()))
     found: dict[tuple[str, str], tuple[list[int], set[int]]] = {}
     for transport, numbers in channels.items():
@@ -177,7 +184,7 @@ def _channels(log: NcclLog) -> dict[str, list[int]]:
 
 
 def _nics(log: NcclLog) -> dict[str, str]:
-    """A process is on one host, so that a number is one device."""
+    """Return device names by NCCL's name. A process is on one host, so a number identifies one device."""
     names = {number: name for (_, number), name in log.names.items()}
     used = (_DEVICE.match(transport) for transport in log.transports)
     return {f"NET/{match[1]}/{match[2]}": names[int(match[2])] for match in used if match and int(match[2]) in names}
@@ -196,7 +203,7 @@ def _gdr(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merged(told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Equal choices once, with the calls of all processes."""
+    """Return equal choices once, with the calls of all processes."""
     calls: Counter[tuple[Any, ...]] = Counter()
     for each in told:
         for choice in each["choices"]:
@@ -247,7 +254,9 @@ _ENOUGH = ("INFO", "TRACE")
 
 
 class DebugLog:
-    """The log that this process's NCCL writes; `why` there is none to read: a sentence with the remedy."""
+    """The log that NCCL writes for this process. Without a readable log, `why` is a sentence with the reason and
+    remedy.
+    """
 
     def __init__(
         self, env: MutableMapping[str, str], *, folder: Path | None = None, file: Path | None = None, why: str | None = None
@@ -260,7 +269,7 @@ class DebugLog:
         self._files = 0
 
     def ask(self, subsystems: str) -> None:
-        """Sets what NCCL is to write, into a file that does not exist yet."""
+        """Set the subsystems that NCCL logs, and a new file for the log."""
         assert self._folder is not None
         self._files += 1
         pattern = f"{self._folder}/{self._files}.".replace("%", "%%") + "%h.%p.log"
@@ -271,9 +280,11 @@ class DebugLog:
 
     @contextmanager
     def witness(self, reset: Callable[[], object] | None) -> Iterator[list[dict[str, Any]]]:
-        """Around an untimed call of each kind: the list holds afterwards what NCCL chose, as `choices` in `facts`.
+        """Yield a list around an untimed call of each kind; afterwards it holds NCCL's choices, as `choices` in
+        `facts`.
 
-        `reset` is the library's ncclResetDebugInit (see `resetter`); without it, or without a log of our own, the list stays empty.
+        `reset` is the library's ncclResetDebugInit (see `resetter`). Without it, or without a log of collbench, the
+        list stays empty.
         """
         found: list[dict[str, Any]] = []
         if reset is None or self._folder is None:
@@ -291,7 +302,9 @@ class DebugLog:
             self._choices += found
 
     def facts(self) -> dict[str, Any]:
-        """The content of this process's log, JSON-ready (see `nccl_summary.summary`), or {"host", "why"}. Reads it; never raises."""
+        """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files;
+        never raises.
+        """
         told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
             return {**told, "why": self.why}
@@ -303,12 +316,14 @@ class DebugLog:
         return found
 
     def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return `env` as the user set it, without what was set for this log, which is not a difference between two runs."""
+        """Return `env` as the user set it, without the variables for this log. These are not a difference between two
+        runs.
+        """
         kept = {name: value for name, value in env.items() if name not in self._before}
         return kept | {name: value for name, value in self._before.items() if value is not None}
 
     def close(self) -> None:
-        """Removes the folder and takes back what was set. May be called twice."""
+        """Remove the folder and restore the environment. May be called twice."""
         if _is_ours(self._env, self._folder):
             for name, value in self._before.items():
                 self._env.pop(name, None)
@@ -325,7 +340,7 @@ class DebugLog:
         return read_files(written, "NCCL's log")
 
     def _seen(self, number: int) -> list[dict[str, Any]]:
-        """The choices in one file, which is not needed any more."""
+        """Return the choices in one file, and remove the file."""
         files = list(self._folder.glob(f"{number}.*.log")) if self._folder else []
         try:
             return choices_of(read_files([file for file in files if _size(file)], "NCCL's log"))
@@ -337,11 +352,12 @@ class DebugLog:
 
 
 def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
-    """Asks NCCL for a log by `env` (os.environ), before it is loaded. What the user set stays, and is read where that is possible.
+    """Request a log from NCCL through `env` (os.environ), before NCCL is loaded. Close the result at the end.
 
-    Each library needs a log of its own: call it again before another one is loaded. `tuning`: also a line per call, in the timed
-    path. To be closed. NCCL's configuration files count less than the environment, so that a log asked for there goes here.
-    The folder lies in the one that a local start removes, so that nothing is left of a rank that was killed.
+    Settings of the user stay; their log is read where that is possible. Each library needs a log of its own: call again
+    before another one is loaded. `tuning`: also log a line per call, in the timed path. The environment takes
+    precedence over NCCL's configuration files. The folder is inside the one that a local start removes, so that a
+    killed rank leaves no files.
     """
     level, file = env.get(_LEVEL), env.get(_FILE)
     if (level or file) and not _is_ours(env):
@@ -355,12 +371,14 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
 
 
 def resetter(library: Any, version: int) -> Callable[[], object] | None:
-    """The library's (ctypes) function that makes it read NCCL_DEBUG anew; None where it has none, or not a safe one."""
+    """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None where it has none, or an unsafe
+    one.
+    """
     return getattr(library, RESET, None) if version >= RESET_SAFE_SINCE else None
 
 
 def _of_user(env: Mapping[str, str], name: str) -> str | None:
-    """What the user gave a setting; None for nothing, or what another log of ours set."""
+    """Return the user's value of a setting; None if it is unset or was set by another log of collbench."""
     value = env.get(name)
     ours = _is_ours(env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
     return None if ours else value
@@ -379,7 +397,7 @@ def _not_ours(env: MutableMapping[str, str], level: str | None, file: str | None
 
 
 def _expanded(pattern: str) -> str:
-    """NCCL's words for its file: %h the host, %p the process, %% a %."""
+    """Expand NCCL's placeholders in a file name: %h the host, %p the process, %% a %."""
     words = {"h": socket.gethostname().partition(".")[0], "p": str(os.getpid()), "%": "%"}
     first, *rest = pattern.replace("%%", "%\0").split("%")
     return first + "".join(_word(part, words) for part in rest)
@@ -391,7 +409,7 @@ def _word(part: str, words: Mapping[str, str]) -> str:
 
 
 def _is_ours(env: Mapping[str, str], folder: Path | None = None) -> bool:
-    """Whether the file in the environment is one that `prepare` named; of this folder, if one is given."""
+    """Return whether the file in the environment is one that `prepare` named; in this folder, if one is given."""
     named = Path(env.get(_FILE, "").replace("%%", "%")).parent
     return named.name.startswith(_PREFIX) and folder in (None, named)
 
@@ -421,16 +439,16 @@ _SECTION = re.compile(r"^(Errors|Warnings)\s*\n=+\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class RasReply:
-    """`sentence`: the report of RAS, None when it could not be reached, with the reason in `why`."""
+    """The reply of RAS. `sentence`: its report, None when it could not be reached, with the reason in `why`."""
 
     sentence: str | None
     why: str | None = None
 
 
 def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasReply:
-    """Return the report of NCCL's RAS about the job of this host. Never raises, trusts nothing it reads.
+    """Return the report of NCCL's RAS about the job of this host. Never raises; nothing in the reply is trusted.
 
-    It takes no longer than the deadline; to find the address of a host's name may take longer.
+    It ends at the deadline; resolving a host name may take longer.
     """
     if env.get("NCCL_RAS_ENABLE") in _OFF:
         return RasReply(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
@@ -449,7 +467,7 @@ def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasReply:
 
 
 class _Client:
-    """One connection; every step ends at the same deadline."""
+    """One connection to RAS. Every step ends at the same deadline."""
 
     def __init__(self, place: tuple[str, int], deadline_s: float) -> None:
         self._ending = time.monotonic() + deadline_s
@@ -463,7 +481,9 @@ class _Client:
         self._socket.close()
 
     def status(self) -> str:
-        """The whole answer, or as much as came. Raises TimeoutError when nothing did, ValueError for a server of another kind."""
+        """Return the whole reply, or the part that arrived. Raises TimeoutError without any, ValueError for a server of
+        another kind.
+        """
         greeting = self._asked("CLIENT PROTOCOL 2")
         if not greeting.upper().startswith("SERVER PROTOCOL"):
             raise ValueError(f"answers {greeting[:60]!r}")
@@ -479,7 +499,7 @@ class _Client:
         return self._buffer.decode("utf-8", "replace")
 
     def _asked(self, command: str) -> str:
-        """The line that answers a command."""
+        """Send a command and return the line that answers it."""
         self._send(command)
         while b"\n" not in self._buffer and len(self._buffer) < _LINE and self._receive():
             pass
@@ -510,7 +530,7 @@ def _place(address: str) -> tuple[str, int] | None:
 
 
 def _sentence(answer: str) -> str:
-    """Of JSON or of text."""
+    """Return the report in a reply, which is JSON or text."""
     if not answer.strip():
         raise ValueError("sends an empty answer")
     try:
@@ -525,7 +545,7 @@ def _sentence(answer: str) -> str:
 
 
 def _of_text(answer: str) -> str:
-    """The lines below "Errors" and "Warnings", without the empty ones."""
+    """Return the non-empty lines below "Errors" and "Warnings"."""
     found = [answer[match.end() :] for match in _SECTION.finditer(answer)]
     if not found:
         return "NCCL's RAS reports no errors" if "Job summary" in answer else f"NCCL's RAS: {_short(answer)}"
@@ -559,7 +579,7 @@ def _wrong(communicator: dict[str, Any]) -> Iterator[str]:
 
 
 def _lagging(communicator: dict[str, Any]) -> Iterator[str]:
-    """Ranks that have launched fewer calls of a collective than the one that is furthest."""
+    """Yield a sentence on the ranks that have launched fewer calls of a collective than the furthest rank."""
     ranks = _ranks(communicator, "ranks")
     counts = {id(each): each.get("collective_counts") for each in ranks}
     kinds = dict.fromkeys(kind for each in counts.values() if isinstance(each, dict) for kind in each)
@@ -602,9 +622,9 @@ Choices = list[dict[str, Any]]
 
 @dataclass
 class NcclPaths:
-    """One backend's log on this rank. `facts`: of all ranks together after the last cell, at rank 0.
+    """The NCCL log of one backend on this rank. `facts`: of all ranks together after the last cell, at rank 0.
 
-    tuning   whether NCCL writes a line per call all the time, as `--evidence tuning` asks
+    tuning   whether NCCL writes a line per call all the time, as `--evidence tuning` requests
     """
 
     log: DebugLog
@@ -612,14 +632,15 @@ class NcclPaths:
 
     @classmethod
     def begin(cls, tuning: bool) -> NcclPaths:
-        """Asks NCCL for its log; before it is loaded. To be closed."""
+        """Request a log from NCCL, before it is loaded. Close the result at the end."""
         return cls(prepare(os.environ, tuning=tuning))
 
     @contextmanager
     def witness(self, backend: Backend, cell: Cell) -> Iterator[Choices]:
-        """Around untimed calls of a cell: the list holds afterwards which algorithms and protocols NCCL chose for them.
+        """Yield a list around untimed calls of a cell; afterwards it holds the algorithms and protocols that NCCL chose
+        for them.
 
-        What it chose for the synchronisation before them is left out, unless the cell is just such a one.
+        Choices for the synchronisation before the calls are left out, unless the cell is the same operation and size.
         """
         reset = resetter(*backend.nccl) if backend.nccl else None
         with self.log.witness(reset) as choices:
@@ -628,7 +649,9 @@ class NcclPaths:
             choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
-        """For the row, at rank 0: the paths of all ranks so far, what was chosen for this cell, the state of GPUDirect. All ranks call."""
+        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this cell, GPUDirect state. All
+        ranks call.
+        """
         mine: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
         everyone = world.gather(mine, _WHAT)
         if everyone is None:
@@ -639,12 +662,14 @@ class NcclPaths:
         return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": asdict(state)}
 
     def close(self) -> None:
-        """Removes the log, and takes back what was set."""
+        """Remove the log and restore the environment."""
         self.log.close()
 
 
 def rdma_bytes(moved: dict[str, Any]) -> int | None:
-    """Bytes that the RDMA ports sent, by a row's evidence "moved"; None where no port counts them, or one lost count."""
+    """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None where no port counts them or a
+    count is missing.
+    """
     hosts = moved.get("hosts", {}).values()
     sent = [counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
     if None in sent:
@@ -654,6 +679,6 @@ def rdma_bytes(moved: dict[str, Any]) -> int | None:
 
 
 def ask_ras() -> str:
-    """Return the report of NCCL's RAS about ranks that are behind or gone, or why it has none."""
+    """Return the RAS report about ranks that are behind or have ended, or the reason why there is none."""
     answer = ask(os.environ)
     return answer.sentence or answer.why or "NCCL's RAS reports nothing"

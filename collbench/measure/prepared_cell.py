@@ -1,4 +1,4 @@
-"""One case prepared on all ranks in step: groups, buffers, program and first call; its timing, verification and release."""
+"""Prepare one case on all ranks together: groups, buffers, program and first call; then time, verify and release it."""
 
 from __future__ import annotations
 
@@ -31,29 +31,32 @@ _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
 class DataError(Protocol):
-    """What verification found at one rank: how many elements (of a barrier: 1), and a sentence about it."""
+    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about
+    them.
+    """
 
     @property
     def wrong(self) -> int:
-        """How many elements, or ranks."""
+        """The number of wrong elements, or ranks."""
         ...
 
     def sentence(self) -> str:
-        """For rows and errors."""
+        """Return the sentence for rows and errors."""
         ...
 
     def as_json(self) -> dict[str, Any]:
-        """For a row's evidence: which rank, and what it found."""
+        """Return the rank and its errors, JSON-ready, for a row's evidence."""
         ...
 
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
+    """A case that every rank can run: its groups, this process's part of them, and the loop over its program.
 
-    checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
-    synchronised: whether the ranks meet before each sample, not only before the first of a look.
-    program: what `loop` runs, to be joined with others. must: of several operations in one what crosses hosts; None: it is one.
+    checking      the loop that is verified: `loop`, unless one turn of it is several iterations or the operation is a barrier
+    synchronised  whether the ranks synchronise before each sample, not only before the first of a batch of samples
+    program       the calls that `loop` runs, to be joined with others
+    must          of several operations in one: the bytes that must cross hosts; None: it is one operation
     """
 
     operation: Operation
@@ -69,25 +72,28 @@ class PreparedCase:
 
     @property
     def timed(self) -> list[int]:
-        """The timed ranks, ascending: of a pair the first, else all."""
+        """Return the timed ranks, ascending: of a pair the first, else all."""
         each = (group[:1] if self.operation.pair else group for group in self.groups)
         return sorted(rank for ranks in each for rank in ranks)
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What this process knows of the case's conditions."""
+        """Return the conditions of the case that this process knows, JSON-ready."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         loop = "native" if self.loop.native else "python"
         return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
 
     @property
     def fell_back(self) -> bool:
-        """Whether Python times what the C loop could have timed, had it been built."""
+        """Return whether Python times a program that the C loop could time if it had been built."""
         return not self.loop.native and self.loop.could_be_native
 
 
 def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], world: World) -> dict[tuple[int, ...], Group | None]:
-    """The groups that these cells need, and that of all ranks, made once by all ranks in one order; pairs need none."""
+    """Return the groups that these cells need, and that of all ranks; pairs need none.
+
+    All ranks call, and make the groups in the same order. None: this process has no rank in the group.
+    """
     splits = dict.fromkeys(cell.split for operation, cell in wanted if not operation.pair and cell.split)
     needed = [tuple(range(backend.ranks)), *(ranks for split in splits for ranks in split.groups(backend.ranks))]
     with world.watchdog.phase(f"making groups on {backend.name}"):
@@ -96,9 +102,10 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], worl
 
 @dataclass(frozen=True)
 class BackendContext:
-    """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample.
+    """The state that all cells of a backend share: the backend, its groups by their ranks, and the synchronisation of
+    ranks.
 
-    each_time: whether they may meet before each sample; else only before the first of a look.
+    each_time   whether the ranks may synchronise before each sample; else only before the first of a batch
     """
 
     backend: Backend
@@ -108,18 +115,20 @@ class BackendContext:
 
     @property
     def whole(self) -> Group | None:
-        """This process's part of the group of all ranks."""
+        """Return this process's part of the group of all ranks."""
         return self.members[tuple(range(self.backend.ranks))]
 
     @property
     def driven(self) -> frozenset[int]:
-        """The ranks that this process drives."""
+        """Return the ranks that this process drives."""
         return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What to prepare: a case over these groups, in a backend's context, with so many buffers in turn (None: the case's own)."""
+    """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own
+    number).
+    """
 
     operation: Operation
     cell: Cell
@@ -129,9 +138,10 @@ class _Asked:
 
 
 def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: World) -> PreparedCase | str:
-    """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
+    """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
+    on all ranks.
 
-    Pairs, and the groups of a cell with a tuning, are its own: made here, to be released with the cell.
+    Pairs, and the groups of a cell with a tuning, belong to the cell: they are made here, and `release` frees them.
     """
     return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
 
@@ -139,7 +149,9 @@ def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: Worl
 def prepare_over(
     operation: Operation, cell: Cell, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
 ) -> PreparedCase | str:
-    """The same over groups that are given, such as one round of pairs, and with so many buffers in turn (None: the cell's own)."""
+    """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
+    cell's own).
+    """
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     asked = _Asked(operation, cell, stage, groups, slots)
     with _at(cell, world, "making its groups"):
@@ -156,7 +168,10 @@ def prepare_over(
 
 
 def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | str:
-    """On GPUs no rank binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
+    """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
+
+    A call captured into a graph connects the ranks, and would wait for those that fail.
+    """
     cell = asked.cell
     with _at(cell, world, "allocating"):
         buffers = _try(lambda: _filled(asked, mine))
@@ -177,7 +192,7 @@ def _is_tuned(cell: Cell) -> bool:
 
 
 def _members(asked: _Asked) -> tuple[Group, ...] | str:
-    """This process's groups, or why the library refuses them. All ranks call."""
+    """Return this process's groups, or why the library refuses them. All ranks call."""
     cell, stage = asked.cell, asked.stage
     backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
     whole, driven = stage.whole, stage.driven
@@ -192,7 +207,7 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
 
 
 def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
-    """The loops over a program."""
+    """Return the case with the loops over its program."""
     operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
     alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
     each = stage.each_time and cell.mode != "pipelined" and not alone
@@ -204,13 +219,15 @@ def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
-    """What is verified. A barrier is on its own: the synchronisation before it would hold the ranks as well."""
+    """Return the calls to verify. A barrier is verified alone: the synchronisation before it would hold the ranks as
+    well.
+    """
     program = timed.program.once or timed.program
     return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:
-    """Frees the groups that were made for this cell alone."""
+    """Free the groups that were made for this cell alone."""
     _release(ready.operation, ready.cell, backend, ready.mine)
 
 
@@ -220,13 +237,13 @@ def _release(operation: Operation, cell: Cell, backend: Backend, mine: Sequence[
 
 
 def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
-    """Under the watchdog's eyes."""
+    """Return a phase of the watchdog that names the cell."""
     return world.watchdog.phase(f"{cell.title()}: {what}")
 
 
 @contextmanager
 def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
-    """Run under the watchdog; an error of work that does not end names its case."""
+    """Run the block under the watchdog. An error of work that does not end names its case."""
     try:
         with _at(ready.cell, world, what):
             yield
@@ -235,7 +252,9 @@ def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
 
 
 def _trial(ready: PreparedCase, world: World) -> str | None:
-    """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
+    """Run one untimed call and return why the library refuses it, or None. Only the library knows which cases it does
+    not support.
+    """
     try:
         with phase(ready, world, "the first call"):
             ready.checking.run(1, slot=0)
@@ -255,7 +274,7 @@ def _filled(asked: _Asked, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
 
 
 def _seed(cell: Cell, group: Group) -> int:
-    """Each group has digits of its own, so that one group's data in another one's buffers shows."""
+    """Return a seed that differs between groups, so that verification detects data of another group."""
     return cell.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
@@ -274,7 +293,7 @@ def _try(make: Callable[[], T]) -> T | str:
 
 
 def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
-    """Runs the protocol on all ranks; the result is at rank 0."""
+    """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
     cell, each = ready.cell, ready.loop.iterations
     plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
     with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
@@ -282,7 +301,9 @@ def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measurement 
 
 
 def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
-    """Refill the timed buffers, run the timed program again per slot and compare; at rank 0 what was found wrong."""
+    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None
+    elsewhere.
+    """
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
         for _ in range(calls):
@@ -296,7 +317,7 @@ def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch]
 
 
 def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
-    """What this process's ranks received wrong in a slot; ranks are named by their rank in the job."""
+    """Return the wrong data that this process's ranks received in a slot, JSON-ready. Ranks are numbered as in the job."""
     found: list[dict[str, Any]] = []
     for group, buffers in zip(ready.mine, ready.buffers, strict=True):
         wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
@@ -321,7 +342,10 @@ _CLOCKS = 0.98  # hosts' clocks run up to 500 millionths apart, and their timers
 
 @dataclass(frozen=True)
 class LeftEarly:
-    """A rank that left a barrier `after_s` seconds after the meeting, before rank `late` had entered, which waited `delay_s`."""
+    """A rank that left a barrier before another rank had entered it.
+
+    It left `after_s` seconds after the meeting. Rank `late` had not entered yet: it waited `delay_s` seconds.
+    """
 
     rank: int
     late: int
@@ -330,19 +354,22 @@ class LeftEarly:
     wrong: int = 1
 
     def sentence(self) -> str:
-        """For rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
+        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000
+        µs".
+        """
         after, delay = format_time(self.after_s), format_time(self.delay_s)
         return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
 
     def as_json(self) -> dict[str, Any]:
-        """For the control plane and a row's evidence."""
+        """Return the fields for the control plane and a row's evidence."""
         return asdict(self)
 
 
 def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
-    """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
+    """Return (calls verified, the ranks that left one early, each once), the same at all ranks. All ranks call.
 
-    0 calls where it is unknown: ranks of one process, or of a backend that simulates them, have no time of their own.
+    The number is 0 where it cannot be verified: ranks of one process or of a simulating backend have no time of their
+    own.
     """
     found: dict[int, LeftEarly] = {}
     told = True
@@ -355,13 +382,17 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
 
 
 def _late_ranks(ready: PreparedCase) -> list[int]:
-    """The ranks that are late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
+    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the
+    cell's seed.
+    """
     n = len(ready.groups[0])
     return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
-    """(whether every other rank came to the barrier in time, the ranks that left early), after three attempts at most."""
+    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at
+    most.
+    """
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
@@ -373,7 +404,7 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
 
 
 def _meeting_s(ready: PreparedCase, world: World) -> float:
-    """How long a meeting takes the slowest rank; the same at all ranks, which come out of it close together."""
+    """Return the seconds that a meeting takes the slowest rank, the same at all ranks, which leave it close together."""
     world.agree(None, _what(ready))
     began = time.monotonic()
     world.agree(None, _what(ready))
@@ -381,7 +412,9 @@ def _meeting_s(ready: PreparedCase, world: World) -> float:
 
 
 def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
-    """One barrier: which of this process's ranks left early, of how many this is known, and whether they came too late for that."""
+    """Run one barrier. Return which of this process's ranks left early, for how many that is known, and whether they
+    came too late for it.
+    """
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()
     world.agree(None, _what(ready))
@@ -407,7 +440,7 @@ def _what(ready: PreparedCase) -> str:
 
 
 def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
-    """Runs the short protocol on all ranks; the result is at rank 0."""
+    """Measure the case on all ranks with the short protocol; the result is at rank 0, None elsewhere."""
     cell = ready.cell
     plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
     with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
@@ -420,10 +453,10 @@ _MOST_LISTED = 4  # groups, and places of each
 
 
 class WrongDataFound(Fact, frozen=True):
-    """Wrong data arrived within a group of places.
+    """Wrong data arrived within a group of ranks or nodes.
 
     places    the first of them; count: how many there are
-    elements  that differ from what was sent; detail: what the first rank found
+    elements  that differ from the data sent; detail: the errors of the first rank
     """
 
     places: tuple[str, ...]
@@ -432,7 +465,7 @@ class WrongDataFound(Fact, frozen=True):
     detail: str = ""
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         if self.count > len(self.places):
             where = f"among {', '.join(self.places)} and {self.count - len(self.places)} more"
         else:
@@ -449,16 +482,17 @@ class MoreWrongData(Fact, frozen=True):
     what: Literal["pair", "group"]
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"wrong data in {plural(self.count, f'more {self.what}')}"
 
 
 def wrong_data(
     names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
 ) -> list[WrongDataFound | MoreWrongData]:
-    """Return a fact for each group with wrong data, of many the first ones, and how many more there are.
+    """Return a fact for each of the first groups with wrong data, and one for the number of further groups.
 
-    met: (places, how many elements were not what was sent, what the first rank found), as measured; None: not compared, nothing found.
+    met: for each group its places, the number of wrong elements (None: not compared), and the errors of its first rank
+    or None.
     """
     bad = [
         WrongDataFound(tuple(names[place] for place in places[:_MOST_LISTED]), len(places), wrong, detail or "")

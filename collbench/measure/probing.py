@@ -1,4 +1,4 @@
-"""One probe per host of the launch this process belongs to, or of this host alone; rank 0 has the machines and reports for all."""
+"""Probe each host of this process's launch, or this host alone. Rank 0 gets the machines and reports for all ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
-    """Calls `tell` with the machines of this launch's hosts, at rank 0 alone, and returns its exit code on all ranks.
+    """Call `tell` at rank 0 with the machines of the launch's hosts, and return its exit code on all ranks.
 
-    Without a launcher, with this machine alone. All ranks call; every wait ends after `timeout_s`. Raises CollbenchError, on all ranks.
+    Without a launcher there is only this machine. All ranks call; every wait ends after `timeout_s`. Raises
+    CollbenchError, on all ranks.
     """
     info = _launch(env)
     if info is None:
@@ -31,9 +32,9 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
 
 
 def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:
-    """Calls at rank 0 alone, or here without a launcher, and returns its exit code on all ranks: files are read and written once.
+    """Call `call` at rank 0 alone, or here without a launcher, and return its exit code on all ranks.
 
-    All ranks call. Raises CollbenchError, on all ranks.
+    So files are read and written once. All ranks call. Raises CollbenchError, on all ranks.
     """
     info = _launch(env)
     if info is None:
@@ -43,12 +44,12 @@ def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int])
 
 
 def launched(env: Mapping[str, str]) -> bool:
-    """Whether a launcher started this process. Raises UsageError where its variables are invalid."""
+    """Return whether a launcher started this process. Raises UsageError where its variables are invalid."""
     return _launch(env) is not None
 
 
 def _launch(env: Mapping[str, str]) -> LaunchInfo | None:
-    """The launch; in a Slurm allocation without srun there is none, and this node alone can be probed."""
+    """Return the launch, or None. In a Slurm allocation without srun there is none, and only this node can be probed."""
     try:
         return detect(env, LocalRequest(None, ("collbench", "probe")))
     except UsageError:
@@ -59,14 +60,14 @@ def _launch(env: Mapping[str, str]) -> LaunchInfo | None:
 
 @contextmanager
 def together_or_alone(env: Mapping[str, str], timeout_s: float) -> Iterator[World]:
-    """The ranks of this launch, or this process alone without a launcher. Raises CollbenchError, on all ranks."""
+    """Yield the ranks of this launch, or this process alone without a launcher. Raises CollbenchError, on all ranks."""
     with _joined(_launch(env) or LaunchInfo("local", 0, 1, 0, 1, "ipc://alone", ""), timeout_s) as world:
         yield world
 
 
 @contextmanager
 def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
-    """The ranks together, until all of them leave; what goes wrong at one ends all with the same sentence and code."""
+    """Yield the ranks together, until all of them leave. An error of one rank ends all with the same message and code."""
     world = World(info, timeout_s)
     try:
         yield world
@@ -81,7 +82,10 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
 
 
 def probed(world: World) -> list[Machine] | None:
-    """The machines of the hosts, in the order of their first ranks, each probed by its first rank; at rank 0, None elsewhere."""
+    """Return the machines of the hosts at rank 0, in the order of their first ranks; None elsewhere.
+
+    The first rank of each host probes it. All ranks call.
+    """
     mine = None
     if world.on_host()[0].rank == world.rank:
         with world.watchdog.phase("probing this host"):

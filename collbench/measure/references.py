@@ -1,4 +1,6 @@
-"""Measures what a host's memory and loopback can do, with all its ranks at it at once: the references of the room peak."""
+"""Measure the rates of a host's memory and loopback, with all its ranks active at once. They are the measured
+references.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,14 @@ PATTERN = (np.arange(PERIOD, dtype=np.uint32) * 40503 >> 7).astype(np.uint8) | 1
 
 
 def write_pattern(target: NDArray[np.uint8]) -> None:
-    """Fills with PATTERN, over and over."""
+    """Fill the target with repetitions of PATTERN."""
     whole = len(target) // PERIOD * PERIOD
     target[:whole].reshape(-1, PERIOD)[:] = PATTERN
     target[whole:] = PATTERN[: len(target) - whole]
 
 
 def first_wrong(target: NDArray[np.uint8]) -> str | None:
-    """How many bytes are not those of the pattern, and where the first is; None when all are."""
+    """Return how many bytes differ from the pattern and where the first one is; None when all are right."""
     whole = len(target) // PERIOD * PERIOD
     rows = target[:whole].reshape(-1, PERIOD)
     if all(np.array_equal(row, PATTERN) for row in rows) and np.array_equal(target[whole:], PATTERN[: len(target) - whole]):
@@ -63,7 +65,8 @@ _FEWEST, _MOST = 6, 300
 
 @dataclass(frozen=True)
 class Copied:
-    """Seconds per copy of all threads together, the slowest thread's each time, and the bytes that one copy moves.
+    """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes
+    that one copy moves.
 
     wrong   how many bytes of the target differ from the source, and the first of them; None when none does
     """
@@ -74,9 +77,10 @@ class Copied:
 
 
 def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: float) -> Copied:
-    """Each CPU copies its share of `n_bytes`, memory that it touched first and so lies near it, for about so many seconds.
+    """Copy `n_bytes` repeatedly for about `seconds`, a share on each of these CPUs, and return the times.
 
-    Raises MemoryError, OSError for a CPU that this process may not use, and WaitExpired.
+    Each thread touches its memory first, so that it is on the CPU's NUMA node. Raises MemoryError, OSError for a CPU
+    that this process may not use, and WaitExpired after `patience_s`.
     """
     share = max(n_bytes // len(cpus), 1)
     pairs = _everywhere(cpus, lambda place: (_filled(share), MappedBlock(share, 1)), patience_s)
@@ -90,14 +94,17 @@ def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: f
 
 
 def repetitions(once_s: float, seconds: float) -> int:
-    """How often to repeat what takes `once_s`: for so many seconds, but 6 times at least where that is less than twice as long."""
+    """Return how often to repeat work that takes `once_s`, to fill `seconds`.
+
+    It is at least 6 times, unless these take more than twice `seconds`.
+    """
     fits = int(seconds / max(once_s, 1e-9))
     return min(max(fits, _FEWEST if 2 * fits >= _FEWEST else 1), _MOST)
 
 
 @contextmanager
 def bound(cpus: Sequence[int]) -> Iterator[None]:
-    """The calling thread runs on these CPUs alone, and what it touches first lies near them. Raises OSError."""
+    """Bind the calling thread to these CPUs, so that memory it touches first is near them. Raises OSError."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:
@@ -108,7 +115,7 @@ def bound(cpus: Sequence[int]) -> Iterator[None]:
 
 
 class Meeting:
-    """A barrier of threads, before every sample; in C where the native loop was built."""
+    """A barrier of threads before every sample; in C where the native loop was built."""
 
     def __init__(self, threads: int) -> None:
         self._python = threading.Barrier(threads)
@@ -120,7 +127,7 @@ class Meeting:
         ]
 
     def program(self, place: int) -> Program:
-        """The call by which the thread of this place meets the others."""
+        """Return the call by which the thread number `place` enters the barrier."""
         if library() is None:
             return Program(((PythonCall("meet", lambda: self._python.wait(60)),),))
         call = NativeCall("collbench_sync", address("collbench_sync"), (ctypes.addressof(self._structs[place]),))
@@ -142,7 +149,9 @@ def _copying(source: MappedBlock, target: MappedBlock) -> Program:
 
 
 def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float) -> list[T]:
-    """Runs task(place) on every CPU at once, and returns what each gave. Raises the first error, WaitExpired after `patience_s`."""
+    """Run task(place) on every CPU at once, and return the results. Raises the first error, WaitExpired after
+    `patience_s`.
+    """
 
     def run(place: int) -> T:
         os.sched_setaffinity(0, {cpus[place]})
@@ -167,8 +176,8 @@ _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [operation_Block([x
 def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: float) -> HostRates:
     """Return copy (and sum) rates at every size of `cells`, measured by all ranks of the world at once.
 
-    All sizes are measured in turn, in two rounds; those with rounds that differ again, up to three times. `share` bounds the seconds per
-    size and round. The slowest rank of rank 0's host counts.
+    All sizes are measured one after the other in two rounds. Sizes with rounds that differ are repeated, up to three
+    times. `share` limits the seconds per size and round. The rate is that of the slowest rank on rank 0's host.
     """
     kinds = ("copy", "sum") if with_sum else ("copy",)
     wanted = {(kind, cell.size_bytes): cell for cell in cells for kind in kinds}
@@ -186,7 +195,7 @@ def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: f
 
 
 def _slowest(world: World, mine: Sequence[Rate | None], doing: str) -> list[Rate]:
-    """Return the rates of the slowest rank, each for itself, the same at all ranks."""
+    """Return the lowest rate of any rank for each entry, the same at all ranks."""
     everyone = world.agree([rate and [rate.value, rate.low, rate.high] for rate in mine], doing)
     return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
@@ -222,7 +231,8 @@ def _call(kind: str, buffers: Buffers, slot: int) -> Call:
 def measure_streams(world: World) -> tuple[Rate | None, Rate | None]:
     """Return (one way, both ways): the rate of a loopback TCP stream to the next rank; None on a host with one rank.
 
-    Both are measured twice, and again up to three times while their rounds differ. The interval covers the rounds that agree.
+    Both are measured twice, and again up to three times while the rounds differ. The interval covers the rounds that
+    agree.
     """
     if world.size < 2 or len(world.hosts) > 1:
         return None, None
@@ -240,7 +250,7 @@ def measure_streams(world: World) -> tuple[Rate | None, Rate | None]:
 
 
 def _connect_ring(world: World) -> tuple[socket.socket, socket.socket]:
-    """(from the rank before, to the next rank), on loopback."""
+    """Return sockets (from the rank before, to the next rank) on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(world.timeout_s)
         ports = world.agree(listener.getsockname()[1], "connecting loopback streams")
@@ -266,7 +276,7 @@ def _stream(world: World, sender: socket.socket | None, receiver: socket.socket 
 
 
 def _pour(sender: socket.socket) -> None:
-    """Chunks for the time given; a last one marked, so that the stream can be used again."""
+    """Send blocks of data for the fixed time, then a marked last one, so that the stream can be used again."""
     chunk = bytearray(_CHUNK)
     end = time.monotonic() + _STREAM_S
     while time.monotonic() < end:
@@ -276,7 +286,7 @@ def _pour(sender: socket.socket) -> None:
 
 
 def _drain(receiver: socket.socket) -> float:
-    """Bytes per second from the first to the marked last chunk."""
+    """Return the bytes per second from the first to the marked last block."""
     chunk, total, start = bytearray(_CHUNK), 0, 0.0
     while True:
         view = memoryview(chunk)

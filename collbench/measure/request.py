@@ -1,4 +1,4 @@
-"""What a user asked to measure, complete and checked as far as one process can check it alone."""
+"""The user's request of a measurement: complete, and checked as far as one process can check it alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TARGETS = (0.03, 0.02, 0.005)  # half-widths aimed at for small, middle and lar
 
 @dataclass(frozen=True)
 class Budget:
-    """What a user allows a cell.
+    """The user's limits for measuring one cell.
 
-    max_time_s   wall time, which goes before all counts
+    max_time_s   wall time; it takes precedence over all counts
     iterations   exactly so many samples (None: until the precision is reached)
-    warmup       exactly so many (None: until it settles)
-    precision    half-width aimed at, relative (None: 3, 2 or 0.5 % by size)
+    warmup       exactly so many (None: until the times settle)
+    precision    relative half-width of the interval to reach (None: 3, 2 or 0.5 % by size)
     """
 
     max_time_s: float = 5.0
@@ -33,7 +33,7 @@ class Budget:
     precision: float | None = None
 
     def target(self, size_bytes: int) -> float:
-        """The relative half-width of the median's interval that ends the measurement."""
+        """Return the relative half-width of the median's confidence interval that ends the measurement."""
         small, middle, large = _TARGETS
         by_size = small if size_bytes <= _SMALL else middle if size_bytes <= _MIDDLE else large
         return self.precision if self.precision is not None else by_size
@@ -41,30 +41,30 @@ class Budget:
 
 @dataclass(frozen=True)
 class Request:
-    """One launch.
+    """The request of one launch: what to measure, and with which options.
 
     command        the subcommand ("allreduce"; of a suite "run-" and its name), for the folder's name
     sweep          what makes the cells; a suite has several
-    backends       names in the order they are measured; asked: those that the user named (the rest are only defaulted to)
-    ranks          --ranks, which a backend of virtual ranks takes for their number
+    backends       names in the order they are measured; asked: those that the user named (the rest are defaults)
+    ranks          --ranks, the number of ranks of a backend with virtual ranks
     check          verification calls per cell; 0 is off
     ceiling        GB/s that the user gave, or None
     oversubscription  the fabric between hosts carries a host's rate divided by this
     timeout_s      deadline of every wait
-    seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
+    seed           of the inputs; order_seed: of the order of the cells, None: each launch draws a new one
     out            the run folder, or None for runs/<time>-<operation>-<id>
     resume         the folder of the run to continue, or None
-    resume_if_exists  whether a run in `out` is gone on with, if there is one
+    resume_if_exists  whether a run in `out` is continued, if there is one
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0
     gpus_per_process  how many GPUs, and so ranks, each process drives
     evidence       "on": counters and logs are read around each cell; "off": not; "tuning": NCCL writes a line per call, too
-    telemetry_hz   how often clocks, power and temperatures are read meanwhile; 0: never
-    slowed         which cells are made slower on purpose
+    telemetry_hz   samples per second of clocks, power and temperatures meanwhile; 0: none
+    slowed         which cells are slowed down on purpose, as a test
     stop_on_wrong  whether the launch ends after the first cell with wrong data
-    argv           what was typed
-    suite          the suite as read, for run.json: name, title, digest (SHA-256 of all that was read), files, run, sweeps, and what was
-                   typed instead; None: no suite
+    argv           the command line
+    suite          the suite as read, for run.json: name, title, digest (SHA-256 of all files), files, run, sweeps, and the options that
+                   the command line replaced; None: no suite
     """
 
     command: str
@@ -95,5 +95,8 @@ class Request:
 
     @property
     def earlier(self) -> Path | None:
-        """The folder of the run to go on with, by the options and by what is there now; None for a new run. Rank 0's disk counts."""
+        """Return the folder of the run to continue, from the options and the existing folders; None for a new run.
+
+        Call it at rank 0: its disk has the runs.
+        """
         return self.out if self.resume_if_exists and self.out and holds_a_run(self.out) else self.resume

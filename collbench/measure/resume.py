@@ -1,4 +1,4 @@
-"""A run that broke off, taken up again in its folder: what is stored stays, what is missing is measured."""
+"""Resume an interrupted run in its folder: stored rows stay, missing cells are measured."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ Facts = dict[str, str]
 
 
 def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
-    """Per cell how its row will name it: as it is measured, and as it was asked for, where it could not be."""
+    """Return for each cell how its row will name it: (as it is measured, as it was requested, where that is not
+    possible).
+    """
     return [_named(item, world) for item in work]
 
 
@@ -54,14 +56,18 @@ def _named(item: Work, world: World) -> tuple[Row, Row]:
 
 
 def key_of(row: Row) -> Key:
-    """What distinguishes the row's case from all others of a run. The pairs of a point-to-point case follow from the ranks."""
+    """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow
+    from the ranks.
+    """
     operation = operations().get(row.operation)
     known = replace(row, group="all") if operation and operation.pair else row
     return tuple(getattr(known, name) for name in _IDENTITY)
 
 
 def asked(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
-    """For run.json: how many cells were planned, of which values each, their digest, and the options that every one of them has."""
+    """Return the planned cells for run.json: their number, the values of each option, a digest, and the options that
+    all of them share.
+    """
     keys = [key_of(row) for row in rows]
     values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
     text = "\n".join(sorted(repr(key) for key in keys))
@@ -83,9 +89,10 @@ def _options(request: Request) -> dict[str, Any]:
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What differs most tellingly between two contents of run.json, as a clause: "kernel was 6.1 and is 6.2"; None if nothing does.
+    """Return the most important difference between two contents of run.json, as a clause; None without any.
 
-    What passes with every start (process numbers, times, folders) is not looked at.
+    Example: "kernel was 6.1 and is 6.2". Values that change with every start (process numbers, times, folders) are
+    ignored.
     """
     before, after = dict(_facts(then)), dict(_facts(now))
     changed = [name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)]
@@ -97,7 +104,9 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> str | None:
-    """As `difference`, of what is known before the ranks have met: collbench, the command, the suite and the options of every cell."""
+    """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the
+    shared options.
+    """
     from collbench import __version__
 
     now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": {"options": _options(request)}}
@@ -107,7 +116,7 @@ def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> st
 
 
 def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, text) of all that must be the same, the most important first."""
+    """Yield (name, text) of all values that must be the same, the most important first."""
     yield "collbench", str(info.get("collbench"))
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
@@ -126,7 +135,7 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
-    """Where each rank is: its host, its GPU, and how many CPUs it may use."""
+    """Yield where each rank is: its host, its GPU, and how many CPUs it may use."""
     places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
     yield "the number of ranks", str(len(places))
     for place in places:
@@ -149,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def _telling(was: str, is_now: str) -> tuple[str, str]:
-    """Both texts; long ones from shortly before the place where they part."""
+    """Return both texts. Long ones are cut to start shortly before the first difference."""
     parting = next((place for place, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b), min(len(was), len(is_now)))
     start = max(0, parting - _BEFORE) if max(len(was), len(is_now)) > _SHOWN else 0
     first, second = (f"{'…' * (start > 0)}{text[start : start + _SHOWN]}{'…' * (len(text) > start + _SHOWN)}" for text in (was, is_now))
@@ -157,7 +166,9 @@ def _telling(was: str, is_now: str) -> tuple[str, str]:
 
 
 def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What differs between two contents of topology.json and decides what can be reached, as a clause; None: nothing known."""
+    """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a
+    known one.
+    """
     interfaces = [
         (_object(old), _object(new)) for old, new in zip(_list(then.get("interfaces")), _list(now.get("interfaces")), strict=False)
     ]
@@ -180,12 +191,14 @@ def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str
 
 
 def _steady(machine: Machine, name: str) -> Machine:
-    """Without virtual NICs, which containers bring and take; one that carries the job is among `interfaces`."""
+    """Return the machine without virtual NICs, which containers add and remove. A NIC that carries the job is among
+    `interfaces`.
+    """
     return replace(machine, hostname=name, nics=tuple(nic for nic in machine.nics if nic.virtual is None))
 
 
 def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
-    """By host name; none where the document cannot be read."""
+    """Return the machines by host name; empty where the document cannot be read."""
     from collbench.machine.readers.text import Unreadable
     from collbench.machine.snapshot import machines_of
 
@@ -204,14 +217,16 @@ def _list(value: Any) -> list[Any]:
 
 
 class RunResumed(Fact, frozen=True):
-    """A run continues in the folder of an earlier one: so many of its cases are stored already."""
+    """The run continues in the folder of an earlier, incomplete one. Cases that are stored there are not measured
+    again.
+    """
 
     path: str
     stored: int
     cases: int
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         left = self.cases - self.stored
         known = f"{self.path} has {self.stored} of {plural(self.cases, 'case')}"
         return f"{known}: {left} {'is' if left == 1 else 'are'} measured now" if left else f"{known}: the run is complete"
@@ -224,7 +239,7 @@ class LockTakenOver(Fact, frozen=True):
     owner: str
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"{self.path} was locked by {self.owner}, which has ended: the lock is replaced"
 
 
@@ -235,17 +250,18 @@ class LineCut(Fact, frozen=True):
     cut_bytes: int
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"{self.name} ended with an incomplete line: {plural(self.cut_bytes, 'byte')} removed"
 
 
 @dataclass
 class Stored:
-    """What a run has already: nothing, but for one that is resumed. All but `done` and `resumed` at rank 0 alone.
+    """The stored part of a run, empty unless the run is resumed. Only `done` and `resumed` are known at ranks other
+    than 0.
 
     info     the part of run.json about this launch
     rows     by the place of their cell in the work; done: these places
-    cut      bytes of lines that a kill had left unfinished, by file
+    cut      by file, the bytes of lines that were incomplete after a kill
     """
 
     folder: RunFolder | None = None
@@ -256,7 +272,7 @@ class Stored:
     resumed: bool = False
 
     def notes(self, total: int) -> list[Fact]:
-        """Return what the user should know of a run that is resumed, of so many cases."""
+        """Return the facts that the user should know of a resumed run; total: its number of cases."""
         if not (self.resumed and self.folder):
             return []
         path = str(self.folder.path)
@@ -266,7 +282,7 @@ class Stored:
         return found + [LineCut(name, count) for name, count in self.cut.items()]
 
     def go_on(self, topology: dict[str, Any]) -> None:
-        """Stores the topology; of a resumed run notes that it goes on. Raises UsageError where its machines were others."""
+        """Store the topology, and note that a resumed run continues. Raises UsageError where its machines were others."""
         assert self.folder is not None
         if not self.resumed:
             self.folder.write_topology(topology)
@@ -277,7 +293,9 @@ class Stored:
             self.folder.write_topology(topology)
 
     def complete(self, code: int) -> RunFolder | None:
-        """Of a run to which nothing is added: the folder where it does not record an end with this code, else None."""
+        """Return the folder of a run that gets no more rows, if it does not yet record an end with this code; else
+        None.
+        """
         if self.folder is None:
             return None
         if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
@@ -287,16 +305,17 @@ class Stored:
         return self.folder
 
     def _change(self, folder: RunFolder) -> None:
-        """The first that is written into a resumed folder: until here it is as it was found."""
+        """Make the first change to a resumed folder. Until here it is unchanged."""
         self.cut = folder.go_on()
         launch = {name: self.info.get(name) for name in ("command", "order_seed", "launcher", "launcher_facts", "allocation_id")}
         folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over)
 
 
 def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
-    """A new folder, or that of the run to resume, held for this process; at rank 0. `info`: the part of run.json about this launch.
+    """Return a new folder, or the folder of the run to resume, locked for this process; at rank 0.
 
-    `planned`: as `same_run.planned` names the cells. Raises UsageError for another run, and for one that cannot be gone on with.
+    info: the part of run.json about this launch. planned: the result of `planned`. Raises UsageError for another run,
+    and for one that cannot be continued.
     """
     info = {**info, "asked": asked(request, [row for row, _ in planned])}
     earlier = request.earlier
@@ -338,7 +357,7 @@ def _refuse_another(folder: RunFolder, info: dict[str, Any]) -> None:
 
 
 def _refuse_a_cut_one(run: Run) -> None:
-    """Raises UsageError where rows have lost their samples: what is appended would be taken for theirs."""
+    """Raise UsageError where rows have lost their samples: samples appended later would be taken for theirs."""
     for row in run.rows:
         for name in row.samples:
             run.array(row, name)
@@ -349,7 +368,7 @@ def _refusal(folder: RunFolder, why: str) -> str:
 
 
 def _by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:
-    """The rows by the place of their cell, each taken once."""
+    """Return the rows by the place of their cell, each taken once."""
     stored: dict[Key, list[Row]] = {}
     for row in rows:
         stored.setdefault(key_of(row), []).append(row)
@@ -362,5 +381,5 @@ def _by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[i
 
 
 def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
-    """Out of place where the library has it, unless the user chose."""
+    """Return the cell, out of place where the library supports it, unless the user chose otherwise."""
     return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))

@@ -1,4 +1,6 @@
-"""From samples to a row: the slowest rank per iteration, its median, and what it means as bandwidth; of several groups the slowest."""
+"""Convert samples to a row: the slowest rank per iteration, the median, and the bandwidth. Of several groups the
+slowest counts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Samples = NDArray[np.float64]
 
 
 class Known(NamedTuple):
-    """What a series of samples is, reckoned once: its median, and its two modes if it has them."""
+    """The statistics of a series of samples, computed once: its median, and its two modes if it is bimodal."""
 
     median: Median
     modes: tuple[Mode, Mode] | None
@@ -39,7 +41,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class RowContext:
-    """What a row has besides its figures: the ranks of each host, the ceilings, flags and evidence."""
+    """The parts of a row other than its figures: the ranks of each host, the ceilings, flags and evidence.
+
+    withheld   whether the row gets no percentage
+    """
 
     hosts: Sequence[Sequence[int]]
     ceiling: Ceiling | None = None
@@ -50,7 +55,7 @@ class RowContext:
 
 
 def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str | Fact) -> Row:
-    """An n/a row: the cell, (ranks, nodes), and why it was not measured."""
+    """Return an n/a row for the cell; size: (ranks, nodes); reason: why it was not measured."""
     ranks, nodes = size
     count = operation.count(cell, group_size(operation, cell, ranks))
     group = "all" if operation.pair else group_name(operation, cell, groups_of(operation, cell, ranks))
@@ -71,7 +76,9 @@ def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
 def make_row(
     ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement, around: RowContext
 ) -> tuple[Row, dict[str, NDArray[Any]]]:
-    """(row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per message."""
+    """Return (row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per
+    message.
+    """
     operation, cell, measured = ready.operation, ready.cell, watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(cell)
@@ -93,7 +100,7 @@ def make_row(
 
 
 def _places(ready: PreparedCase) -> list[list[int]]:
-    """For each group the positions of its timed ranks among all that are timed."""
+    """Return for each group the positions of its timed ranks among all timed ranks."""
     place = {rank: index for index, rank in enumerate(ready.timed)}
     return [[place[rank] for rank in (group[:1] if ready.operation.pair else group)] for group in ready.groups]
 
@@ -101,7 +108,9 @@ def _places(ready: PreparedCase) -> list[list[int]]:
 def _figures(
     operation: Operation, cell: Cell, samples: Samples, places: list[list[int]]
 ) -> tuple[dict[str, Any], dict[str, Any], Known | None]:
-    """A row's times and bandwidths, those of the slowest group, its arrays, and what its series is; nothing without a sample."""
+    """Return a row's times and bandwidths (those of the slowest group), its arrays, and its statistics; empty without a
+    sample.
+    """
     if samples.shape[1] == 0:
         return {}, {}, None
     series = [samples[part].max(axis=0) for part in places]
@@ -119,17 +128,18 @@ def _figures(
 
 
 def _rates(operation: Operation, cell: Cell, n: int, time_s: float) -> tuple[float | None, float | None]:
-    """(algbw, busbw) over n ranks; None where nothing is moved."""
+    """Return (algbw, busbw) over n ranks; None where no data moves."""
     algbw = cell.size_bytes / time_s if cell.size_bytes and time_s > 0 else None
     factor = operation.bus_factor(n)
     return algbw, algbw * factor if algbw and factor else None
 
 
 def _of_groups(moved: tuple[Operation, Cell, int], p50s: list[float], all_s: float) -> dict[str, Any]:
-    """What several groups of n ranks (`moved`: operation, cell, n) did at the same time, one by one and together.
+    """Return the figures of several groups of n ranks that ran at the same time: of each one, and of all together.
 
-    Together they moved all their bytes until the last was done, after `all_s`. Rates of groups that end apart do not add up: the
-    slower ones had the shared links to themselves in the end, and their sum can pass the wire.
+    moved: (operation, cell, n). Together they moved all their bytes until the last group ended, after `all_s`. Rates of
+    groups that end at different times do not add up: the slower ones had the shared links to themselves at the end, and
+    the sum can exceed the link rate.
     """
     busbws = [_rates(*moved, p50)[1] for p50 in p50s]
     listed, together = len(p50s) <= _MOST_GROUPS, _rates(*moved, all_s)[1]
@@ -141,7 +151,11 @@ def _of_groups(moved: tuple[Operation, Cell, int], p50s: list[float], all_s: flo
 
 
 def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found: Known | None = None) -> Iterator[str]:
-    """The flags that the samples themselves raise: `series` are those that a clock can give, per message, of `taken` in all."""
+    """Yield the quality flags that follow from the samples.
+
+    series: the valid samples, per message; taken: the number of all samples; skew: the start skew per sample in
+    seconds.
+    """
     if len(series) < taken:
         yield "clock_stepped"
     if len(series) < 2:
@@ -158,14 +172,14 @@ def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found:
 
 
 def _exit_skew(measured: Measurement, hosts: Sequence[Sequence[int]]) -> Samples | None:
-    """Seconds per sample by which ranks of one host left the synchronisation apart, at the worst host; None where no host has two."""
+    """Return the start skew per sample in seconds, at the worst host; None where no host has two ranks."""
     starts = measured.starts_ns
     skews = [exit_skew(starts[list(ranks)]) for ranks in hosts if len(ranks) > 1 and len(starts) > max(ranks)]
     return np.max(skews, axis=0) if skews and np.isfinite(skews).all() else None
 
 
 def _seen(watched: MonitoredMeasurement, skew: Samples | None, unsound: int, iterations: int) -> dict[str, Any]:
-    """What the measurement itself left as evidence; one turn of the loop is so many `iterations`."""
+    """Return the evidence of the measurement itself; iterations: how many one turn of the loop holds."""
     measured = watched.measured
     seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * iterations,
             "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
@@ -176,26 +190,31 @@ def _seen(watched: MonitoredMeasurement, skew: Samples | None, unsound: int, ite
 
 
 def check_fields(calls: int, mismatches: Sequence[DataError]) -> dict[str, Any]:
-    """The fields of a row that verification fills in."""
+    """Return the fields of a row that verification sets."""
     detail = "; ".join(mismatch.sentence() for mismatch in mismatches[:4]) or None
     return {"checked": calls, "wrong": sum(mismatch.wrong for mismatch in mismatches) if calls else None, "wrong_detail": detail}
 
 
 def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
-    """For a row's evidence: at how many ranks data was wrong, and what the first of them found there; nothing where all was right."""
+    """Return for a row's evidence how many ranks had wrong data, and the errors of the first one; empty where all data
+    was right.
+    """
     first = [mismatch.as_json() for mismatch in mismatches[:_WORST]]
     return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
 
 
 def _times(known: Median, slowest: Samples) -> Times:
-    """Equal samples have no interval: the clock's step hides how far apart they are."""
+    """Return the times of a row. Equal samples have no interval: the clock's resolution hides their differences."""
     spread = quantiles(slowest)
     low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
 
 def _percent(busbw: float | None, around: RowContext) -> float | None:
-    """Return the percentage of the ceiling; None where it would mislead: too many ranks, a rate above the hard limit, no steady ceiling."""
+    """Return the percentage of the expected bandwidth; None where it would mislead.
+
+    That is: more ranks than cores, a rate above the hard limit, or an unsteady reference.
+    """
     rate = around.ceiling.bytes_per_s if around.ceiling else None
     disturbed = around.ceiling is not None and around.ceiling.disturbed
     if around.withheld or disturbed or not busbw or not rate or _above_bound(busbw, around):
@@ -212,19 +231,21 @@ def _against_ceilings(busbw: float | None, around: RowContext) -> Iterator[str]:
 
 
 def _above_bound(busbw: float | None, around: RowContext) -> bool:
-    """Faster than the hard limit: the bytes took another path, or the link's rate is not what was read."""
+    """Return whether the rate exceeds the hard limit: the bytes took another path, or the link's rate was read wrongly."""
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
     return bool(busbw and bound and busbw > bound * TOLERANCE)
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:
-    """How often each rank was the slowest: the 16 worst, and how many ranks ever were."""
+    """Return how often each rank was the slowest: the 16 worst, and how many ranks ever were."""
     counts = Counter(int(timed[i]) for i in samples.argmax(axis=0)) if samples.size else Counter[int]()
     return {"worst": [[rank, times] for rank, times in counts.most_common(_WORST)], "count": len(counts)}
 
 
 def _arrays(samples: Samples, slowest: Samples) -> dict[str, NDArray[Any]]:
-    """Per sample max, mean and slowest rank; per rank median and p95; the whole while it is small."""
+    """Return per sample the maximum, mean and slowest rank; per rank the median and p95; and all samples if there are
+    few.
+    """
     per_rank = np.quantile(samples, [0.5, 0.95], axis=1)
     arrays = {
         "max_s": slowest, "mean_s": samples.mean(axis=0), "slowest_rank": samples.argmax(axis=0).astype(np.int32),

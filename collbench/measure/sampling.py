@@ -1,6 +1,7 @@
-"""How many times a cell is run: budget first, then warm-up until it settles, then until the median is known well enough.
+"""Decide how many samples a cell gets: warm-up until times settle, then until the median is precise enough, within the
+budget.
 
-Rank 0 decides between batches and sends its decision; every rank keeps its own samples and sends them after each batch.
+Rank 0 decides between batches and sends its decision. Every rank keeps its own samples and sends them after each batch.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ FEW = 60  # fewer samples than these are flagged
 _PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
 _GROWTH = 1.5
 _HOPELESS = 4  # times as many samples are missing as the time left has room for: the second half of the budget would not help
-_FIRST = 6  # samples of the first look: the fewest that any interval can rest on
-_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first look of 6
+_FIRST = 6  # samples of the first batch: the fewest that give an interval
+_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first batch of 6
 Samples = NDArray[np.float64]
 
 
 @dataclass
 class Measurement:
-    """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
+    """The samples of a cell at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement
+    went.
 
-    stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
+    stopped    why sampling ended: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     batch      turns of the loop per sample, of so many `iterations` each
-    loop_s     seconds that rank 0 spent in the loop, the first call and the warm-up with it
-    durations  of every sample, warm-up too: its phase, and the seconds that the slowest rank took for all of its iterations
+    loop_s     seconds that rank 0 spent in the loop, including the first call and the warm-up
+    durations  of every sample, including warm-up: its phase, and the seconds of the slowest rank for all of its iterations
     starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
     """
 
@@ -56,14 +58,17 @@ Look = tuple[int, int]  # samples, iterations per sample
 
 
 class WarmUp(Look):
-    """A batch of which the samples are not kept."""
+    """A batch of warm-up samples, which are not kept."""
 
 
 Plan = Generator[Look, Samples, Measurement]
 
 
 def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measurement | None:
-    """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None. `what`: the cell, in sentences."""
+    """Run a plan on all ranks and return the result at rank 0, None elsewhere. Only rank 0 has a plan.
+
+    what: the name of the cell, for messages.
+    """
     look: Look | None = next(plan) if plan else None
     starts: list[Samples] = []
     durations: list[tuple[str, float]] = []
@@ -94,13 +99,13 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measureme
 
 
 def slowest(samples: Samples, timed: list[int]) -> Samples:
-    """The value of each sample: the maximum over the timed ranks. Samples that no working clock can give are left out."""
+    """Return for each sample the maximum over the timed ranks. Invalid samples are left out."""
     value: Samples = samples[timed][:, sound(samples, timed)].max(axis=0)
     return value
 
 
 def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
-    """Which samples are finite and not negative at every timed rank."""
+    """Return which samples are finite and not negative at every timed rank."""
     chosen = samples[timed]
     all_sound: NDArray[np.bool_] = np.all(np.isfinite(chosen) & (chosen >= 0), axis=0)
     return all_sound
@@ -109,7 +114,8 @@ def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
 def schedule(
     budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
 ) -> Plan:
-    """Rank 0's plan as a generator: yields looks, is sent their samples [ranks × n], returns what was measured.
+    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the
+    measurement.
 
     iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
     """
@@ -129,7 +135,9 @@ def schedule(
 
 
 def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Look, Samples, None]:
-    """Windows until two in a row agree (medians within 2 %, quartiles within 5 %), the cap, or a quarter of the budget."""
+    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the
+    budget.
+    """
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one already
             yield WarmUp((budget.warmup - 1, 1))
@@ -160,7 +168,8 @@ def _alike(a: Samples, b: Samples) -> bool:
 def _sample(
     budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
 ) -> Generator[Look, Samples, None]:
-    """Looks, each half as large again in all, until the interval is narrow enough, a cap, or the budget's end.
+    """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the
+    budget ends.
 
     `limits`: when the budget ends, and the seconds that a sample takes.
     """
@@ -176,7 +185,7 @@ def _sample(
 
 
 def _wanted(n: int, budget: Budget) -> int:
-    """How many more samples to look at next, after n."""
+    """Return how many more samples to take next, after n."""
     if budget.iterations:
         return budget.iterations - n
     if n < FEW:
@@ -185,7 +194,7 @@ def _wanted(n: int, budget: Budget) -> int:
 
 
 def _enough(measured: Measurement, budget: Budget, timed: list[int], limits: tuple[float, float]) -> str | None:
-    """Why the samples suffice, or None. `limits`: the seconds left, and the seconds that a sample takes."""
+    """Return why sampling can end, or None. `limits`: the seconds left, and the seconds that a sample takes."""
     n = measured.samples.shape[1]
     if budget.iterations:
         return "iterations" if n >= budget.iterations else None
@@ -213,11 +222,11 @@ def _clamp(value: float, low: int, high: int) -> int:
     return int(min(max(value, low), high))
 
 
-# How many times one of many short measurements is run: as in `timing.protocol`, but in few looks.
+# The plan of one of many short measurements: like `schedule`, but with few batches.
 #
-# Each look costs a word from rank 0 to all ranks and an answer of each: with a thousand ranks, or where they share few cores, as much as
-# all samples of a ping-pong. So what a look costs besides its samples is reckoned apart, warm-up is a fixed number of calls, and the
-# samples are taken in two looks at most, of which the second is as large as the time allows.
+# Each batch costs a message from rank 0 to all ranks and a reply of each. With a thousand ranks, or where they share few cores, that is as
+# much as all samples of a ping-pong. So this cost is counted separately, warm-up is a fixed number of calls, and the samples are taken in
+# two batches at most, of which the second is as large as the time allows.
 
 _SHORT_FEWEST = 6  # samples that an interval needs
 _BATCH = 20  # iterations between two stamps where the ranks do not meet before each
@@ -225,9 +234,9 @@ _BATCHES = 12  # as many batches fit into the time at least
 
 
 def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
-    """Rank 0's plan, as `timing.protocol.schedule`: a first call, warm-up (`budget.warmup` calls in all), samples.
+    """Return rank 0's plan like `schedule`, but short: a first call, warm-up (`budget.warmup` calls in all), samples.
 
-    At least 6 samples are taken where so many fit into the budget, even if each batch is long.
+    At least 6 samples are taken where they fit into the budget, even if each sample is long.
     """
     began = now()
     first = yield WarmUp((1, 1))
@@ -250,7 +259,7 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
 def _sample_short(
     budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
 ) -> Generator[Look, Samples, None]:
-    """Up to two looks. `limits`: when the last one must begin to return, and the seconds of an iteration."""
+    """Yield up to two batches. `limits`: when the last one must begin, and the seconds of an iteration."""
     ending, each = limits
     least = _SHORT_FEWEST if _SHORT_FEWEST * each * measured.batch <= budget.max_time_s else 1
     wanted = budget.iterations or FEW
@@ -268,7 +277,7 @@ def _sample_short(
 
 
 def _enough_short(budget: Budget, timed: list[int], measured: Measurement, second: bool) -> tuple[str | None, int]:
-    """Why the samples suffice (None: they do not), and how many more would."""
+    """Return (why sampling can end, or None; how many more samples would be enough)."""
     n = measured.samples.shape[1]
     if budget.iterations:
         missing = budget.iterations - n
@@ -282,6 +291,8 @@ def _enough_short(budget: Budget, timed: list[int], measured: Measurement, secon
 
 
 def _seconds(samples: Samples, timed: list[int]) -> float:
-    """What an iteration takes at the slowest of all pairs: the mean, since rare long ones take time as well."""
+    """Return the seconds of an iteration at the slowest of all pairs: the mean, since rare long iterations take time as
+    well.
+    """
     series = slowest(samples, timed)
     return max(float(series.mean()) if len(series) else 0.0, 1e-7)

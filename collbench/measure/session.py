@@ -53,7 +53,7 @@ class BackendSkipped(Fact, frozen=True):
     reason: str
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"{self.backend} is skipped: {self.reason}"
 
 
@@ -64,15 +64,15 @@ class BackendNotMeasured(Fact, frozen=True):
     reason: str
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"{self.backend} is not measured: {self.reason}"
 
 
 class WrongDataStop(Fact, frozen=True):
-    """The launch ended early at the first wrong data, as --stop-on-wrong demands.
+    """The launch ended at the first wrong data, because of --stop-on-wrong.
 
     where   the case or round; left: how many are not measured, None where that is not known
-    detail  what arrived
+    detail  the wrong data
     """
 
     where: str = ""
@@ -80,7 +80,7 @@ class WrongDataStop(Fact, frozen=True):
     detail: str = ""
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         where = f" in {self.where}" if self.where else ""
         left = f", {plural(self.left, 'case')} not measured" if self.left else ""
         return f"stopped after wrong data{where}{left} (--stop-on-wrong){f': {self.detail}' if self.detail else ''}"
@@ -88,7 +88,9 @@ class WrongDataStop(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class OpenBackend:
-    """A backend that is open on every rank, or the reason why not (the same on every rank); NCCL's log where it writes one."""
+    """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there
+    is one.
+    """
 
     name: str
     backend: Backend | None
@@ -97,9 +99,11 @@ class OpenBackend:
 
 
 def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
-    """Every backend of the request. One that was only defaulted to may be missing; a missing one that was asked for ends the run.
+    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the
+    run.
 
-    Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this launch.
+    Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this
+    launch.
     """
     found = [_open_one(name, request, world, note) for name in request.backends]
     opened = [one for one in found if one]
@@ -127,7 +131,7 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], 
 
 
 def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[Fact], None]) -> bool:
-    """Whether the backend is installed at all ranks. Raises UsageError where it is not, but was asked for."""
+    """Return whether the backend is installed at all ranks. Raises UsageError for a missing backend that was requested."""
     missing = missing_anywhere(name, kind, world)
     if missing and asked:
         raise UsageError(f"backend {name} is not available: {missing}")
@@ -137,18 +141,18 @@ def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: C
 
 
 def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
-    """Why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
+    """Return why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
     answer = kind.probe()
     return world.first(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
 
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Return why it does not open at some rank, and whether the user can fix that; None once it is open. All ranks call."""
+    """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks call."""
     return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
 
 
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Return why it does not open here, and whether the user can fix that."""
+    """Return (why it does not open here, whether the user can fix that), or None."""
     try:
         with world.watchdog.phase(f"opening {backend.name}"):
             backend.open(world, settings)
@@ -171,7 +175,7 @@ def _slowed(kind: type[Backend], request: Request) -> type[Backend]:
 
 
 def _paths(request: Request) -> NcclPaths:
-    """NCCL's log, asked for; what reads it is imported only where NCCL is."""
+    """Return NCCL's log, requested from NCCL. The reader is imported only where NCCL is used."""
     from collbench.measure.nccl_paths import NcclPaths
 
     return NcclPaths.begin(request.evidence == "tuning")
@@ -184,7 +188,7 @@ def _ask_ras() -> Callable[[], str | None]:
 
 
 def close_backends(opened: list[OpenBackend], world: World) -> None:
-    """Leaves every backend in order."""
+    """Close every backend in order."""
     for one in opened:
         if one.backend:
             with world.watchdog.phase(f"closing {one.name}"):
@@ -197,9 +201,10 @@ def close_backends(opened: list[OpenBackend], world: World) -> None:
 
 
 def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
-    """The rank map: rank, host, local rank, process, CPUs it may use, address; where a process drives several ranks, each of them.
+    """Return the rank map: rank, host, local rank, process, CPUs it may use, address; one entry per rank.
 
-    "gpu" is the PCI address of the rank's GPU, where a backend needs one.
+    "gpu" is the PCI address of the rank's GPU, where a backend needs one. A process that drives several ranks has an
+    entry for each.
     """
     gpus: tuple[str, ...] = max((one.backend.gpus for one in opened if one.backend), key=len, default=())
     each = max(1, len(gpus) // world.size)
@@ -213,20 +218,24 @@ def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
 
 
 def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
-    """The software of each host, one entry for each combination of versions, at rank 0; empty elsewhere. All ranks call."""
+    """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All
+    ranks call.
+    """
     everyone = world.gather(_software(opened), "comparing the software") or []
     return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
 
 
 def _software(opened: list[OpenBackend]) -> software.Software:
-    """This rank's: what its backends have loaded comes before what is installed."""
+    """Return this rank's software. Libraries that a backend has loaded take precedence over those installed."""
     about = [dict(one.backend.versions()) for one in opened if one.backend]
     loaded = {name: found for name in ("torch", "mpi", "nccl") for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
     return {"collbench": str(build.own()), "native": build.native(), **software.installed(), **loaded}
 
 
 def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Everything about the launch that is known before its first cell; `of_hosts`: what `software_of_hosts` found."""
+    """Return the facts of the launch that are known before its first cell, for run.json; of_hosts: the result of
+    `software_of_hosts`.
+    """
     return {
         "collbench": __version__,
         "software": of_hosts,
@@ -249,7 +258,7 @@ def describe_run(request: Request, world: World, opened: list[OpenBackend], of_h
 
 
 def _of_user(opened: list[OpenBackend]) -> dict[str, str]:
-    """The environment without what NCCL's logs needed there."""
+    """Return the environment without the variables set for NCCL's logs."""
     env = dict(os.environ)
     for one in opened:
         env = one.paths.log.of_user(env) if one.paths else env
@@ -257,7 +266,9 @@ def _of_user(opened: list[OpenBackend]) -> dict[str, str]:
 
 
 def describe_conditions(world: World) -> dict[str, Any]:
-    """For every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and how ranks are bound."""
+    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the
+    binding of ranks.
+    """
     everyone = world.agree(settings(), "reading the CPUs' settings")
     found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
     same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
@@ -266,7 +277,7 @@ def describe_conditions(world: World) -> dict[str, Any]:
 
 
 def _allocation(request: Request) -> str | None:
-    """The scheduler's job, else the name given, else None: each command is an allocation of its own."""
+    """Return the scheduler's job, else the given name, else None: then each command is an allocation of its own."""
     if request.allocation:
         return request.allocation
     job = os.environ.get("SLURM_JOB_ID")
@@ -279,35 +290,37 @@ _PATIENCE_S = 1.0
 
 
 class Listener(Protocol):
-    """The progress listener at rank 0; collbench/report has the implementations."""
+    """The progress listener at rank 0. collbench/report implements it."""
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Everything that will be measured."""
+        """Take the cells that will be measured, and where."""
         ...
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """A cell begins."""
+        """Take the start of a cell: its title, the counts of cells, and the estimated seconds left."""
         ...
 
     def row(self, row: Row, place: int) -> None:
-        """A cell has ended, the `place`th of those that `begin` named (from 0); cells are measured in shuffled order."""
+        """Take the row of a cell that has ended. Cells are measured in shuffled order; `place` is the cell's index in
+        `begin`, from 0.
+        """
         ...
 
     def note(self, sentence: str) -> None:
-        """A note to show once."""
+        """Take a note to show once."""
         ...
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Take the end of the launch."""
         ...
 
 
 @dataclass
 class Launch:
-    """The state of one launch, the same on all ranks but for the folder and the listener, which rank 0 alone has.
+    """The state of one launch, the same on all ranks except the folder and the listener, which only rank 0 has.
 
-    order_seed: of the order in which the cells are measured.
-    conditions: what does not change from cell to cell on these hosts, for every row's evidence.
+    order_seed   seed of the order in which the cells are measured
+    conditions   constant conditions of these hosts, for every row's evidence
     """
 
     request: Request
@@ -324,12 +337,12 @@ class Launch:
 
     @classmethod
     def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
-        """The launch of a request, its order drawn where the user gave none. All ranks call."""
+        """Return the launch of a request, with a random order where the user gave none. All ranks call."""
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.decide(drawn, "beginning"))
 
     def leave(self, opened: list[OpenBackend], code: int, ended: Callable[[int], None]) -> None:
-        """Pass the exit code to `ended`, then leave the libraries: one that crashes there changes nothing of what was measured."""
+        """Pass the exit code to `ended`, then close the libraries. A crash there does not affect the results."""
         ended(code)
         self.world.agree(None, "ending")
         close_backends(opened, self.world)
@@ -337,9 +350,11 @@ class Launch:
             self.sync.close()
 
     def hang(self, reason: Fact) -> None:
-        """Keep the reason of the end in the folder, and show the rows that wait for earlier ones; the last thing that this process does.
+        """Keep the reason of the end in the folder, and show the rows that wait for earlier ones. The process ends
+        after this call.
 
-        Both in threads of their own, for a second at most: a disk or a terminal that does not answer may be what hangs.
+        Both run in threads of their own, for a second at most: a disk or a terminal that does not answer may be the
+        cause of the hang.
         """
         ending = time.monotonic() + _PATIENCE_S
         last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]
@@ -354,7 +369,7 @@ class Launch:
                 self.listener.end()
 
     def break_off(self, error: BaseException) -> None:
-        """Keep why the run ends early, which connections were refused meanwhile, and how far it came."""
+        """Keep why the run ends early, which connections were refused meanwhile, and how many cases are measured."""
         with suppress(CollbenchError):
             self.remark()
         self._end_early(Text(str(error) or type(error).__name__), code_of(error))
@@ -371,19 +386,26 @@ class Launch:
             self.note(fact)
 
     def keeps(self, folder: RunFolder, planned: int) -> None:
-        """From now on results go there, watched; of so many cells (of pairs: rounds), for the sentence of a run that is interrupted."""
+        """Store results in this folder from now on. planned: the number of cells (of pairs: rounds), for the message of
+        an interruption.
+        """
         folder.watch, self.world.kept = self.world.watchdog.phase, partial(folder.so_far, planned)
         record_run(folder.path, os.environ)
 
     def lap(self) -> tuple[float, float]:
-        """When it was called before (at first: when the launch began), and now: seconds on CLOCK_MONOTONIC."""
+        """Return (time of the previous call, now) in seconds on CLOCK_MONOTONIC. The first call returns the start of
+        the launch.
+        """
         lap = self._lap_began_s, time.monotonic()
         self._lap_began_s = lap[1]
         return lap
 
     @cached_property
     def run_began_s(self) -> float | None:
-        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: not recorded."""
+        """Return when the run began, in seconds on CLOCK_MONOTONIC; None: not recorded.
+
+        It is derived from the calendar time, since a resumed run began in another process.
+        """
         try:
             began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
             return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
@@ -391,7 +413,7 @@ class Launch:
             return None
 
     def note_once(self, about: str, fact: Fact) -> None:
-        """Note a fact of this kind about a subject the first time only; the rows have the others."""
+        """Note a fact of this kind about a subject the first time only. The rows have all of them."""
         if about not in self._noted:
             self._noted.add(about)
             self.note(fact)
@@ -405,13 +427,16 @@ class Launch:
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code that run.json gets for a run that broke off."""
+    """Return the exit code that run.json gets for a run that an error ended."""
     code: int = getattr(error, "exit_code", FAILED)
     return code
 
 
 def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
-    """Return what `do` gives at rank 0, None elsewhere. A UsageError there ends the launch, and rank 0 reports it. All ranks call."""
+    """Return the result of `do` at rank 0, None elsewhere. All ranks call.
+
+    A UsageError in `do` ends the launch, and rank 0 reports it. `what` names the phase.
+    """
     found, wrong = None, None
     if world.rank == 0:
         try:
@@ -426,18 +451,18 @@ def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
 
 
 def ranks_of(opened: OpenBackend, world: World) -> int:
-    """How many ranks a backend's cells have: its own number, once open, else the world's."""
+    """Return how many ranks a backend's cells have: its own number once it is open, else the world's."""
     return opened.backend.ranks if opened.backend else world.size
 
 
 def members_of(backend: Backend, world: World) -> list[Member]:
-    """The process that drives each of a backend's ranks: its own, or where a process drives several the one of its share."""
+    """Return for each of a backend's ranks the process that drives it. A process may drive several consecutive ranks."""
     each = max(1, backend.ranks // world.size)
     return [world.members[min(rank // each, world.size - 1)] for rank in range(backend.ranks)]
 
 
 def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
-    """The backend's ranks on each host, in the order of the hosts."""
+    """Return the backend's ranks on each host, in the order of the hosts."""
     members = members_of(backend, world)
     return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]
 
@@ -446,19 +471,21 @@ def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
 
 
 class EndListener(Protocol):
-    """A listener at rank 0 that only hears of the end."""
+    """A listener at rank 0 that receives only the end."""
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Take the end of the launch."""
         ...
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """launch    with its folder
-    opened    the backends, which are left at the end
-    listener  rank 0's; ended: gets the exit code before the libraries are left, one of which may crash there
-    let_go    what to do first where it ends early: as soon as others know of the error, a launcher may kill this process
+    """The objects that a run must finish and close when it ends.
+
+    launch    with its folder
+    opened    the backends, which are closed at the end
+    listener  rank 0's; ended: gets the exit code before the libraries are closed, since one may crash there
+    let_go    called first at an early end: a launcher may kill this process as soon as other ranks know of the error
     """
 
     launch: Launch
@@ -469,7 +496,10 @@ class RunContext:
 
 
 def run_with_cleanup(playing: RunContext, play: Callable[[], int]) -> int:
-    """Plays on all ranks, and leaves; returns play's exit code. What ends it early is kept in the folder, and raised with its reason."""
+    """Run `play` on all ranks, close the backends, and return its exit code.
+
+    An error that ends it early is kept in the folder and raised again with its reason.
+    """
     launch, world = playing.launch, playing.launch.world
     world.watchdog.witness = launch.hang
     try:
@@ -489,9 +519,9 @@ def run_with_cleanup(playing: RunContext, play: Callable[[], int]) -> int:
 
 
 def create_folder(launch: Launch, opened: list[OpenBackend], facts: Mapping[str, Any], planned: int) -> RunFolder | None:
-    """The run folder at rank 0; what goes wrong there ends every rank the same way.
+    """Return the run folder at rank 0, None elsewhere. An error ends every rank in the same way.
 
-    facts: for run.json; planned: how many rounds or rows, for sentences.
+    facts: for run.json; planned: how many rounds or rows, for messages.
     """
     request, world = launch.request, launch.world
     of_hosts = software_of_hosts(world, opened)
@@ -513,11 +543,13 @@ def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
     return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 
-# Launches that measure on one backend: which one that is.
+# The backend of launches that measure on one backend.
 
 
 def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
-    """The first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is none."""
+    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is
+    none.
+    """
     why: list[str] = []
     for name in request.backends:
         missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)

@@ -1,7 +1,7 @@
-"""The synchronisation before an isolated sample, for backends with a large start skew of their own (Gloo).
+"""The barrier before an isolated sample, for backends with a large start skew of their own (Gloo).
 
-Inside a host: a spin in shared memory. Between hosts: a dissemination over TCP_NODELAY sockets, busy-polled, by the first
-rank of each host. Measured exit skew 0.04 µs in a host, against 50–100 µs of Gloo's barrier.
+Inside a host the ranks spin in shared memory. Between hosts the first rank of each host runs a dissemination barrier
+over TCP_NODELAY sockets, which it polls. Measured exit skew: 0.04 µs in a host, against 50–100 µs of Gloo's barrier.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FOLDER = Path("/dev/shm")
 
 
 def shared_page(world: World, size_bytes: int) -> mmap.mmap:
-    """Zeroed memory that the ranks of a host share. Its file is gone from /dev/shm before it is used. All ranks call it together."""
+    """Return zeroed memory that the ranks of a host share. All ranks call. Its file in /dev/shm is removed before use."""
     leader = world.on_host()[0].rank == world.rank
     name = _FOLDER / f"collbench-{secrets.token_hex(8)}"
     names = dict(world.agree((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
@@ -54,7 +54,11 @@ T = TypeVar("T")
 
 
 def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:
-    """What each task gave, in their order. Raises the first error of any, WaitExpired where one has not ended within `patience_s`."""
+    """Run the tasks at the same time, each in a thread, and return their results in order.
+
+    Raises the first error of any, WaitExpired where one has not ended within `patience_s`. `what` names the work in
+    errors.
+    """
     found: dict[int, T] = {}
     errors: list[BaseException] = []
 
@@ -100,25 +104,27 @@ class HostSync:
         )  # fmt: skip
 
     def program(self) -> Program:
-        """One call of collbench_sync."""
+        """Return the program: one call of collbench_sync."""
         call = NativeCall("collbench_sync", address("collbench_sync"), (ctypes.addressof(self._struct),))
         return Program(((call,),), keep=self, explain=os.strerror)
 
     def close(self) -> None:
-        """Closes the sockets; the shared page goes with the process."""
+        """Close the sockets. The shared page is freed when the process ends."""
         for to, from_ in self._sockets:
             to.close()
             from_.close()
 
 
 def host_sync(world: World) -> HostSync | None:
-    """A barrier of all ranks, or None where the native loop was not built at some rank."""
+    """Return a barrier of all ranks, or None where the native loop was not built at some rank. All ranks call."""
     lacking = world.first(None if library() else "no native loop", "making the barrier")
     return None if lacking else HostSync(world)
 
 
 def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, socket.socket]]:
-    """Per round of the dissemination, the sockets (to the host 2^r further, from the host 2^r before); empty off the leaders."""
+    """Return for each dissemination round r the sockets (to the host 2^r further, from the host 2^r before); empty off
+    the leaders.
+    """
     hosts = world.hosts
     if len(hosts) == 1:
         return []

@@ -1,4 +1,6 @@
-"""TCP streams between two hosts: one pours a known pattern, the other compares it, then counts what arrives."""
+"""TCP streams between two hosts: one end sends a known pattern; the other compares it, and counts the bytes that
+arrive.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +31,30 @@ Told = dict[str, Any]
 
 @dataclass(frozen=True)
 class HostPair:
-    """The first ranks of two hosts, or of one host twice where there are not two."""
+    """The first ranks of two hosts, or the same rank twice if there is only one host."""
 
     source: Member
     target: Member
 
     @property
     def inside(self) -> bool:
-        """Both ends are one process."""
+        """Return whether both ends are one process."""
         return self.source == self.target
 
 
 def pairs(world: World) -> list[HostPair]:
-    """Each host to the next one, the last to the first; the only one to itself."""
+    """Return the pairs: each host to the next one, the last to the first; a single host to itself."""
     leaders = [world.on_host(host)[0] for host in world.hosts]
     return [HostPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
 
 
 def patience(world: World) -> float:
-    """Seconds to wait for the other end."""
+    """Return the seconds to wait for the other end."""
     return min(world.timeout_s, PATIENCE_S)
 
 
 def attempt(task: Callable[[], Any]) -> Told:
-    """What the task gave, or why it failed: {"value": ...} or {"why": ...}, to send to the others."""
+    """Run the task and return its result, {"value": ...}, or why it failed, {"why": ...}, ready to send to other ranks."""
     try:
         return {"value": task()}
     except (CollbenchError, MemoryError) as error:
@@ -62,7 +64,10 @@ def attempt(task: Callable[[], Any]) -> Told:
 
 
 def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Told:
-    """One rank does the task, which keeps a deadline of its own, and all learn what it gave or why it failed. All ranks call."""
+    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks call.
+
+    honest_s: the seconds that the task may take beyond the usual deadline.
+    """
     with world.patient(honest_s):
         mine = attempt(task) if rank == world.rank else None
         return world.agree(mine, what)[rank] or {}
@@ -77,14 +82,14 @@ _PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
 
 @dataclass
 class _Arrivals:
-    """What one stream brought: seconds and bytes so far at each receive; `wrong` is the first byte that was another."""
+    """The data of one stream: seconds and bytes so far at each receive; `wrong` describes the first wrong byte."""
 
     times: list[float] = field(default_factory=list)
     totals: list[int] = field(default_factory=list)
     wrong: int | None = None
 
     def add(self, total: int) -> float:
-        """Notes how many bytes are there now, and returns when that was."""
+        """Record the total number of bytes now, and return the time."""
         self.times.append(time.monotonic())
         self.totals.append(total)
         return self.times[-1]
@@ -92,7 +97,7 @@ class _Arrivals:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Bytes per second of all streams together in equal windows of time, in their order; `wrong` names a byte that arrived wrongly."""
+    """Bytes per second of all streams together, in equal consecutive windows of time; `wrong` describes a wrong byte."""
 
     rates: NDArray[np.float64]
     wrong: str | None = None
@@ -101,7 +106,8 @@ class Streamed:
 def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
     """Receive `streams` streams that send the key, for so many seconds.
 
-    Raises OSError when they do not come within `patience_s`, or end early. A stalled stream is counted as it is.
+    Raises OSError when they do not arrive within `patience_s`, or end early. The windows include the pauses of a
+    stalled stream.
     """
     with ExitStack() as stack:
         connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
@@ -112,9 +118,10 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
-    """Pours into that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
+    """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both
+    over.
 
-    source: the address of this host that they come from; "": as the kernel chooses. Raises OSError when the place cannot be reached.
+    source: the local address of the streams; "": the kernel's choice. Raises OSError when the place cannot be reached.
     """
     seconds, patience_s = times
     end = (source, 0) if source else None
@@ -127,7 +134,7 @@ def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, f
 
 
 def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
-    """The connections that send the key; others are closed."""
+    """Return the connections that send the key; others are closed."""
     found: list[socket.socket] = []
     end = time.monotonic() + patience_s
     while len(found) < streams:
@@ -142,7 +149,7 @@ def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: flo
 
 
 def _pour(connection: socket.socket, end: float) -> None:
-    """The pattern, over and over. The receiver ends it by closing."""
+    """Send the pattern repeatedly. The receiver ends it by closing the connection."""
     pattern, sent = _PATTERN.data, 0
     with suppress(OSError):
         while time.monotonic() < end:
@@ -151,7 +158,9 @@ def _pour(connection: socket.socket, end: float) -> None:
 
 
 def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
-    """Receives for so many seconds from the first byte on, which may take the patience: at first, and last, what arrived is compared."""
+    """Receive for so many seconds from the first byte on, which must arrive within the patience. The first and last
+    data is compared.
+    """
     seconds, patience_s = times
     buffer = np.empty(_CHUNK, np.uint8)
     connection.settimeout(patience_s)
@@ -189,7 +198,10 @@ def _wrong(arrivals: Sequence[_Arrivals]) -> str | None:
 
 
 def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
-    """Windows from the end of warm-up of the last stream to the end of the first one; bytes between two receives count evenly."""
+    """Return rates in windows from the last stream's end of warm-up to the first stream's end.
+
+    Bytes between two receives are spread evenly.
+    """
     if any(len(each.times) < 2 for each in arrivals):
         return np.empty(0)
     first, last = max(each.times[0] for each in arrivals), min(each.times[-1] for each in arrivals)

@@ -1,9 +1,10 @@
-"""Clocks, power, temperature and slow-downs of this host's GPUs, sampled a few times a second by a process of its own.
+"""Clocks, power, temperature and slow-downs of this host's GPUs, sampled a few times a second by a separate process.
 
-    python -P -m collbench.measure.telemetry HZ
+python -P -m collbench.measure.telemetry HZ
 
-samples while the last byte that came to its standard input is "1", writes one line of JSON a sample, and ends with that input: so it
-dies with its parent, however that ends. NVML's answers may take milliseconds, which must not be the measured process's.
+The process samples while the last byte on its standard input is "1". It writes one line of JSON per sample, and ends
+when that input ends, and so with its parent. NVML calls may take milliseconds, so they do not run in the measured
+process.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _PATIENCE_S = 2.0
 
 
 class Gauges(Protocol):
-    """What is sampled."""
+    """A source of samples."""
 
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """By GPU its clocks, power, temperature and slow-downs."""
+        """Return by GPU its clocks, power, temperature and slow-downs."""
 
 
 class Telemetry:
-    """The sampling process, as its parent holds it. It is off until it is switched on; a process that died samples nothing."""
+    """The sampling process, as its parent uses it. It starts switched off. A process that died returns no samples."""
 
     def __init__(self, hz: float) -> None:
         self._lines = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe: no process waits until it is read
@@ -42,20 +43,20 @@ class Telemetry:
         )  # fmt: skip
 
     def switch(self, on: bool) -> None:
-        """Begins to sample, or stops."""
+        """Start or stop sampling."""
         if self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.write(_ON if on else _OFF)
 
     def taken(self) -> list[dict[str, Any]]:
-        """The samples since the last call: {"monotonic_s", "gpus": by PCI address}."""
+        """Return the samples since the last call: {"monotonic_s", "gpus": by PCI address}."""
         text = os.pread(self._lines.fileno(), os.fstat(self._lines.fileno()).st_size - self._seen, self._seen)
         whole = text[: text.rfind(b"\n") + 1]
         self._seen += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._process.stdin:
             self._process.stdin.close()
         try:
@@ -67,7 +68,10 @@ class Telemetry:
 
 
 def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
-    """Samples `hz` times a second while switched on; returns when `commands`, a descriptor, ends. Lines go to the descriptor `lines`."""
+    """Sample `hz` times a second while switched on; return when the descriptor `commands` ends.
+
+    Lines of JSON go to the descriptor `lines`.
+    """
     on = False
     waiting = select.poll()  # select() itself knows no descriptor above 1023
     waiting.register(commands, select.POLLIN)
@@ -83,7 +87,7 @@ def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
 
 
 def main() -> int:
-    """The sampling process; 1 without NVML."""
+    """Run the sampling process; return exit code 1 without NVML."""
     from collbench.measure.counters import Gpus
 
     gpus = Gpus.open()

@@ -1,4 +1,6 @@
-"""Wire tools between ranks: the target's end waits, the source's end begins, every rank learns what came of it."""
+"""External network tools between ranks: the target's end waits, the source's end starts, and every rank gets the
+results.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ _FEWEST, _MOST = 20, 5000
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """One run: LATENCY or BANDWIDTH of messages of so many bytes, for about so many seconds where the tool goes by time."""
+    """One run of a tool: LATENCY or BANDWIDTH of messages of so many bytes. Tools that run by time run for about
+    `seconds`.
+    """
 
     operation: str
     size_bytes: int
@@ -56,7 +60,7 @@ class ToolRequest:
 
     @property
     def messages(self) -> int:
-        """How many, where the tool goes by their number."""
+        """The number of messages, for tools that run by number."""
         return max(_FEWEST, min(_MOST, _WINDOW_BYTES // self.size_bytes))
 
 
@@ -65,10 +69,10 @@ class ToolFigure:
     """The figure that a tool prints.
 
     time_s      of one message
-    n           messages behind it; 0: it does not count them
-    sent_bytes  what the client must have sent for it, at least
-    statistic   what kind of figure it is, in words
-    facts       what else it prints, JSON-ready
+    n           messages in it; 0: the tool does not count them
+    sent_bytes  that the client must have sent at least
+    statistic   the kind of figure, as text
+    facts       other values that it prints, JSON-ready
     """
 
     time_s: float
@@ -79,21 +83,21 @@ class ToolFigure:
 
 
 class WireTool(Protocol):
-    """One tool. The command lines end by themselves after one run."""
+    """One tool. Its commands end by themselves after one run."""
 
     @property
     def name(self) -> str:
-        """Of the tool's program, and of the rows' backend."""
+        """The name of the tool's program, and of the rows' backend."""
         ...
 
     @property
     def api(self) -> str:
-        """What it calls to move bytes: "tcp", "libfabric", "ucp", "verbs"."""
+        """The interface that moves the bytes: "tcp", "libfabric", "ucp", "verbs"."""
         ...
 
     @property
     def package(self) -> str:
-        """How to get it, for a sentence: "apt-get install iperf3"."""
+        """The command that installs it, for messages: "apt-get install iperf3"."""
         ...
 
     @property
@@ -107,31 +111,33 @@ class WireTool(Protocol):
         ...
 
     def version(self, printed: str) -> str | None:
-        """The version in what `asks_version` printed; None: it is not there."""
+        """Return the version in the output of `asks_version`; None: not found."""
         ...
 
     def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """The command of the end that waits, at a TCP port of this address."""
+        """Return the command of the waiting end, at a TCP port of this address."""
         ...
 
     def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """The command of the end that begins, to that port."""
+        """Return the command of the starting end, which connects to that port."""
         ...
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """The figure in what the client printed. Raises RunFailed where there is none that can be true."""
+        """Return the figure in the client's output. Raises RunFailed where it is missing or not plausible."""
         ...
 
 
 def figure_of(tool: str, seconds: float | None, printed: str) -> float:
-    """The time, if a message can take so long. Raises RunFailed with the tool's last words where it cannot."""
+    """Return the time of a message, if it is plausible. Otherwise raise RunFailed with the last line of the tool's
+    output.
+    """
     if seconds is None or not math.isfinite(seconds) or not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise RunFailed(f"{tool} printed no figure: {last_line(printed)}")
     return seconds
 
 
 def number(word: str) -> float | None:
-    """A plain decimal number, not negative; None for anything else."""
+    """Return a plain decimal number, not negative; None for anything else."""
     if len(word) > 40 or not word.replace(".", "", 1).isascii() or not word.replace(".", "", 1).isdigit():
         return None
     return float(word)
@@ -156,27 +162,27 @@ _BYTES, _FI_PINGPONG_FEWEST, _FI_PINGPONG_MOST = (
 
 
 class FiPingpong:
-    """Reliable datagrams over the provider that libfabric takes first; FI_PROVIDER chooses another."""
+    """fi_pingpong: reliable datagrams over libfabric's first provider. FI_PROVIDER selects another one."""
 
     name, api, package = "fi_pingpong", "libfabric", "apt-get install libfabric-bin, or your distribution's libfabric"
     operations = (LATENCY,)
     asks_version = ("fi_info", "--version")
 
     def version(self, printed: str) -> str | None:
-        """Of the library: the program has none of its own."""
+        """Return the library's version: the program has none of its own."""
         found = _VERSION.search(printed)
         return found[1] if found else None
 
     def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Waits for one client."""
+        """Return the command that waits for one client."""
         return ["fi_pingpong", "-B", str(port), *_same(ask, address)]
 
     def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Begins."""
+        """Return the command of the client."""
         return ["fi_pingpong", "-P", str(port), *_same(ask, address), address]
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """The column usec/xfer of the only line of figures."""
+        """Return the column usec/xfer of the only line of figures."""
         found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
         time_s = figure_of(self.name, found[0] * 1e-6 if len(found) == 1 else None, printed)
         trips = _trips(ask)
@@ -194,7 +200,9 @@ def _trips(ask: ToolRequest) -> int:
 
 
 def _microseconds(line: str) -> float | None:
-    """The seventh of "8  2k  =2k  31k  0.05s  0.69  11.61  0.09"; the size in front is rounded, and cannot be held against ours."""
+    """Return the seventh value of "8  2k  =2k  31k  0.05s  0.69  11.61  0.09". The size in front is rounded, so it is
+    not checked.
+    """
     words = line.split()
     return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
 
@@ -215,7 +223,7 @@ _FIGURES = re.compile(r"^\s*\d+\s+\d+\s+(?:\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\d
 
 @dataclass(frozen=True)
 class Writes:
-    """What is asked of perftest: both ends are started with the same.
+    """The parameters of a perftest run. Both ends start with the same ones.
 
     device, port   the RDMA device and its port (from 1)
     gpu            write from the memory of this GPU, by CUDA's number; None: from host memory
@@ -229,18 +237,18 @@ class Writes:
 
     @property
     def n_bytes(self) -> int:
-        """What one run writes."""
+        """Return the bytes that one run writes."""
         return self.iterations * _SIZE_BYTES
 
     def command(self, tcp_port: int) -> list[str]:
-        """The command that waits for its other end; with that end's address appended, the one that writes."""
+        """Return the command of the waiting end. With that end's address appended it is the command of the writing end."""
         words = [*_with_us(), _TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
         gpu = [] if self.gpu is None else [f"--use_cuda={self.gpu}"]
         return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *gpu]
 
 
 def why_not(cuda: bool = False) -> str | None:
-    """Why perftest cannot be used here, or not on GPU memory; None when it can."""
+    """Return why perftest cannot be used here, or not on GPU memory; None when it can."""
     if shutil.which(_TOOL) is None:
         return "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
     if cuda and "--use_cuda" not in _help():
@@ -249,7 +257,9 @@ def why_not(cuda: bool = False) -> str | None:
 
 
 def rate_in(output: str) -> float | None:
-    """The average rate that ib_write_bw --report_gbits printed, in bytes per second; None where it printed none."""
+    """Return the average rate in the output of ib_write_bw --report_gbits, in bytes per second; None where there is
+    none.
+    """
     found = _FIGURES.search(output)
     return float(found[1]) * 1e9 / 8 if found else None
 
@@ -261,13 +271,13 @@ def complaint(output: str) -> str:
 
 
 def free_port() -> int:
-    """A TCP port that is free now."""
+    """Return a TCP port that is free now."""
     with socket.create_server(("", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 class ToolServer:
-    """Keeps the end that is written to waiting, one run after the other, until the `with` ends."""
+    """A perftest server that is restarted after each run, until the `with` block ends."""
 
     def __init__(self, writes: Writes, tcp_port: int) -> None:
         self._command, self._over = writes.command(tcp_port), threading.Event()
@@ -294,9 +304,11 @@ class ToolServer:
 
 
 def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patience_s: float) -> NDArray[np.float64]:
-    """Bytes per second of run after run to the server at `address`, for so many seconds, one at least; the first one warms up.
+    """Return the bytes per second of each run to the server at `address`: at least one run, and as many as fit into
+    `seconds`.
 
-    Raises RunFailed with perftest's own words where it fails, and where the server cannot be reached within `patience_s`.
+    The first run is warm-up. Raises RunFailed with perftest's message where it fails, and where the server cannot be
+    reached within `patience_s`.
     """
     rates: list[float] = []
     end = time.monotonic() + seconds
@@ -336,7 +348,7 @@ def _run(command: list[str], timeout_s: float) -> str:
 
 
 def _with_us() -> list[str]:
-    """The prefix that ends a server when its parent is killed (util-linux)."""
+    """Return the command prefix that ends a server when its parent is killed (util-linux)."""
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
@@ -354,27 +366,27 @@ _DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})
 
 
 class IbWriteBw:
-    """It goes by a number of writes, and takes the first RDMA device, as perftest does by itself."""
+    """ib_write_bw of perftest. It runs a number of writes on the first RDMA device, perftest's default."""
 
     name, api, package = "ib_write_bw", "verbs", "apt-get install perftest, or your distribution's"
     operations = (BANDWIDTH,)
     asks_version = ("ib_write_bw", "--version")
 
     def version(self, printed: str) -> str | None:
-        """From "Version: 6.06"."""
+        """Return the version in "Version: 6.06"."""
         found = _IB_WRITE_BW_VERSION.search(printed)
         return found[1] if found else None
 
     def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Waits for one client."""
+        """Return the command that waits for one client."""
         return [*_same_ib_write_bw(ask), "-p", str(port)]
 
     def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Writes."""
+        """Return the command that writes."""
         return [*_same_ib_write_bw(ask), "-p", str(port), address]
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """The column BW average."""
+        """Return the column BW average."""
         rate = rate_in(printed)
         time_s = figure_of(self.name, ask.size_bytes / rate if rate else None, printed)
         found = _DEVICE.search(printed)
@@ -392,27 +404,27 @@ _IPERF3_VERSION = re.compile(r"^iperf (\d[\w.+-]{0,20})", re.MULTILINE)
 
 
 class Iperf3:
-    """Goes by whole seconds; `end.sum_received` of its JSON is what arrived."""
+    """iperf3, which runs for whole seconds. `end.sum_received` of its JSON is the data that arrived."""
 
     name, api, package = "iperf3", "tcp", "apt-get install iperf3, or your distribution's"
     operations = (BANDWIDTH,)
     asks_version = ("iperf3", "--version")
 
     def version(self, printed: str) -> str | None:
-        """From "iperf 3.12 (cJSON 1.7.15)"."""
+        """Return the version in "iperf 3.12 (cJSON 1.7.15)"."""
         found = _IPERF3_VERSION.search(printed)
         return found[1] if found else None
 
     def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Waits for one client."""
+        """Return the command that waits for one client."""
         return ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)]
 
     def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Sends for the time that was asked, a second at least."""
+        """Return the command that sends for the requested time, at least a second."""
         return ["iperf3", "--client", address, "--port", str(port), "--time", str(max(1, round(ask.seconds))), "--json"]
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """The time that so many bytes take at the mean rate of what arrived."""
+        """Return the time of a message at the mean rate of the data that arrived."""
         said = _object(printed)
         received = _part(said, "end", "sum_received")
         n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
@@ -442,7 +454,7 @@ def _part(said: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """A number that can be a count or a time; NaN, infinity and what is below zero are none."""
+    """Return a value that can be a count or a time; None for NaN, infinity and negative values."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
     return float(value) if known and isinstance(value, int | float) else None
 
@@ -458,7 +470,7 @@ _SPARE_S = 5  # the tool's own end comes after ours
 
 @dataclass(frozen=True)
 class ToolExit:
-    """How a tool ended (code None: it was still running), and what it printed."""
+    """The exit code of a tool (None: still running) and its output."""
 
     code: int | None
     out: str
@@ -466,7 +478,8 @@ class ToolExit:
 
 
 class Tool:
-    """A tool that runs while the `with` lasts, and no longer than `limit_s` seconds, even if this process is stopped or killed.
+    """A tool process that runs until the `with` block ends, for `limit_s` seconds at most, even if this process is
+    stopped or killed.
 
     Raises RunFailed where it cannot be started.
     """
@@ -493,7 +506,9 @@ class Tool:
                 stream.close()
 
     def ended(self) -> ToolExit:
-        """Waits for its end. Raises RunFailed where it prints without end, or does not end within its time."""
+        """Wait for its end and return it. Raises RunFailed for endless output, or where it does not end within its
+        time.
+        """
         printed = self._read(self._end)
         if printed is None:
             raise RunFailed(f"{self._command[0]} did not end within {self._limit_s:.0f} s")
@@ -502,7 +517,9 @@ class Tool:
         return ToolExit(self._code(), *printed)
 
     def await_listening(self, port: int, limit_s: float) -> None:
-        """Waits until it listens at a TCP port. Raises RunFailed where it ends before, or does not within so many seconds."""
+        """Wait until the tool listens at a TCP port. Raises RunFailed where it ends before, or does not listen within
+        so many seconds.
+        """
         end = time.monotonic() + limit_s
         while not _listens(port):
             if self._code() is not None:
@@ -513,12 +530,14 @@ class Tool:
             time.sleep(_PROCESS_PAUSE_S)
 
     def _code(self) -> int | None:
-        """Without reaping it: its number, and its group's, must stay its own until they have been ended."""
+        """Return the exit code without reaping the process: its PID and group must stay reserved until they have been
+        ended.
+        """
         found = os.waitid(os.P_PID, self._running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return None if found is None else found.si_status
 
     def _read(self, end: float) -> tuple[str, str] | None:
-        """(stdout, stderr) to their ends; None where these do not come in time."""
+        """Return (stdout, stderr) to their ends; None where these do not come in time."""
         parts: dict[int, bytearray] = {}
         with selectors.DefaultSelector() as waiting:
             for stream in (self._running.stdout, self._running.stderr):
@@ -544,19 +563,26 @@ class Tool:
 
 
 def once(command: Sequence[str], limit_s: float) -> ToolExit:
-    """Runs it to its end. Raises RunFailed where it cannot be started, prints without end, or does not end in time."""
+    """Run a command to its end. Raises RunFailed where it cannot be started, has endless output, or does not end in
+    time.
+    """
     with Tool(command, limit_s) as tool:
         return tool.ended()
 
 
 def free_port_process(address: str) -> int:
-    """A TCP port of this address that the kernel reports as free; the tools take none of its choice. Raises OSError."""
+    """Return a TCP port of this address that is free now. The tools cannot report a port of their own choice. Raises
+    OSError.
+    """
     with listen_at(address) as listener:
         return int(listener.getsockname()[1])
 
 
 def _listens(port: int) -> bool:
-    """Whether a process in this network namespace does: asked of the kernel, since a connection would use the tool's only one up."""
+    """Return whether a process in this network namespace listens at the port, by the kernel's table.
+
+    A connection would use up the only one that the tool accepts.
+    """
     wanted = f"{port:04X}"
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -567,7 +593,10 @@ def _listens(port: int) -> bool:
 
 
 def _ending_with_us(limit_s: float) -> list[str]:
-    """Prefixes that end a tool when its parent is killed (util-linux), or stopped (coreutils); each ends the one behind it."""
+    """Return the command prefixes that end a tool when its parent is killed (util-linux) or stopped (coreutils).
+
+    Each prefix ends the one after it.
+    """
     if shutil.which("setpriv") is None or shutil.which("timeout") is None:
         raise RunFailed(
             "setpriv (util-linux) or timeout (coreutils) is not installed here: without them a tool could run on after collbench"
@@ -585,29 +614,33 @@ _TITLE = "overall_lat"
 
 
 class UcxPerftest:
-    """It goes by a number of messages. UCX_TLS and UCX_NET_DEVICES choose the way, here as in what is measured beside it."""
+    """ucx_perftest, which runs a number of messages. UCX_TLS and UCX_NET_DEVICES select the transport, as in the
+    measured backends.
+    """
 
     name, api, package = "ucx_perftest", "ucp", "apt-get install ucx-utils, or your distribution's ucx"
     operations = (LATENCY, BANDWIDTH)
     asks_version = ("ucx_info", "-v")
 
     def version(self, printed: str) -> str | None:
-        """From "# Version 1.13.1", or of newer ones "# Library version: 1.17.0"."""
+        """Return the version in "# Version 1.13.1", or of newer ones "# Library version: 1.17.0"."""
         found = _UCX_PERFTEST_VERSION.search(printed)
         return found[1] if found else None
 
     def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Wait for one client, which sends the parameters."""
+        """Return the command that waits for one client, which sends the parameters."""
         return ["ucx_perftest", "-p", str(port), *_family(address)]
 
     def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
-        """Begins; the figures as CSV."""
+        """Return the command of the client, with figures as CSV."""
         count = _count(ask)
         words = ["-p", str(port), "-t", _TESTS[ask.operation], "-s", str(ask.size_bytes), "-n", str(count), "-w", str(_warmup(count))]
         return ["ucx_perftest", *words, "-f", "-v", *_family(address), address]
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """The median of a latency, the mean of a rate: of the times beside a rate the others are those of handing over."""
+        """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the
+        posting times.
+        """
         told = _columns(printed)
         median = next((told[name] for name in told if name.startswith("50.0_percentile")), None)
         latency, count = ask.operation == LATENCY, _count(ask)
@@ -630,7 +663,7 @@ def _family(address: str) -> list[str]:
 
 
 def _columns(printed: str) -> dict[str, float]:
-    """Title -> figure, of the last line of figures below a line of titles that has as many; {} where there is none."""
+    """Return title -> figure of the last line of figures below a line with as many titles; {} where there is none."""
     titles: list[str] = []
     found: dict[str, float] = {}
     for line in printed.splitlines():
@@ -652,7 +685,7 @@ _VERSION_S = 10.0
 
 
 def tools_named(names: Sequence[str]) -> tuple[WireTool, ...]:
-    """The tools, each once. Raises UsageError for a name that is none."""
+    """Return the tools with these names, each once. Raises UsageError for an unknown name."""
     unknown = next((name for name in names if name not in WIRE_TOOLS), None)
     if unknown is not None:
         raise UsageError(f"--tools '{unknown[:40]}' is unknown: choose from {', '.join(WIRE_TOOLS)}")
@@ -660,7 +693,7 @@ def tools_named(names: Sequence[str]) -> tuple[WireTool, ...]:
 
 
 def version_here(tool: WireTool) -> str | None:
-    """The version of the tool on this host, "" where it prints none; None: it is not installed."""
+    """Return the version of the tool on this host, "" where it prints none; None: not installed."""
     if shutil.which(tool.name) is None:
         return None
     with suppress(RunFailed):
@@ -677,29 +710,29 @@ _OF_THE_DEADLINE = 0.75  # a rank without progress for all of it is taken for a 
 
 @dataclass(frozen=True)
 class Course:
-    """The source and the target of one run."""
+    """The source and the target rank of one run."""
 
     source: Member
     target: Member
 
     @property
     def inside(self) -> bool:
-        """Both are on one host: the tool goes over loopback there."""
+        """Return whether both are on one host, where the tool uses loopback."""
         return self.source.host == self.target.host
 
     @property
     def address(self) -> str:
-        """At which the target waits."""
+        """Return the address at which the target waits."""
         return LOOPBACK if self.inside else self.target.address
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What came of one run: a figure with the commands that made it, or why there is none.
+    """The result of one run: a figure with its commands, or why there is none.
 
-    version     as the source's host has it
+    version     of the tool on the source's host
     other_path  whether bytes that had to leave the source's host are on none of its NICs
-    left_bytes  payload that these counted meanwhile, whosever it was; None: not known
+    left_bytes  payload that these NICs counted meanwhile, including other traffic; None: not known
     """
 
     figure: ToolFigure | None
@@ -711,7 +744,7 @@ class ToolResult:
     left_bytes: int | None = None
 
     def evidence(self, tool: WireTool) -> dict[str, object]:
-        """For the row."""
+        """Return the evidence for the row, JSON-ready."""
         told: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
         if self.figure is None:
             return {"tool": told}
@@ -720,14 +753,16 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools of a launch, all installed wherever a rank is; versions: of each tool, by rank."""
+    """The tools of a launch, installed on every host with a rank; versions: of each tool, by rank."""
 
     tools: Sequence[WireTool]
     versions: Mapping[str, Sequence[str]]
 
 
 def installed_tools(world: World, names: Sequence[str]) -> Tools:
-    """The tools that were asked for. All ranks call. Raises UsageError on all of them where one is not installed on a host."""
+    """Return the requested tools. All ranks call. Raises UsageError on all of them where one is not installed on a
+    host.
+    """
     tools = tools_named(names)
     if not tools:
         return Tools((), {})
@@ -742,9 +777,9 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
 
 
 def run_tool(world: World, tool: WireTool, ask: ToolRequest, courses: Sequence[Course], versions: Sequence[str]) -> list[ToolResult]:
-    """One run per course, all at the same time; what came of each, at all ranks, which all call.
+    """Run the tool on all courses at the same time, and return the result of each, at all ranks. All ranks call.
 
-    A process that drives several ranks, and so is the source of several courses, begins one after the other.
+    A process that drives several ranks may be the source of several courses; it starts these one after the other.
     """
     limit_s = min(ask.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
     most_s = limit_s * (1 + max(Counter(each.source.rank for each in courses).values()))
@@ -767,7 +802,10 @@ def _by_course(told: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
 
 
 def _waits(tool: WireTool, ask: ToolRequest, course: Course, waiting: ExitStack, limits_s: tuple[float, float]) -> Told:
-    """Starts the end that waits, which lives to the end of `waiting`; limits_s: until it listens, and until it ends. Gives its port."""
+    """Start the waiting end, which runs to the end of `waiting`, and return its port.
+
+    limits_s: until it listens, and until it ends.
+    """
 
     def start() -> int:
         port = free_port_process(course.address)
@@ -779,12 +817,12 @@ def _waits(tool: WireTool, ask: ToolRequest, course: Course, waiting: ExitStack,
 
 
 def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit_s: float) -> Told:
-    """What the client prints, and the bytes that left this host meanwhile."""
+    """Run the client and return its output, and the bytes that left this host meanwhile."""
     if "value" not in offer:
         return {"why": f"{course.target.host}: {offer.get('why')}"}
 
     def begin() -> dict[str, object]:
-        """Runs the client to its end. Raises RunFailed where it fails."""
+        """Run the client to its end. Raises RunFailed where it fails."""
         before = counters.read()
         done = once(tool.client(ask, course.address, offer["value"]), limit_s)
         left = _left(before, counters.read())
@@ -799,7 +837,7 @@ def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit
 
 
 def _left(before: counters.Counters, after: counters.Counters) -> int | None:
-    """Bytes of payload that left this host by its NICs; None where these do not count them."""
+    """Return the payload bytes that left this host by its NICs; None where these do not count them."""
     seen = counters.moved(before, after)
     if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
         return None

@@ -1,4 +1,4 @@
-"""The cells one after the other, in shuffled order, each measured on all ranks in step and stored at once."""
+"""Measure cells one after the other in shuffled order, on all ranks together, and store each row at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from collbench.units import format_bytes, format_size, plural
 
 
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
-    """All rows, measured in `order` (places in `work`); at ranks other than 0 nothing is yielded, but all take part."""
+    """Yield the rows at rank 0, measured in `order` (indices into `work`). Other ranks yield nothing, but take part."""
     reasons: dict[int, Fact | None] = {}
     turns: dict[str, BackendRunner] = {}
     for name in dict.fromkeys(one.name for _, _, one in work):
@@ -76,7 +76,9 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
 
 
 def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
-    """Whether a case's data was wrong, the same at all ranks; notes that the launch ends there, with so many cases `left`."""
+    """Return whether a case's data was wrong, the same at all ranks, and note that the launch ends there, with `left`
+    cases unmeasured.
+    """
     wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
     if wrong and row:
         where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
@@ -98,13 +100,15 @@ def _reasons(items: list[Work], world: World) -> list[Fact | None]:
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
-    """What these cells of a backend have in common; all ranks make it together."""
+    """Return the state that these cells of a backend share. All ranks call."""
     members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
     return BackendContext(backend, members, _sync(launch, backend, members))
 
 
 def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group | None]) -> Program | None:
-    """How the ranks of this backend meet before a sample: its own way, else through shared memory and sockets."""
+    """Return the calls that synchronise this backend's ranks before a sample: its own, else over shared memory and
+    sockets.
+    """
     whole = members[tuple(range(backend.ranks))]
     program = backend.sync(whole) if whole else None
     if program is None and launch.world.size > 1 and not backend.virtual and backend.ranks == launch.world.size:
@@ -115,7 +119,7 @@ def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group
 
 @dataclass
 class BackendRunner:
-    """One backend's turn: what its cells have in common."""
+    """Measures the cells of one backend, with the state that they share."""
 
     launch: Launch
     opened: OpenBackend
@@ -123,14 +127,14 @@ class BackendRunner:
     stage: BackendContext | None
 
     def without(self, operation: Operation, cell: Cell, reason: Fact, place: int) -> Row | None:
-        """An n/a row, stored; at rank 0."""
+        """Store and return an n/a row at rank 0."""
         world = self.launch.world
         api = self.stage.backend.api if self.stage else ""
         row = row_without(operation, cell, api, (ranks_of(self.opened, world), len(world.hosts)), reason)
         return _finish(self.launch, row, {}, place)
 
     def take(self, operation: Operation, cell: Cell, place: int) -> Row | None:
-        """Measures one cell on all ranks and stores its row; returns it at rank 0."""
+        """Measure one cell on all ranks and store its row. Return the row at rank 0."""
         request, world, stage = self.launch.request, self.launch.world, self.stage
         if stage is None:
             return self.without(operation, cell, Text(f"{self.opened.name} is not open"), place)
@@ -153,7 +157,7 @@ class BackendRunner:
         return _finish(self.launch, row, arrays, place)
 
     def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
-        """(calls verified, what arrived wrongly, at rank 0), and what NCCL chose meanwhile, on this rank."""
+        """Return (calls verified, wrong data at rank 0, NCCL's choices meanwhile on this rank)."""
         calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
             return 0, [], []
@@ -166,7 +170,9 @@ class BackendRunner:
         return calls, mismatches, choices
 
     def _keep(self, watched: MonitoredMeasurement, place: int, title: str) -> None:
-        """Keep what does not go onto the row: telemetry, and sentences about a path that the bytes did not take and about stalls."""
+        """Store evidence outside the row: telemetry, and facts about a path that the bytes did not take and about
+        stalls.
+        """
         if self.launch.folder and watched.telemetry:
             self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
         if watched.other_path:
@@ -175,7 +181,7 @@ class BackendRunner:
             self.launch.note(disturbance)
 
     def around(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
-        """The row's ceilings, flags and evidence."""
+        """Return the row's ceilings, flags and evidence."""
         world = self.launch.world
         crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
         ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
@@ -190,7 +196,7 @@ class BackendRunner:
 
 
 def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row | None:
-    """Stores and shows a row, at rank 0."""
+    """Store and show a row, at rank 0."""
     if launch.folder is None:
         return None
     row = replace(row, evidence=row.evidence | _when(launch, row.evidence))
@@ -204,9 +210,9 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
 
 
 def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
-    """What the cell took ("wall_s"): in its loop, and all the rest since the row before was complete, so that row's storing is in it.
+    """Return when the cell ran ("at_s": begin and end in seconds since the run's start) and its seconds ("wall_s").
 
-    And when that was ("at_s"): its begin and its end in seconds since the run's start.
+    The seconds are those in its loop, and all others since the row before was complete, including that row's storing.
     """
     began_s, ended_s = launch.lap()
     measured = evidence.get("wall_s", {}).get("measured", 0.0)
@@ -215,7 +221,7 @@ def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
     return wall_s if start_s is None else wall_s | {"at_s": [round(began_s - start_s, 6), round(ended_s - start_s, 6)]}
 
 
-# What is looked at before the first cell: whether the memory suffices, and what a user should know.
+# Checks before the first cell: memory, and notes for the user.
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -232,14 +238,14 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
 
 
 def check_memory(work: list[Work], world: World) -> None:
-    """Raises UsageError on all ranks when the largest cell does not fit some host or GPU, before anything is measured."""
+    """Raise UsageError on all ranks if the largest cell does not fit some host or GPU, before anything is measured."""
     wrong = world.first(_too_large(work, world), "looking at the memory")
     if wrong:
         world.refuse(wrong)
 
 
 def _too_large(work: list[Work], world: World) -> str | None:
-    """A sentence about the cell that exceeds what is free here the most, or None when all fit."""
+    """Return a sentence about the cell that exceeds the free memory here the most, or None if all fit."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Cell, str]] = []
@@ -268,7 +274,7 @@ def _too_large(work: list[Work], world: World) -> str | None:
 
 
 def free_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that this host, and the container this process may be in, can still give."""
+    """Return the bytes of free memory on this host, and in the container that this process may be in."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -280,14 +286,14 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
 
 
 class CoresShared(Fact, frozen=True):
-    """A host has more ranks than cores, so that times include the wait for a core."""
+    """A host has more ranks than cores. Times then include the wait for a core."""
 
     host: str
     ranks: int
     cores: int
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return (
             f"{self.ranks} ranks share {plural(self.cores, 'core')} on {self.host}: times include the wait for a core, so no percentage is "
             f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI: its ranks yield, but MPICH spins and takes "
@@ -296,12 +302,12 @@ class CoresShared(Fact, frozen=True):
 
 
 class IdleRank(Fact, frozen=True):
-    """Point-to-point operations use pairs, and the number of ranks is odd."""
+    """One rank does not take part: point-to-point operations use pairs, and the number of ranks is odd."""
 
     ranks: int
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"point-to-point operations use pairs: the last of {self.ranks} ranks is idle"
 
 
@@ -323,13 +329,14 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
         yield IdleRank(world.size)
 
 
-# One launch: opens the backends, measures every cell on all ranks in step, writes each row as soon as it is there.
+# One launch: open the backends, measure every cell on all ranks together, write each row at once.
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-    """Measures the request on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
+    """Measure the request on all ranks of `world` and return the exit code, the same on all ranks. Raises
+    CollbenchError.
 
-    `ended` gets the exit code before the libraries are left: one that crashes there changes nothing of what was measured.
+    `ended` gets the exit code before the libraries are closed, so that a crash there does not affect the results.
     """
     launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
@@ -367,7 +374,9 @@ def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored
 
 
 def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[Work]) -> None:
-    """Probes the hosts and measures their references. Raises UsageError, on all ranks, where a resumed run had other machines."""
+    """Probe the hosts and measure their references. Raises UsageError, on all ranks, where a resumed run had other
+    machines.
+    """
     backends = list({one.name: one.backend for _, _, one in work if one.backend}.values())
     ceilings.prepare(backends, [(operation, cell) for operation, cell, one in work if one.backend])
     at_rank_0(launch.world, lambda: stored.go_on(ceilings.topology()), "comparing the machines")
@@ -375,7 +384,7 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
 
 
 def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
-    """Pass to the listener what there is to measure, and what is stored already."""
+    """Pass to the listener the cells to measure, and those stored already."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
     cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
@@ -385,7 +394,7 @@ def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: li
 
 
 def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[int]) -> list[Row]:
-    """The rows of the cells that are left, measured in shuffled order; at rank 0."""
+    """Return the rows of the remaining cells at rank 0, measured in shuffled order."""
     launch.canary = state_probe(launch.world)
     launch.instruments = _instruments(launch, work)
     launch.conditions = describe_conditions(launch.world)
@@ -405,7 +414,7 @@ def _end(launch: Launch, opened: list[OpenBackend], rows: list[Row], code: int) 
 
 
 def _let_go(launch: Launch, opened: list[OpenBackend], stored: Stored) -> None:
-    """Of a run that ends early; a folder that is not gone on with stays as it was."""
+    """Close a run that ends early. A folder that the run has not begun to continue stays unchanged."""
     for one in opened:
         if one.paths:
             one.paths.close()
@@ -414,7 +423,7 @@ def _let_go(launch: Launch, opened: list[OpenBackend], stored: Stored) -> None:
 
 
 def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
-    """What reads this host's counters around each cell, unless the user wants none of it."""
+    """Return the instruments that read this host's counters around each cell; None if the user turned evidence off."""
     if launch.request.evidence == "off":
         return None
     cuda = any(one.backend and cell.device == "cuda" for _, cell, one in work)
@@ -422,27 +431,29 @@ def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
 
 
 def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
-    """Return what NCCL's logs show of the launch, by backend; nothing where none is measured."""
+    """Return the facts in NCCL's logs of the launch, by backend; empty where no backend uses NCCL."""
     facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
     return {"nccl_log": facts} if facts else {}
 
 
 def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:
-    """The order in which the cells are measured: another one in each launch of a seed, so that no size is always the last."""
+    """Return the order in which the cells are measured. It differs between launches of a seed, so that no size is
+    always the last.
+    """
     order = list(range(cells))
     random.Random(f"{order_seed}, launch {launch_index}").shuffle(order)
     return order
 
 
 def exit_code(rows: list[Row]) -> int:
-    """4 when data was wrong, 2 when every cell is n/a, else 0."""
+    """Return the exit code: 4 when data was wrong, 2 when every cell is n/a, else 0."""
     if any(row.wrong for row in rows):
         return FAILED
     return FINE if any(row.na is None for row in rows) else USAGE
 
 
 def _folder(launch: Launch, opened: list[OpenBackend], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
-    """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
+    """Return the run folder at rank 0, new or resumed. An error there ends every rank in the same way."""
     request, world = launch.request, launch.world
 
     def opening() -> Stored:

@@ -1,4 +1,6 @@
-"""`collbench probe --measure`: the channels of every host of the launch, and between the hosts, one row each."""
+"""`collbench probe --measure`: measure the data paths (channels) inside every host of the launch and between the hosts,
+a row each.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine, Nic, NumaNode
 
 
-# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and what is doubtful.
+# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
 
 Values = NDArray[np.float64]
 _ENOUGH = 6  # below, no interval of 95 % exists
@@ -73,13 +75,13 @@ _ENOUGH = 6  # below, no interval of 95 % exists
 
 @dataclass(frozen=True)
 class ChannelJob:
-    """A channel of this host and how to measure it; without a method `channel` has the reason."""
+    """A channel of this host and the function that measures it; without a function `channel` has the reason."""
 
     channel: Channel
     measure: Callable[[], Channel] | None = None
 
     def run(self) -> Channel:
-        """The channel with its figures, or with the reason why there are none. Never raises an Exception."""
+        """Return the channel with its figures, or with the reason why there are none. Never raises an Exception."""
         if self.measure is None:
             return self.channel
         try:
@@ -91,13 +93,13 @@ class ChannelJob:
 
 
 def against(channel: Channel, link: Link) -> Channel:
-    """The channel with the link that limits it, or with the reason where that is unknown."""
+    """Return the channel with the link that limits it, or with the reason where that link is unknown."""
     told = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
     return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=told)
 
 
 def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
-    """With the rate of `n_bytes` in the median of these times."""
+    """Return the channel with the rate of `n_bytes` in the median of these times in seconds."""
     known = median(seconds)
     if not known.value:
         return _without(channel, wrong)
@@ -107,7 +109,7 @@ def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | N
 
 
 def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Channel:
-    """With the median of these rates."""
+    """Return the channel with the median of these rates in bytes per second."""
     known = median(rates)
     if not known.value:
         return _without(channel, wrong)
@@ -145,14 +147,16 @@ _PART = 16  # of the free memory, for the source, and as much for the target
 
 
 def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[ChannelJob]:
-    """One row per NUMA node, where there are several, and one for all CPUs that the ranks of this host may use."""
+    """Return the memory channels: one per NUMA node, if there are several, and one for all CPUs that this host's ranks
+    may use.
+    """
     nodes = [node for node in machine.numa_nodes if node.cpus]
     single = [_node_job(host, node, cpus, seconds, patience_s) for node in nodes] if len(nodes) > 1 else []
     return [*single, _job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
 
 
 def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
-    """The CPUs of a NUMA node that are among these."""
+    """Return the CPUs of a NUMA node that are among `cpus`."""
     from collbench.machine.readers.text import cpu_list
 
     return sorted(cpu_list(node.cpus) & set(cpus))
@@ -204,10 +208,10 @@ _LEAST_S, _MOST_COPIES = 3e-3, 16  # of one sample: waiting for the stream takes
 
 @dataclass(frozen=True)
 class Copy:
-    """One direction of a transfer: to and from which address, on which stream, and how to see whether it did.
+    """One direction of a transfer: its addresses and stream, and how to check that it happened.
 
     clear    makes the target differ from the source
-    arrived  what is at the target
+    arrived  returns the target's bytes
     """
 
     to: int
@@ -219,7 +223,7 @@ class Copy:
 
 @dataclass
 class Pinned:
-    """Pinned memory per NUMA node, kept to the last job: what cupy's pool gets back it gives out again, wherever it lies."""
+    """Pinned memory per NUMA node, kept until the last job: cupy's pool would reuse returned memory for any node."""
 
     machine: Machine
     cpus: Sequence[int]
@@ -227,34 +231,34 @@ class Pinned:
 
     @property
     def nodes(self) -> list[int | None]:
-        """The NUMA nodes with CPUs that this host's ranks may use; only None where no source has any."""
+        """Return the NUMA nodes with CPUs that this host's ranks may use; [None] where no source lists nodes."""
         known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
         return [*known] or [None]
 
     def cpus_of(self, node: int | None) -> Sequence[int]:
-        """The node's CPUs among ours."""
+        """Return the node's CPUs among those of this host's ranks."""
         return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
 
     def pair(self, node: int | None, gpu: OpenGpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """(to copy from, to copy into) on the node; the caller runs there."""
+        """Return two pinned arrays on the node (to copy from, to copy into). The caller must run on the node's CPUs."""
         if node not in self._made:
             self._made[node] = (gpu.pinned(_BYTES), gpu.pinned(_BYTES))
         return self._made[node]
 
 
 def numbers_of_gpus(machine: Machine, gpus: Sequence[OpenGpu]) -> dict[str, int]:
-    """CUDA's number of each GPU by its key in the machine; those that no source has are left out."""
+    """Return CUDA's number of each GPU by its key in the machine. GPUs that no source lists are left out."""
     by_address = {gpu.address: gpu.key for gpu in machine.gpus if gpu.address}
     return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
 
 
 def no_gpu(host: str, why: str) -> list[ChannelJob]:
-    """The rows of a host without usable GPUs."""
+    """Return the rows of a host without usable GPUs."""
     return [ChannelJob(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
 
 
 def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
-    """For every GPU and NUMA node one row each way and one both ways at once; for every two GPUs one row each way."""
+    """Return the GPU channels: per GPU and NUMA node, each way and both at once; per two GPUs, each way."""
     pinned = Pinned(machine, cpus)
     jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
     if len(gpus) < 2:
@@ -333,7 +337,7 @@ def _fill(gpu: OpenGpu, address: int, stream: Stream) -> None:
 
 
 def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
-    """Time the copies, all at once, then clear the targets, copy again and compare every byte."""
+    """Measure the channel: time the copies, all at once, then clear the targets, copy again and compare every byte."""
     once = float(_loop(copies, 1).run(2)[0].min())
     count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
     loop = _loop(copies, count)
@@ -346,7 +350,7 @@ def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
 
 
 def _loop(copies: Sequence[Copy], count: int) -> Loop:
-    """`count` copies on each stream, in turn, then the wait for all of them."""
+    """Return a loop of `count` copies on each stream, in turn, then the wait for all of them."""
     from collbench.device.gpu import driver_address, driver_error
 
     enqueue, wait = driver_address("cuMemcpyAsync"), driver_address("cuStreamSynchronize")
@@ -371,7 +375,9 @@ _SIZE_BYTES, _WINDOW = 2**20, 8
 
 @dataclass(frozen=True)
 class PathBytes:
-    """What left the sending host: bytes over RDMA ports and over interfaces (None: not counted), and how many had to."""
+    """The bytes that left the sending host: over RDMA ports and over interfaces (None: not counted), and how many had
+    to.
+    """
 
     rdma: float | None
     interfaces: float | None
@@ -379,9 +385,10 @@ class PathBytes:
 
 
 def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, seconds: float) -> list[Channel]:
-    """From host memory, and from GPU memory where the library takes it; with figures at rank 0 alone.
+    """Measure the MPI channels from host memory, and from GPU memory where the library supports it; figures are at rank
+    0 alone.
 
-    All ranks call; `machine` is known at the first rank of each host, `tcp` is the first host's interface.
+    All ranks call. `machine` is known at the first rank of each host, `tcp` is the first host's interface.
     """
     rows = [Channel(name, world.hosts[0], world.hosts[-1]) for name in _DEVICES]
     why = _misfit(world)
@@ -407,7 +414,7 @@ def _misfit(world: World) -> str | None:
 
 
 def _opened(world: World) -> tuple[Backend | None, str | None]:
-    """The backend, open on all ranks, or why not."""
+    """Return (the backend, open on all ranks, or None; why it is not open)."""
     kind = backend_class("mpi")
     if missing := missing_anywhere("mpi", kind, world):
         return None, missing
@@ -439,7 +446,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
 
 
 def _bytes_each(ready: PreparedCase) -> float:
-    """That leave the sending host in one iteration of all pairs."""
+    """Return the bytes that leave the sending host in one iteration of all pairs."""
     return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.cell) * ready.cell.size_bytes)
 
 
@@ -448,7 +455,7 @@ def _figures(row: Channel, ready: PreparedCase, measured: Measurement, wrong: st
 
 
 def _told(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
-    """Compare with the link that the counters show; without one, with none."""
+    """Return the row, compared with the link that the counters show, or with none if they show none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
     if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
@@ -473,7 +480,7 @@ def _sum(counts: list[int | None]) -> float | None:
 
 
 def _rdma(machine: Machine | None) -> Link | None:
-    """All RDMA devices of the host together; None without one that has a rate."""
+    """Return all RDMA devices of the host as one link; None if none has a known rate."""
     from collbench.machine.peak.links import PcieTree, egress_of
 
     nics = tuple(nic for nic in machine.nics if nic.rdma and nic.virtual is None) if machine else ()
@@ -493,7 +500,7 @@ _NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --ba
 
 @dataclass(frozen=True)
 class RdmaDevice:
-    """An RDMA device that is up, with what it could carry; `gpu` is the one near it that CUDA shows, by CUDA's number."""
+    """An RDMA device that is up, with the rate of its link; `gpu` is the near GPU that CUDA shows, by CUDA's number."""
 
     name: str
     port: int
@@ -502,12 +509,12 @@ class RdmaDevice:
     gpu: int | None = None
 
     def writes(self, gpu: int | None = None) -> Writes:
-        """What is asked of perftest."""
+        """Return the parameters of a perftest run."""
         return Writes(self.name, self.port, gpu, _SOFTWARE_WRITES if self.software else Writes.iterations)
 
 
 def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
-    """The RDMA devices with a port that is up, in the machine's order; `gpus` are CUDA's numbers by GPU keys."""
+    """Return the RDMA devices with a port that is up, in the machine's order; gpus: CUDA's numbers by GPU keys."""
     from collbench.machine.distance import Distances
     from collbench.machine.peak.links import PcieTree, egress_of
 
@@ -523,7 +530,10 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
 
 
 def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], seconds: float) -> list[Channel]:
-    """The rows, at all ranks. All ranks call; `machine` and `gpus` at the first rank of each host."""
+    """Measure the RDMA devices with perftest; return the rows at all ranks. All ranks call.
+
+    `machine` and `gpus` are known at the first rank of each host.
+    """
     mine = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
     tools = [why_not(), why_not(cuda=True)] if machine else None
     told: list[Any] = world.agree([mine, tools], "looking for RDMA devices")
@@ -552,7 +562,9 @@ def _of_pair(
 
 
 def _from_gpu(pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
-    """With GPUDirect RDMA, from the GPU near the one device to the GPU near the other; without it perftest has no way."""
+    """Measure with GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU
+    memory.
+    """
     source, target = rail
     near = source.gpu is not None and target.gpu is not None
     none = None if near else "CUDA shows no GPU near this NIC"
@@ -573,7 +585,7 @@ def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: st
 
 
 def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
-    """Measures: the target's server waits while the source writes."""
+    """Measure one row: the target's server waits while the source writes."""
     (writes, reads), waits = ends, patience(world)
     offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
     if "value" not in offer:
@@ -597,7 +609,7 @@ def _with_server(server: ToolServer, pair: HostPair, world: World, write: Any, h
 
 
 def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
-    """The rate of each run, and the bytes that the device's port counted meanwhile; None where it counts none."""
+    """Return (the rate of each run, the bytes that the device's port counted meanwhile, or None where it counts none)."""
     before = counters.read_infiniband()
     rates = write_to(address, writes, port, *times)
     counted = grown(before, counters.read_infiniband()).get(f"{writes.device}/{writes.port}", {})
@@ -605,7 +617,7 @@ def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) 
 
 
 def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[RdmaDevice, RdmaDevice]]:
-    """Devices of the same name; where names differ, in their order."""
+    """Return pairs of devices with the same name; where names differ, in their order."""
     named = {device.name: device for device in targets}
     same = [(device, named[device.name]) for device in sources if device.name in named]
     return same or list(zip(sources, targets, strict=False))
@@ -626,20 +638,20 @@ _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
-    """The rows, at all ranks. All ranks call; `links` are those of `links_of`."""
+    """Measure TCP streams between the hosts; return the rows at all ranks. All ranks call; links: from `links_of`."""
     return [_measured_tcp(_TimedStreams(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
 
 
 @dataclass(frozen=True)
 class _TimedStreams:
-    """So many streams from one host to another for so long."""
+    """A measurement of one or more TCP streams from one host to another for a fixed time."""
 
     pair: HostPair
     streams: int
     seconds: float
 
     def channel(self, links: dict[str, Link]) -> Channel:
-        """Its row without figures, against the slower of the two hosts' interfaces."""
+        """Return its row without figures, with the slower of the two hosts' interfaces as its link."""
         source, target = self.pair.source.host, self.pair.target.host
         row = Channel(f"tcp_{self.streams}", source, target)
         if self.pair.inside:
@@ -650,7 +662,7 @@ class _TimedStreams:
 
 
 def links_of(world: World) -> dict[str, Link]:
-    """By host, what the interface with its address could carry of TCP's payload; of an only host nothing. All ranks call."""
+    """Return by host the TCP payload rate of the interface with its address; empty for a single host. All ranks call."""
     from collbench.machine.interfaces import interface_with, read_interface
     from collbench.machine.peak.links import tcp_link
 
@@ -663,7 +675,9 @@ def links_of(world: World) -> dict[str, Link]:
 
 
 def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> Channel:
-    """One row. The target listens and sends its address, then both ends work; either one's failure is the row's reason."""
+    """Measure one row: the target listens and sends its address, then both ends work. An error of either one is the
+    row's reason.
+    """
     row, target = way.channel(links), way.pair.target
     listener: list[socket.socket] = []
     key = secrets.token_bytes(tcp_streams.KEY_BYTES)
@@ -684,7 +698,7 @@ def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> C
 
 
 def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
-    """(the source's report, the target's report), at all ranks."""
+    """Return (the source's report, the target's report), at all ranks."""
     (address, port, key), waits = offer, patience(world)
     send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
     mine: dict[str, Told] = {}
@@ -715,7 +729,7 @@ def _row_tcp(way: _TimedStreams, row: Channel, said: tuple[Told, Told], address:
     return from_rates(row, np.array(rates), wrong)
 
 
-# The channels as other tools measure them: one run from each host to the next, as rows marked as theirs.
+# The channels measured by external tools: one run from each host to the next, as rows with the tool's name.
 
 _TOOLS_SIZE_BYTES = 2**20
 _TCP = "tcp"
@@ -723,9 +737,10 @@ _UNKNOWN = "which link it takes, {} decides"
 
 
 def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: float) -> list[Channel]:
-    """The rows, at all ranks. All ranks call; `links` are those of `links_of`. One after the other, so that none shares a link.
+    """Run the external tools between the hosts; return the rows at all ranks. All ranks call; links: from `links_of`.
 
-    ib_write_bw has its rows among the NICs', for each device.
+    Runs follow one another, so that none shares a link. ib_write_bw is not included: `nic_channels` runs it for each
+    device.
     """
     return [
         _measured_tools(world, tools, tool, pair, (links, seconds))
@@ -745,7 +760,7 @@ def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, 
 
 
 def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channel:
-    """Without figures: TCP goes over the interface between the hosts, the other libraries choose."""
+    """Return the row without figures. TCP tools use the interface between the hosts; other libraries choose their own."""
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
     if pair.inside or tool.api != _TCP:
         return replace(row, limited_by=_INSIDE if pair.inside else _UNKNOWN.format(tool.api))
@@ -768,7 +783,9 @@ Tell = Callable[[Sequence[Channel]], None]
 
 @dataclass(frozen=True)
 class _Host:
-    """What the first rank of a host measures with: the machine, the CPUs of all its ranks, the GPUs that CUDA shows, or why none."""
+    """The resources of a host, at its first rank: the machine, the CPUs of all its ranks, and the GPUs that CUDA shows,
+    or why none.
+    """
 
     machine: Machine
     cpus: Sequence[int]
@@ -777,11 +794,13 @@ class _Host:
 
 
 def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, tell: Tell, tools: Sequence[str] = ()) -> int:
-    """Measures for about `seconds` per channel, calls `tell` with all rows at rank 0, and returns the exit code on all ranks.
+    """Measure for about `seconds` per channel, call `tell` with all rows at rank 0, and return the exit code on all
+    ranks.
 
-    0 when something was measured, 2 when nothing could be, 4 when bytes arrived wrongly. The first rank of each host measures, the hosts at
-    the same time what is theirs alone, then pair after pair what is between them. `tools` are names of wire tools that are to run, too.
-    Raises CollbenchError, on all ranks; UsageError where such a tool is missing on a host.
+    Exit codes: 0 when something was measured, 2 when nothing could be, 4 when wrong bytes arrived. The first rank of
+    each host measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
+    tools: names of external tools to run as well. Raises CollbenchError, on all ranks; UsageError where such a tool is
+    missing on a host.
     """
     with together_or_alone(env, timeout_s) as world:
         others = installed_tools(world, tools)
@@ -793,7 +812,7 @@ def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, t
 
 
 def exit_code(rows: Sequence[Channel]) -> int:
-    """The exit code of these rows."""
+    """Return the exit code for these rows (see `measure_channels`)."""
     if any(WRONG in row.flags for row in rows):
         return FAILED
     return FINE if any(row.bytes_per_s is not None for row in rows) else USAGE
@@ -810,7 +829,7 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
 
 
 def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
-    """The GPUs that CUDA shows, or why none can be used."""
+    """Return (the GPUs that CUDA shows, why none can be used or "")."""
     from collbench.device.present import why_unavailable
 
     why = why_unavailable(env)
@@ -826,7 +845,7 @@ def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
 
 
 def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
-    """The rows of all hosts, at rank 0; elsewhere none."""
+    """Return the rows inside all hosts at rank 0; empty elsewhere."""
     jobs = _jobs(world, host, seconds) if host else []
     most = max(world.agree(len(jobs), "counting the channels"))
     with world.patient(most * (seconds + _AROUND_S)):
@@ -852,7 +871,9 @@ def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:
 
 
 def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
-    """The rows between hosts, or of the only host's NICs and loopback; at rank 0 with all figures. All ranks call."""
+    """Return the rows between hosts, or of a single host's NICs and loopback; at rank 0 with all figures. All ranks
+    call.
+    """
 
     links = links_of(world)
     numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}

@@ -1,4 +1,4 @@
-"""What `collbench kernels` does: opens the GPUs, runs the kernels on each and between neighbours, and adds what their links could carry."""
+"""`collbench kernels`: run kernels on each GPU and between neighbouring GPUs, and compare the rates with the links."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ _NOT_OVER_LINKS = frozenset({"pingpong", "pointer_chase"})
 
 
 class Show(Protocol):
-    """Takes what is measured, as it comes."""
+    """A receiver of the figures as they are measured."""
 
     def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
-        """Before the first figure: the GPUs, and the size of each array in bytes."""
+        """Take the GPUs and the size of each array in bytes, before the first figure."""
         ...
 
     def figure(self, figure: KernelFigure) -> None:
-        """A kernel's."""
+        """Take the figure of one kernel."""
         ...
 
     def end(self) -> None:
-        """After the last one."""
+        """Take the end, after the last figure."""
         ...
 
 
 def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int:
-    """Measures on this host's GPUs, at rank 0 where a launcher started several; 0. All ranks return together.
+    """Measure this host's GPUs, at rank 0 where a launcher started several ranks. Return exit code 0; all ranks return
+    together.
 
-    size: bytes of each array; None: as the memory allows. Raises UsageError without a GPU, or where the size does not fit;
-    RunFailed where a kernel did not do what it had to.
+    size: bytes of each array; None: as the memory allows. Raises UsageError without a GPU, or where the size does not
+    fit; RunFailed where the result of a kernel is wrong.
     """
     with together_or_alone(env, _TIMEOUT_S) as world:
         if world.rank:
@@ -58,7 +59,7 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int
 
 
 def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: World) -> list[KernelFigure]:
-    """Shows all figures; returns those that are wrong."""
+    """Show all figures; return those that are wrong."""
     wrong, fitting = [], fitting_size(gpus, size)
     show.start(gpus, fitting)
     for figure in figures(gpus, fitting):
@@ -70,7 +71,7 @@ def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: Worl
 
 
 def _wait(world: World) -> int:
-    """What the other ranks do: the GPUs are not theirs to disturb."""
+    """Wait for rank 0, at the other ranks, which must not disturb the GPUs."""
     while (code := world.decide(FINE, _WHAT)) == _GOING_ON:
         pass
     return code
@@ -83,7 +84,7 @@ def _open(env: Mapping[str, str]) -> list[OpenGpu]:
 
 
 def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
-    """Every kernel on every GPU, then between each GPU and the next, in a ring."""
+    """Yield the figure of every kernel on every GPU, then between each GPU and the next, in a ring."""
     arrays = [Arrays(gpu, size) for gpu in gpus]
     for each in arrays:
         yield from memory_figures(each)
@@ -99,7 +100,7 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
 
 
 def _links() -> Callable[[OpenGpu, OpenGpu], Link]:
-    """Asks this machine, probed once, what lies between two of its GPUs."""
+    """Return a function that gives the link between two GPUs of this machine, which is probed once."""
     from collbench.machine.sources import this_machine
 
     machine = this_machine()

@@ -1,10 +1,9 @@
-"""Rounds of pairs and of hunts: places, requests, measurement over backends, interfaces and external tools, and the runs themselves.
+"""Rounds of pairs and hunts: requests, measurement over backends, interfaces and external tools, and the launches.
 
-One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
-
-The backend cannot choose an interface; a stream of collbench can: it leaves from that interface's address for the address of
-the same interface of the other host, and what the interfaces at both ends counted proves that it did. Where hosts have several
-interfaces in one network their kernels may choose others, to send and to answer for an address: then no figure is given.
+A hunt may measure a round over one interface alone: a TCP stream between the two hosts of each pair, on the addresses
+of that interface. A backend cannot select an interface, but such a stream can. The interface counters at both ends
+prove the path. With several interfaces in one network a kernel may use another one to send or to answer for an address;
+then the figure is left out.
 """
 
 from __future__ import annotations
@@ -78,23 +77,23 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import median
 from collbench.units import format_duration, listed, plural
 
-# What is asked of a pairs run, which places are paired, and how many pairs the time allows.
+# The request of a pairs run, its places, and the number of pairs that the time allows.
 
 MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way
 
 
 @dataclass(frozen=True)
 class PairsRequest:
-    """One pairs run.
+    """The request of one pairs run.
 
-    launch       what concerns the launch; its budget is that of one measurement, of which a round has three
+    launch       options of the launch; its budget is that of one measurement, of which a round has three
     by           "rank" or "node"; None: nodes where there are several
     size_bytes   of the bandwidth messages; latency_size_bytes: of the latency messages
     concurrent   pairs of places that are measured at the same time, at most; None: all of a round
     one_to_all   the rank (or a rank of the node) to which the pairs are limited; None: all pairs
     sample       partners that each place has at least; None: all
-    budget_s     seconds for the whole matrix, the suspects that are measured again apart
-    tools        names of wire tools that run between the same pairs; none by default
+    budget_s     seconds for the whole matrix, without the repeated measurement of suspects
+    tools        names of external tools that run between the same pairs; none by default
     """
 
     launch: Request
@@ -109,13 +108,13 @@ class PairsRequest:
 
 
 class IdleRanks(Fact, frozen=True):
-    """Ranks take no part, because another node has fewer ranks."""
+    """Ranks of a node take no part, because another node has fewer ranks."""
 
     per_node: int
     idle: int
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"each node takes part with {plural(self.per_node, 'rank')}, the most that all have: {plural(self.idle, 'rank')} idle"
 
 
@@ -145,28 +144,31 @@ class PairsSampled(Fact, frozen=True):
 
 
 class NoRecommendation(Fact, frozen=True):
-    """A hunt found wrong data, so its verdict is not acted on."""
+    """A hunt found wrong data. Its verdict is therefore not used to drain nodes."""
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return "no recommendation is written and no node is drained: data was wrong"
 
 
 class SuspectsAgain(Fact, frozen=True):
-    """Suspects of a pairs run are measured again, next to control pairs."""
+    """Suspects of a pairs run are measured again, next to control pairs that are not suspects."""
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return "suspects are measured again next to control pairs before a node or pair is reported"
 
 
 class ToolsRun(Fact, frozen=True):
-    """External tools run between the same pairs, in both directions; `tools`: name and version of each."""
+    """External tools run between the same pairs, in both directions. Their results are not used in the verdict.
+
+    tools   name and version of each
+    """
 
     tools: tuple[str, ...]
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"external tools run between the same pairs, in both directions: {listed(self.tools)}"
 
 
@@ -177,7 +179,7 @@ class ToolsCutShort(Fact, frozen=True):
     pairs: int
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"the external tools ran between {self.done} of {self.pairs} pairs: --budget is used up; increase it for more"
 
 
@@ -190,17 +192,17 @@ class ToolFailed(Fact, frozen=True):
     reason: str
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"{self.tool} from {self.source} to {self.target}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Places:
-    """What is paired.
+    """The ranks or nodes ("places") that are paired.
 
     by      "rank" or "node"
     names   "node1", or "rank 3 (node1)"
-    ranks   those of each place, equally many: two places meet with all of theirs at once, each with its counterpart
+    ranks   the ranks of each place, the same number at each. A pair of places uses all of them at once, each with its counterpart.
     rests   ranks that take no part, since another node has fewer
     """
 
@@ -211,27 +213,27 @@ class Places:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """The number of places."""
         return len(self.names)
 
     @property
     def width(self) -> int:
-        """Ranks of each place."""
+        """The number of ranks of each place."""
         return len(self.ranks[0])
 
     @property
     def idle(self) -> IdleRanks | None:
-        """The ranks that take no part; None where all do."""
+        """The fact about ranks that take no part; None where all do."""
         return IdleRanks(self.width, self.rests) if self.rests else None
 
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
-        """The pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
+        """Return the pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
         each = [(b, a) if backward else (a, b) for a, b in pairs]
         return tuple(ranks for a, b in each for ranks in zip(self.ranks[a], self.ranks[b], strict=True))
 
 
 def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
-    """The places of a launch, from its hosts and the ranks on each. Raises UsageError where there are no two of them."""
+    """Return the places of a launch, from its hosts and the ranks on each. Raises UsageError for fewer than two places."""
     if sum(map(len, by_host)) < 2:
         raise UsageError(f"{asked.launch.command} needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)")
     by = asked.by or ("node" if len(hosts) > 1 else "rank")
@@ -245,7 +247,7 @@ def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Seque
 
 
 def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
-    """What is measured. Raises UsageError for a sample or a rank that the places do not have."""
+    """Return the schedule of rounds. Raises UsageError for a sample or a rank that does not fit the places."""
     if asked.sample is not None and asked.sample >= places.n:
         raise UsageError(f"--sample {asked.sample} exceeds the partners of each of {places.n} {places.by}s: use {_up_to(places.n - 1)}")
     center = None if asked.one_to_all is None else _place_of(asked.one_to_all, places, by_host)
@@ -281,12 +283,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else format_duration(seconds)
 
 
-# What is asked of a hunt, and of one of its rounds.
+# The requests of a hunt and of one of its rounds.
 
 
 @dataclass(frozen=True)
 class HuntRequest:
-    """One hunt.
+    """The request of one hunt.
 
     pairs    how pairs are measured, among which places, and the time for all rounds (`budget_s`)
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
@@ -304,7 +306,7 @@ class HuntRequest:
 
 @dataclass(frozen=True)
 class Asked:
-    """One round to measure, as the hunt requests it: see `results.rounds.HuntRound`."""
+    """The hunt's request of one round: see `results.rounds.HuntRound` for the fields."""
 
     kind: str
     groups: Groups
@@ -315,7 +317,7 @@ class Asked:
 
     @classmethod
     def told(cls, values: Mapping[str, Any]) -> Asked:
-        """From what came over the control plane, where tuples are lists."""
+        """Return the request from its fields as received over the control plane, where tuples are lists."""
         groups = tuple(tuple(int(place) for place in group) for group in values["groups"])
         return cls(values["kind"], groups, values["why"], values["stage"], values["nic"], values.get("pause_s", 0.0))
 
@@ -325,7 +327,8 @@ _COUNTED_PART = 0.8  # of the time, after a stream's warm-up: the rates are of i
 
 
 def rails_of(world: World, places: Places) -> Rails:
-    """Return the interfaces that all nodes have under one name, with addresses of one family that differ; none where ranks are paired.
+    """Return the interfaces with the same name and a different address of one family on all nodes; none where ranks are
+    paired.
 
     IPv4 is preferred where all nodes have it on that interface. All ranks call.
     """
@@ -347,12 +350,14 @@ def _common(each: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
 
 
 def _leaders(world: World, places: Places) -> list[Member]:
-    """By place the first rank of its host."""
+    """Return for each place the first rank of its host."""
     return [world.on_host(name)[0] for name in places.names]
 
 
 def _addresses() -> dict[str, dict[str, str]]:
-    """Return by interface of this host that is up its first address of each family; without loopback and link-local ones."""
+    """Return by interface of this host that is up its first address of each family, without loopback and link-local
+    ones.
+    """
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
@@ -377,17 +382,17 @@ class _Way:
 
     @property
     def reversed(self) -> _Way:
-        """The other way."""
+        """The stream in the other direction."""
         return _Way(self.nic, self.target, self.source, self.target_address, self.source_address)
 
     def sent(self, port: int, key: bytes, seconds: float, waits: float) -> int | None:
-        """Sends; returns the bytes that the interface counted meanwhile, None where it counts none."""
+        """Send, and return the bytes that the interface counted meanwhile; None where it counts none."""
         before = _counted(self.nic, "tx_bytes")
         tcp_streams.send((self.target_address, port), key, 1, (seconds, waits), source=self.source_address)
         return _since(before, _counted(self.nic, "tx_bytes"))
 
     def taken(self, listener: socket.socket, key: bytes, seconds: float, waits: float) -> list[Any]:
-        """Receives; returns [the rates, what was wrong, the bytes that the interface counted meanwhile]."""
+        """Receive, and return [the rates, wrong data, the bytes that the interface counted meanwhile]."""
         before = _counted(self.nic, "rx_bytes")
         arrived = tcp_streams.receive(listener, key, 1, seconds, waits)
         return [arrived.rates.tolist(), arrived.wrong, _since(before, _counted(self.nic, "rx_bytes"))]
@@ -403,7 +408,9 @@ def _since(before: int | None, after: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _Carried:
-    """What a stream carried, bytes per second with its interval; or why nothing is known. proven: whether both interfaces counted it."""
+    """The rate of a stream in bytes per second with its interval, or why it is not known. proven: whether both
+    interfaces counted it.
+    """
 
     speed: float | None = None
     low: float | None = None
@@ -415,7 +422,7 @@ class _Carried:
 
 @dataclass(frozen=True)
 class Streaming:
-    """Streams over the interfaces that all nodes have, of so many seconds each."""
+    """A runner of rounds over interfaces that all nodes have; each stream runs for a fixed time."""
 
     world: World
     places: Places
@@ -423,7 +430,7 @@ class Streaming:
     seconds: float
 
     def play(self, number: int, ask: Asked) -> HuntRound | None:
-        """Measures a round on all ranks, first one way, then the other; returns it at rank 0, elsewhere None."""
+        """Measure a round on all ranks, first one direction, then the other. Return it at rank 0, None elsewhere."""
         nic = ask.nic or ""
         leaders, addresses = _leaders(self.world, self.places), self.rails[nic]
         ways = [_Way(nic, leaders[a], leaders[b], addresses[a], addresses[b]) for a, b in ask.groups]
@@ -431,7 +438,7 @@ class Streaming:
         return _round(number, ask, list(zip(there, back, strict=True))) if self.world.rank == 0 else None
 
     def _carried(self, ways: Sequence[_Way]) -> list[_Carried]:
-        """What each stream carried, all of them at once, at all ranks."""
+        """Run all streams at once and return the result of each, at all ranks."""
         world = self.world
         mine = next((way for way in ways if world.me in (way.source, way.target)), None)
         listener: list[socket.socket] = []
@@ -452,7 +459,7 @@ class Streaming:
         return [_carried(way, offers[way.target.rank], (told[way.source.rank], told[way.target.rank]), self.seconds) for way in ways]
 
     def _done(self, way: _Way, offer: Told, listener: Sequence[socket.socket]) -> Told:
-        """This rank's part of a stream: it sends or takes."""
+        """Run this rank's end of a stream: send or receive."""
         if "value" not in offer:
             return {}
         port, key = offer["value"][0], bytes.fromhex(offer["value"][1])
@@ -489,7 +496,9 @@ def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) ->
 
 
 def _round(number: int, ask: Asked, both: Sequence[tuple[_Carried, _Carried]]) -> HuntRound:
-    """The interval is that of the slower direction; one direction without a figure leaves the pair without."""
+    """Return the round. The interval is that of the slower direction; without a figure in both directions a pair has
+    none.
+    """
     slower = [min(pair, key=lambda one: one.speed or 0.0) for pair in both]
     none = (None,) * len(both)
     wrong = [next(filter(None, (one.wrong for one in pair)), None) for pair in both]
@@ -511,7 +520,7 @@ _WARMUPS = (10, 1)  # calls before the first sample, besides the one that is tri
 
 @dataclass(frozen=True)
 class RoundMeasurement:
-    """One of the three measurements of a round, with the time it may take; `backward`: the second place of each pair sends."""
+    """One of the three measurements of a round, with its budget; `backward`: the second place of each pair sends."""
 
     operation: Operation
     cell: Cell
@@ -520,7 +529,7 @@ class RoundMeasurement:
 
 
 def ways_of(asked: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]:
-    """Latency, forward and backward bandwidth on a backend."""
+    """Return the three measurements on a backend: latency, forward and backward bandwidth."""
     budget = asked.launch.budget
     latency, bandwidth = (
         RoundMeasurement(
@@ -540,9 +549,9 @@ def _cell(asked: PairsRequest, operation: Operation, size_bytes: int, backend: s
 
 @dataclass(frozen=True)
 class PairContext:
-    """Where rounds are played: the open backend, the places and the three measurements.
+    """The context of measured rounds: the open backend, the places and the three measurements.
 
-    flags   words that hold for every round
+    flags   quality flags of every round
     probe   the state probe of all ranks; None: not available
     """
 
@@ -555,10 +564,11 @@ class PairContext:
     probe: StateProbe | None = None
 
     def stage_for(self, way: RoundMeasurement) -> BackendContext:
-        """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
+        """Return the backend's context for a measurement, with its synchronisation.
 
-        Elsewhere before a look only: what ranks leave a synchronisation apart by would be in a ping-pong's time, and pairs that share
-        nothing need not wait for one another.
+        Where pairs share a host's NIC, all ranks synchronise before each sample, so that the pairs share it in every
+        sample. Elsewhere they synchronise only before a batch: the start skew would count in the time of a ping-pong,
+        and such pairs need not wait for one another.
         """
         shared = self.places.by == "rank" or self.places.width > 1
         return replace(self.stage, each_time=shared and way.operation is P2P_BANDWIDTH)
@@ -566,7 +576,9 @@ class PairContext:
 
 @dataclass(frozen=True)
 class _Times:
-    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples,
+    flags.
+    """
 
     seconds: tuple[float | None, ...]
     intervals: tuple[_Interval, ...]
@@ -577,9 +589,10 @@ class _Times:
 
 
 def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
-    """Measures a round on all ranks; its figures are at rank 0, elsewhere nothing is yielded.
+    """Measure a round on all ranks; yield it at rank 0, nothing elsewhere.
 
-    Where a rank refuses a measurement, halves of the round are measured, and so on: in the end only the pairs that cannot are n/a.
+    Where a rank refuses a measurement, halves of the round are measured, and so on. In the end only the pairs that
+    cannot run are n/a.
     """
     times: list[_Times | None] = []
     with watched(court.world, court.probe) as watch:
@@ -598,7 +611,7 @@ def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> 
 
 
 def _measure_all(court: PairContext, pairs: Round, times: list[_Times | None]) -> str | None:
-    """Add the three measurements of a round to `times`; or return why some rank refuses one, at all ranks."""
+    """Add the three measurements of a round to `times`, or return why some rank refuses one, at all ranks."""
     for way in court.ways:
         found = _measure(court, way, pairs)
         if isinstance(found, str):
@@ -618,7 +631,7 @@ def _without(court: PairContext, number: int, pairs: Round, again: bool, reason:
 
 
 def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times | str | None:
-    """One measurement; its figures at rank 0, or why some rank refuses it, at all ranks."""
+    """Return one measurement, with figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
     if isinstance(ready, str):
@@ -633,7 +646,9 @@ def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times 
 
 
 def _times(court: PairContext, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> _Times:
-    """Of each pair of places the slowest of its pairs of ranks, as their initiators see it."""
+    """Return the times of each pair of places: those of the slowest of its pairs of ranks, measured at their first
+    ranks.
+    """
     width = court.places.width
     initiators = [group[0] for group in ready.groups]
     each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
@@ -653,7 +668,9 @@ def _times(court: PairContext, ready: PreparedCase, measured: Measurement, misma
 
 
 def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
-    """The median and its interval; equal samples have none: the clock's step hides how far apart they are."""
+    """Return the median and its interval. Equal samples have no interval: the clock's resolution hides their
+    differences.
+    """
     known = median(samples)
     if known.value <= 0:
         return None, _NOTHING
@@ -678,7 +695,7 @@ _HUNT_GROUPS_WARMUPS = 2  # the first connects
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What a group reached, bytes per second of bus bandwidth with its interval, and what arrived wrongly."""
+    """The bus bandwidth of a group in bytes per second with its interval, and its wrong data."""
 
     speed: float | None = None
     low: float | None = None
@@ -689,7 +706,7 @@ class GroupResult:
 
 
 def group_cell(asked: PairsRequest, backend: Backend) -> Cell:
-    """The all-reduce of groups: of the size of the messages, in numbers as gradients are."""
+    """Return the all-reduce cell of groups: with the size of the messages, and a floating-point type as gradients have."""
     sweep = asked.launch.sweep
     assert isinstance(sweep, Sweep)
     (cell,) = replace(sweep, operations=(ALLREDUCE,), sizes=(asked.size_bytes,), dtypes=(dtype_named("float32"),)).cells(
@@ -699,14 +716,14 @@ def group_cell(asked: PairsRequest, backend: Backend) -> Cell:
 
 
 def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None:
-    """Why this backend cannot reduce over groups at some rank, the same at all of them, which all call; or None."""
+    """Return why this backend cannot reduce over groups at some rank, the same at all ranks; or None. All ranks call."""
     return world.first(can_do(backend, ALLREDUCE, group_cell(asked, backend)), f"asking {backend.name} whether it reduces over groups")
 
 
 def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None:
-    """Measures a round on all ranks. Returns it at rank 0, elsewhere None.
+    """Measure a round on all ranks. Return it at rank 0, None elsewhere.
 
-    Groups in which only one rank takes part have no figure: nothing would move.
+    Groups in which only one rank takes part have no figure: no data would move.
     """
     ranks = [tuple(rank for place in group for rank in court.places.ranks[place]) for group in ask.groups]
     several = tuple(each for each in ranks if len(each) > 1)
@@ -718,7 +735,7 @@ def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None
 
 
 def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], tuple[str, ...]]:
-    """By group what it reached, at rank 0."""
+    """Return the result of each group, at rank 0."""
     backend, request = court.stage.backend, court.asked.launch
     cell, members = group_cell(court.asked, backend), court.stage.members
     with court.world.watchdog.phase(f"making groups on {backend.name}"):
@@ -741,10 +758,11 @@ def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...],
 
 
 def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
-    """Why the library refuses one first (None: it does not), and this process's part of each group. All ranks call, in one order.
+    """Return (why the library refuses a group, or None; this process's part of each group). All ranks call, in one
+    order.
 
-    Each is tried, since the other ranks go on. Libraries report a rank that has died by errors of their own; which one it was shows when
-    the ranks agree.
+    Every group is tried after an error, since the other ranks continue. Libraries report a rank that has died by errors
+    of their own; the next exchange between the ranks shows which one it was.
     """
     made: dict[tuple[int, ...], Group | None] = {}
     why: list[str] = []
@@ -763,7 +781,7 @@ def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:
 
 
 def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
-    """Of each group the median of its slowest rank, sample by sample."""
+    """Return the result of each group: the median of its slowest rank, sample by sample."""
     group_of = {rank: ranks for ranks in ready.groups for rank in ranks}
     wrong: Counter[tuple[int, ...]] = Counter()
     details: dict[tuple[int, ...], str] = {}
@@ -782,7 +800,7 @@ def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mi
 
 
 def rate(moved: float, seconds: float | None) -> float | None:
-    """Bytes per second; None where the time is unknown, or too short to be one."""
+    """Return the bytes per second; None where the time is unknown, or too short to be valid."""
     return moved / seconds if seconds else None
 
 
@@ -805,14 +823,16 @@ _Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class RoundRunner:
-    """Where a hunt's rounds are measured: the context of pairs, the interfaces, and why no groups can be measured (None: they can)."""
+    """A runner of a hunt's rounds: the context of pairs, the interfaces, and why groups cannot be measured (None: they
+    can).
+    """
 
     court: PairContext
     streaming: Streaming
     no_groups: str | None = None
 
     def play(self, number: int, ask: Asked) -> HuntRound | None:
-        """The round at rank 0, elsewhere None. All ranks call with the same ask."""
+        """Return the round at rank 0, None elsewhere. All ranks call with the same request."""
         if ask.kind == "pairs":
             pairs = tuple((group[0], group[1]) for group in ask.groups)
             played = list(play(self.court, number, pairs))
@@ -833,14 +853,14 @@ class RoundRunner:
 
 
 def _nothing(number: int, ask: Asked, why: str) -> HuntRound:
-    """No group was measured."""
+    """Return a round in which no group was measured, with the reason."""
     none, n = (None,) * len(ask.groups), len(ask.groups)
     return HuntRound(number, ask.kind, ask.stage, ask.why, ask.groups, none, none, none, none, none, (0,) * n, (why,) * n, ask.nic)
 
 
 @dataclass(frozen=True)
 class _Met:
-    """What the two ends of a pair reached."""
+    """The figures of a pair, from both of its ends."""
 
     there: float | None
     back: float | None
@@ -854,7 +874,7 @@ class _Met:
 
 
 def _of_pairs(number: int, ask: Asked, played: Sequence[PairRound], size: int) -> HuntRound:
-    """One round of what the tournament's rounds gave: several where some rank refused."""
+    """Return the measured rounds as one hunt round. There are several where some rank refused a measurement."""
     met = dict(_met(played, size))
     each = [met[group[0], group[1]] for group in ask.groups]
     flags = dict.fromkeys(flag for one in played for flag in one.flags)
@@ -884,40 +904,48 @@ _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 
 
 class HuntListener(Protocol):
-    """The strategy and progress listener at rank 0."""
+    """The strategy and progress listener of a hunt at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """A note to show once."""
+        """Take a note to show once."""
         ...
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Before anything is measured: more for run.json's "hunt", such as how many rounds are `promised` at most. Raises UsageError."""
+        """Return more entries for run.json's "hunt", such as the largest number of rounds (`promised`). Raises
+        UsageError.
+
+        It is called before anything is measured.
+        """
         ...
 
     def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
-        """Everything that is known before the first round, and the run's folder."""
+        """Take the facts that are known before the first round, and the run's folder."""
         ...
 
     def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
-        """The next round to be measured, as an `Asked`'s fields, given what the last one gave; None: there is a verdict."""
+        """Return the next round to measure, as an `Asked`'s fields, given the last result; None: there is a verdict."""
         ...
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The verdict, JSON-ready, with its "result": `confirmed`, `nobody` or `no verdict`; `about` has the ceiling."""
+        """Return the verdict, JSON-ready. Its "result" is `confirmed`, `nobody` or `no verdict`; `about` has the
+        ceiling.
+        """
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Act on a verdict: all ranks are there, and no data was wrong. `event`(kind, **facts) keeps what is done."""
+        """Act on a verdict. It is called only if all ranks are still running and no data was wrong. event(kind,
+        **facts) stores an action.
+        """
         ...
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Take the end of the launch."""
         ...
 
 
 @dataclass
 class HuntRun:
-    """One hunt; rounds, folder and listener are rank 0's alone. about: run.json's "hunt"."""
+    """The state of one hunt. Only rank 0 has rounds, folder and listener. about: run.json's "hunt"."""
 
     asked: HuntRequest
     launch: Launch
@@ -934,7 +962,7 @@ class HuntRun:
 
 
 def play_all(hunting: HuntRun, field: RoundRunner) -> None:
-    """Round after round, as they are asked for; stops early where wrong data is to end it (--stop-on-wrong)."""
+    """Measure round after round as the listener requests them, until it ends or wrong data ends it (--stop-on-wrong)."""
     world, last = hunting.launch.world, None
     for number in count():
         wanted = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
@@ -959,7 +987,7 @@ def _take(hunting: HuntRun, one: HuntRound) -> None:
 
 
 def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
-    """The verdict, run.json and the exit code. Raises CollbenchError where a rank is no longer there."""
+    """Store the verdict and run.json, and return the exit code. Raises CollbenchError where a rank has ended."""
     launch, world = hunting.launch, hunting.launch.world
     hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
     for fact in (*_wrong(hunting), *world.remarks()):
@@ -977,7 +1005,7 @@ def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
 
 
 def _follow(hunting: HuntRun, folder: RunFolder, code: int) -> None:
-    """What a verdict is followed by: nothing where data was wrong, or nothing could be measured."""
+    """Act on the verdict, unless data was wrong or nothing could be measured."""
     if code == FAILED:
         hunting.note(NoRecommendation())
     elif code != USAGE and hunting.listener:
@@ -986,7 +1014,7 @@ def _follow(hunting: HuntRun, folder: RunFolder, code: int) -> None:
 
 
 def _code(hunting: HuntRun, verdict: Mapping[str, Any] | None) -> int:
-    """4 when data was wrong, 2 when nothing that was asked for could be measured, else the verdict's."""
+    """Return the exit code: 4 when data was wrong, 2 when nothing could be measured, else the verdict's."""
     if any(any(one.wrong) for one in hunting.rounds):
         return FAILED
     if hunting.rounds and all(reason for one in hunting.rounds for reason in one.na):
@@ -1005,9 +1033,10 @@ def _wrong(hunting: HuntRun) -> list[WrongDataFound | MoreWrongData]:
 
 
 def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
-    """Raises UsageError on all ranks for messages that the backend cannot do or the memory has no room for, and a --slowed that means none.
+    """Raise UsageError on all ranks for messages that the backend or the memory cannot handle, and for a --slowed
+    without effect.
 
-    others: what is measured beside the messages.
+    others: cells that are measured in addition to the messages.
     """
     backend, world = opened.backend, launch.world
     assert backend is not None
@@ -1022,7 +1051,7 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others
 
 
 def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
-    """The context of pairs; all ranks make it together."""
+    """Return the context of pairs. All ranks call."""
     backend, world = opened.backend, launch.world
     assert backend is not None
     ways = ways_of(asked, backend.name)
@@ -1033,13 +1062,14 @@ def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, place
     return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
 
-# A hunt's launch: opens a backend, measures what is asked for on all ranks in step, and ends with the verdict.
+# A hunt's launch: open a backend, measure the requested rounds on all ranks together, and end with the verdict.
 
 
 def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
-    """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 where a place is confirmed. Raises CollbenchError.
+    """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 where a place is confirmed. Raises
+    CollbenchError.
 
-    `ended` gets the exit code before the libraries are left, as in `runner.run`.
+    `ended` gets the exit code before the libraries are closed, as in `cells.run`.
     """
     request, waiting = asked.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -1060,7 +1090,7 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
 
 
 def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
-    """run.json's "hunt", before anything is measured."""
+    """Return run.json's "hunt", before anything is measured."""
     backend, pairs = opened.backend, asked.pairs
     assert backend is not None
     cell = ways_of(pairs, backend.name)[1].cell
@@ -1073,14 +1103,14 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
 
 
 def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
-    """The listener's plan, at all ranks. Raises UsageError on all where it refuses."""
+    """Return the listener's plan, at all ranks. Raises UsageError on all where it refuses."""
     mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
     agreed: dict[str, Any] = world.decide(mine or {}, "planning the hunt")
     return agreed
 
 
 def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
-    """[host, its manager's name of the node] of all ranks that know it, each once; at rank 0."""
+    """Return [host, the scheduler's name of the node] of all ranks that know it, each once; at rank 0."""
     told = world.gather((world.me.host, asked.node or ""), "asking for the nodes' names") or []
     return sorted({(host, node) for host, node in told if node})
 
@@ -1102,9 +1132,10 @@ def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Ra
 
 
 def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[str, Any] | None:
-    """What a group of the first round could reach at most, at rank 0; None where it is not known.
+    """Return the highest possible rate of a group of the first round, at rank 0; None where it is not known.
 
-    Of pairs that of one pair of ranks, times the ranks of a place: so many messages pass at once, and share what limits them.
+    For pairs it is the rate of one pair of ranks, times the ranks of a place: so many messages pass at once, and share
+    the limit.
     """
     first = next(iter(hunting.rounds), None)
     if first is None or "oversubscribed" in court.flags:  # times that include waits for a core show nothing about a link
@@ -1123,48 +1154,55 @@ def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[s
     return {"bytes_per_s": ceiling.bytes_per_s * many, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
-# The rounds of a pairs launch: those of the tournament, then the suspects again.
+# The rounds of a pairs launch: those of the matrix, then the suspects again.
 
 
 class PairsListener(Protocol):
-    """The progress listener at rank 0."""
+    """The progress listener of a pairs run at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """A note to show once."""
+        """Take a note to show once."""
         ...
 
     def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
-        """Everything that is known before the first round: run.json's "pairs", and the run's folder."""
+        """Take run.json's "pairs" and the run's folder, before the first round."""
         ...
 
     def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
-        """So many rounds are done, the last one of so many pairs. total: None where suspects are measured again."""
+        """Take the end of a round: how many are done, of how many, and the pairs in it. total is None while suspects
+        are measured again.
+        """
         ...
 
     def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
-        """The next round that measures suspects again: its disjoint "pairs", and the seconds to wait before it ("pause_s"); None: no more.
+        """Return the next round that measures suspects again; None: there are no more.
 
-        last: what the tournament gave, then what the last of these rounds gave.
+        It has disjoint "pairs", and the seconds to wait before it ("pause_s"). last: the rounds of the matrix, then
+        those of the last such round.
         """
         ...
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take everything that was measured. Returns what is stored of the verdict: "result", as of a hunt; "findings", a sentence each;
-        "judged", the suspects that were measured again, JSON-ready."""
+        """Take all rounds. Return the verdict to store, JSON-ready.
+
+        It has "result", as of a hunt; "findings", a sentence each; "judged", the suspects that were measured again.
+        """
         ...
 
     def theirs(self, rows: list[Row]) -> None:
-        """Take the rows of external tools, where any were requested; before `matrix`."""
+        """Take the rows of external tools, where any were requested; called before `matrix`."""
         ...
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Take the end of the launch."""
         ...
 
 
 @dataclass
 class PairRun:
-    """One pairs launch; rounds, folder and listener are rank 0's alone. theirs: the rows of other tools, at all ranks."""
+    """The state of one pairs launch. Only rank 0 has rounds, folder and listener. theirs: the rows of external tools,
+    at all ranks.
+    """
 
     asked: PairsRequest
     launch: Launch
@@ -1184,7 +1222,7 @@ class PairRun:
         self.launch.note(fact)
 
     def stops(self) -> bool:
-        """Whether wrong data has ended the launch, the same at all ranks, which all call."""
+        """Return whether wrong data has ended the launch, the same at all ranks. All ranks call."""
         if not self.asked.launch.stop_on_wrong:
             return False
         wrong: bool = self.launch.world.decide(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
@@ -1192,12 +1230,12 @@ class PairRun:
 
     @property
     def backend(self) -> Backend:
-        """The backend that carries the messages, open."""
+        """The open backend that carries the messages."""
         assert self.opened.backend is not None
         return self.opened.backend
 
     def about(self, measured: int | None) -> dict[str, Any]:
-        """run.json's "pairs"; `measured` None: still under way."""
+        """Return run.json's "pairs"; measured: number of pairs, None while the run continues."""
         asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
         sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
@@ -1215,14 +1253,14 @@ class PairRun:
 
 
 def limits(match: PairRun) -> Iterator[Fact]:
-    """Yield what this matrix leaves out."""
+    """Yield the facts about pairs and ranks that this matrix leaves out."""
     yield from filter(None, [match.places.idle, sampled(match.asked, match.plan, match.plan.pairs)])
 
 
 def measure_rounds(match: PairRun, court: PairContext) -> bool:
-    """Round by round, until all are done or the time is used up; every rank or node has at least one pair.
+    """Measure round by round, until all are done or the time is used up. Every rank or node gets at least one pair.
 
-    Returns False where wrong data ended it, as --stop-on-wrong asks.
+    Returns False where wrong data ended it (--stop-on-wrong).
     """
     world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
     for number, pairs in enumerate(match.plan.rounds()):
@@ -1250,7 +1288,7 @@ def _store_pair_rounds(match: PairRun, played: Iterator[PairRound]) -> None:
 
 
 def measure_again(match: PairRun, court: PairContext) -> None:
-    """Measure suspects again next to control pairs, round by round as the listener asks."""
+    """Measure suspects again next to control pairs, round by round as the listener requests. All ranks call."""
     world, last = match.launch.world, match.rounds
     for number in count(match.plan.number):
         wanted = dict(match.listener.again(last) or {}) if match.listener else {}
@@ -1271,7 +1309,7 @@ def measure_again(match: PairRun, court: PairContext) -> None:
 
 
 def conclude_pairs(match: PairRun) -> int:
-    """Findings, run.json and the exit code."""
+    """Store the findings and run.json, and return the exit code."""
     launch = match.launch
     first = [one for one in match.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
@@ -1298,7 +1336,7 @@ def _wrong_pair_data(match: PairRun) -> list[WrongDataFound | MoreWrongData]:
 
 
 def _pairs_exit_code(rounds: Sequence[PairRound], measured: int, result: str) -> int:
-    """4 when data was wrong, 2 when no pair could be measured; else as of a hunt: 1: a node or pair is slow; 3: inconclusive."""
+    """Return the exit code: 4 wrong data, 2 no pair measured, 1 a node or pair is slow, 3 inconclusive, else 0."""
     if any(wrong for one in rounds for wrong in one.wrong):
         return FAILED
     return _CODES[result] if measured else USAGE
@@ -1314,7 +1352,7 @@ _STRAYED: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("other_path",))
 
 
 def tools_of(match: PairRun) -> Tools:
-    """The tools that were asked for. All ranks call. Raises UsageError where one is missing, or the places are made up."""
+    """Return the requested tools. All ranks call. Raises UsageError where one is missing, or the places are simulated."""
     asked = match.asked.tools
     if asked and match.backend.virtual:
         raise UsageError(f"--tools {','.join(asked)} needs real hosts, but backend {match.backend.name} has none: use another --backend")
@@ -1349,7 +1387,7 @@ def _named(tools: Tools, tool: WireTool) -> str:
 
 
 def _rounds(match: PairRun) -> int:
-    """How many rounds of the plan were played: rank 0's."""
+    """Return how many rounds of the plan rank 0 has measured, at all ranks."""
     return len({one.round for one in match.rounds if not one.again})
 
 
@@ -1376,7 +1414,7 @@ def _asks(match: PairRun, tool: WireTool) -> list[ToolRequest]:
 
 
 def _row(tool: WireTool, ask: ToolRequest, course: Course, ran: ToolResult) -> Row:
-    """The row of one run, without the places."""
+    """Return the row of one run, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
     rate = ask.size_bytes / time_s if time_s else None
     return Row(
@@ -1396,13 +1434,13 @@ def _keep(match: PairRun, row: Row) -> None:
     match.theirs.append(row)
 
 
-# A pairs launch: opens a backend, plays the tournament on all ranks in step, and measures suspects again.
+# A pairs launch: open a backend, measure all rounds on all ranks together, and measure suspects again.
 
 
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
-    """Measures all pairs on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
+    """Measure all pairs on all ranks of `world`. Return the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` gets the exit code before the libraries are left, as in `runner.run`.
+    `ended` gets the exit code before the libraries are closed, as in `cells.run`.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -1414,7 +1452,9 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
 
 
 def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: OpenBackend) -> PairRun:
-    """The places and the schedule. Raises UsageError for what does not fit the launch, or its memory."""
+    """Return the run with its places and schedule. Raises UsageError for options that do not fit the launch or its
+    memory.
+    """
     world, backend = launch.world, opened.backend
     assert backend is not None
     by_host = ranks_by_host(backend, world)

@@ -1,4 +1,6 @@
-"""Asynchronous training measured: every worker at its own pace for a given time, how stale its updates are, and that none is lost."""
+"""Measure asynchronous training with parameter servers: every worker at its own pace for a given time, staleness, and
+lost updates.
+"""
 
 from __future__ import annotations
 
@@ -49,24 +51,24 @@ _LEAVING_S = 2.0
 
 @dataclass(frozen=True)
 class Parcel:
-    """Elements to send, or room to receive them into; they may not be touched until the conversation goes on."""
+    """A message: elements to send, or room to receive them. They must not be changed until the conversation continues."""
 
     elements: NDArray[Any]
     receive: bool
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """As bytes: the other side has as many."""
+        """The elements as bytes. The other side has the same number."""
         return self.elements.view(np.uint8)
 
 
 def sent(elements: NDArray[Any]) -> Parcel:
-    """To the other rank."""
+    """Return a message to the other rank."""
     return Parcel(elements, receive=False)
 
 
 def received(elements: NDArray[Any]) -> Parcel:
-    """From the other rank."""
+    """Return a message from the other rank, received into `elements`."""
     return Parcel(elements, receive=True)
 
 
@@ -74,20 +76,25 @@ Talk = Generator[Parcel, None, None]
 
 
 class Messenger(Protocol):
-    """What carries conversations."""
+    """A transport of conversations."""
 
     def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
-        """Holds the conversations with these ranks, side by side, until all have ended; `moved` after each message. Raises what they do."""
+        """Run the conversations with these ranks at the same time, until all have ended. Raises their errors.
+
+        `moved` is called after each message.
+        """
         ...
 
 
 def messenger(backend: Backend) -> Messenger:
-    """That of a backend, one of `workload_roles.CAPABLE`, which is open."""
+    """Return the transport of an open backend, which is one of CAPABLE."""
     return OverMpi() if backend.api == "mpi" else OverTorch()
 
 
 class OverMpi:
-    """MPI's non-blocking messages, all from the main thread: one request per conversation, and whichever is complete goes on."""
+    """Conversations over MPI's non-blocking messages, all in the main thread: one request each; the next complete one
+    continues.
+    """
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -95,7 +102,7 @@ class OverMpi:
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
 
     def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
-        """As in the protocol."""
+        """Run the conversations; see `Messenger.run`."""
         peers: list[int] = []
         requests: list[Any] = []
         for peer, talk in talks.items():
@@ -117,7 +124,9 @@ class OverMpi:
 
 
 class OverTorch:
-    """torch.distributed's messages. Gloo's cannot be asked whether they are complete (torch 2.13), so each conversation has a thread."""
+    """Conversations over torch.distributed, each in a thread: Gloo cannot report whether a message is complete (torch
+    2.13).
+    """
 
     def __init__(self) -> None:
         import torch
@@ -128,7 +137,7 @@ class OverTorch:
         atexit.register(self._settle)
 
     def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
-        """As in the protocol; a single conversation needs no thread."""
+        """Run the conversations; see `Messenger.run`. A single conversation needs no thread."""
         if len(talks) == 1:
             ((peer, talk),) = talks.items()
             self._hold(peer, talk, moved)
@@ -144,7 +153,9 @@ class OverTorch:
                 raise error
 
     def _settle(self) -> None:
-        """After a failure, waits until the other ranks' ends have ended the conversations with them: torch aborts where one goes on."""
+        """After a failure, wait until the other ranks have ended their conversations with these: torch aborts where one
+        continues.
+        """
         ending = time.monotonic() + _LEAVING_S
         for thread in self._threads:
             thread.join(max(0.0, ending - time.monotonic()))
@@ -180,9 +191,11 @@ Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each messag
 
 @dataclass(frozen=True)
 class JobRoles:
-    """servers, workers   ranks of the job
+    """The servers and workers of an asynchronous training, and their messages.
+
+    servers, workers   ranks of the job
     pushes, pulls   by server the messages of a round: pieces of its shard
-    dtype           of what is sent; `sums`: in which the server adds, of 16-bit numbers and less a wider one, as training does
+    dtype           of the messages; `sums`: in which the server adds. It is wider for types of 16 bits and less, as in training.
     """
 
     servers: tuple[int, ...]
@@ -193,26 +206,26 @@ class JobRoles:
 
     @property
     def sums(self) -> DType:
-        """Wide enough to count updates in."""
+        """The type of sums, wide enough to count updates in."""
         wide = DTYPES["int64"] if self.dtype.kind == "int" else DTYPES["float32"]
         return self.dtype if self.dtype.size >= wide.size else wide
 
     def elements(self, server: int) -> int:
-        """Of a server's shard."""
+        """Return the number of elements of a server's shard."""
         return sum(count for _, count in self.pushes[server])
 
     @property
     def largest(self) -> int:
-        """Elements of the largest message."""
+        """The number of elements of the largest message."""
         return max(count for shards in (self.pushes, self.pulls) for pieces in shards for _, count in pieces)
 
     @property
     def moved_bytes(self) -> float:
-        """Of a worker in a round: what it pushes and what it pulls."""
+        """The bytes that a worker pushes and pulls in a round."""
         return 2.0 * self.dtype.size * sum(map(self.elements, range(len(self.servers))))
 
     def refusal(self, backend: Backend) -> str | None:
-        """Why a backend cannot carry this, or None."""
+        """Return why a backend cannot carry this training, or None."""
         if backend.virtual:
             return f"{backend.name} simulates its ranks in one process, where no rank can be ahead: use {' or '.join(CAPABLE)}"
         if backend.name not in CAPABLE:
@@ -220,7 +233,7 @@ class JobRoles:
         return None
 
     def bytes_at(self, rank: int) -> int:
-        """Memory that a rank needs."""
+        """Return the bytes of memory that a rank needs."""
         width = self.dtype.size
         if rank in self.servers:
             return self.elements(self.servers.index(rank)) * self.sums.size + 2 * len(self.workers) * self.largest * width
@@ -228,7 +241,9 @@ class JobRoles:
 
 
 def roles_of(step: Step, ranks: int) -> JobRoles:
-    """From what the first worker exchanges in a round. Raises UsageError for other exchanges, or too many messages."""
+    """Return the roles, from the first worker's exchanges in a round. Raises UsageError for other exchanges, or too
+    many messages.
+    """
     check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
         raise UsageError("asynchronous training consists of messages between workers and servers, but this step has others")
@@ -252,20 +267,20 @@ def roles_of(step: Step, ranks: int) -> JobRoles:
 
 
 def _pieces(counts: Sequence[int]) -> Pieces:
-    """One after the other; those of no element left out."""
+    """Return consecutive pieces with these numbers of elements, without the empty ones."""
     return tuple((at, count) for at, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
 
 
 class Needs(Protocol):
-    """What knows how much memory each rank needs."""
+    """The memory that each rank needs."""
 
     def bytes_at(self, rank: int) -> int:
-        """Of this rank."""
+        """Return the bytes of memory that a rank needs."""
         ...
 
 
 def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
-    """Why this host has no room for its ranks' buffers; None where it has."""
+    """Return why the buffers of this host's ranks do not fit its memory; None where they do."""
     here = [member.rank for member in world.on_host()]
     need, free = sum(map(roles.bytes_at, here)), free_memory()
     if need <= free:
@@ -287,20 +302,22 @@ _CHUNK = PERIOD << 16
 
 
 def gradient(worker: int, server: int) -> NDArray[np.int64]:
-    """One period of what a worker pushes to a server: from 1 to 7, other ones for each of seven workers in a row."""
+    """Return one period of a worker's update for a server: integers from 1 to 7, different for each of seven
+    consecutive workers.
+    """
     index = np.arange(PERIOD)
     return 1 + (index + index // _LARGEST + 3 * worker + 5 * server) % _LARGEST
 
 
 def exact_updates(dtype: DType) -> int:
-    """How many updates a type adds up exactly."""
+    """Return how many updates a type can add exactly."""
     return dtype.exact // _LARGEST
 
 
 class Shard:
-    """A server's part of the model, from zero on, and the updates of each worker.
+    """A server's part of the model, which starts at zero, and the updates of each worker.
 
-    staleness   by worker, how often so many updates of others had come between what it pulled and its next update
+    staleness   by worker: number of updates from other workers between its pull and its next update -> how often
     applied     updates by worker
     """
 
@@ -313,7 +330,9 @@ class Shard:
         self._seen: dict[int, int] = {}
 
     def serve(self, worker: int) -> Talk:
-        """Take updates and answer with the model, until the worker sends its last one. Raises RunFailed for one out of turn."""
+        """Take updates and answer with the model, until the worker sends its last one. Raises RunFailed for one out of
+        order.
+        """
         dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
         inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
         number = np.zeros(1, np.int64)
@@ -333,12 +352,12 @@ class Shard:
                 yield sent(outbox[:many])
 
     def add(self, at: int, part: NDArray[Any]) -> None:
-        """A piece of an update, as soon as it is there."""
+        """Add a piece of an update as soon as it has arrived."""
         target = self.model[at : at + len(part)]
         np.add(target, part.astype(target.dtype, copy=False), out=target)
 
     def _note(self, worker: int) -> None:
-        """An update is complete; what the worker is then sent has all updates up to now, at least."""
+        """Count a complete update. The model that the worker gets next includes at least all updates up to now."""
         if worker in self._seen:
             self.staleness[worker][self._version - self._seen[worker]] += 1
         self.applied[worker] += 1
@@ -354,7 +373,9 @@ class Shard:
 
 
 class Pupil:
-    """A worker: what it pushes to each server, and room for what it pulls. It sends from memory that is larger than the caches."""
+    """A worker: its updates for each server, and room for the pulled model. The updates are sent from memory larger
+    than the caches.
+    """
 
     def __init__(self, roles: JobRoles, rank: int) -> None:
         self.roles, self.worker = roles, roles.workers.index(rank)
@@ -368,12 +389,12 @@ class Pupil:
         return np.resize(gradient(self.worker, server).astype(self.roles.dtype.numpy), room)
 
     def round(self, number: int) -> dict[int, Talk]:
-        """The update of that number to every server, and its answer."""
+        """Return the conversations of one round: the update of that number to every server, and its answer."""
         self._number[0] = number
         return {rank: self._exchange(server) for server, rank in enumerate(self.roles.servers)}
 
     def farewell(self) -> dict[int, Talk]:
-        """That there is no more."""
+        """Return the conversations that end the updates."""
         self._number[0] = 0
         return {rank: self._end() for rank in self.roles.servers}
 
@@ -388,7 +409,11 @@ class Pupil:
             yield received(_window(self._pulled[server], at, many))
 
     def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Talk]:
-        """Compare the model of every server again, with so many updates of each worker; mismatches are added to `found`."""
+        """Return conversations that pull the model of every server again and compare it; mismatches are added to
+        `found`.
+
+        updates: how many of each worker the model must hold.
+        """
         return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
 
     def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Talk:
@@ -401,7 +426,7 @@ class Pupil:
 
 
 def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
-    """Room for `many` elements that begins where element `at` of the pattern does."""
+    """Return room for `many` elements that begins at element `at` of the pattern."""
     room = len(memory) - many + 1
     start = at % room
     start -= (start - at) % PERIOD
@@ -409,12 +434,12 @@ def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
 
 
 def total(server: int, updates: Sequence[int]) -> NDArray[np.int64]:
-    """One period of what a server's model must be after so many updates of each worker."""
+    """Return one period of a server's expected model after so many updates of each worker."""
     return sum((many * gradient(worker, server) for worker, many in enumerate(updates)), start=np.zeros(PERIOD, np.int64))
 
 
 def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at: int = 0) -> list[Mismatch]:
-    """Where elements are not the repetition of a period `right`: nothing, or one mismatch."""
+    """Return the mismatch between elements and repetitions of the period `right`, as a list: empty, or one entry."""
     wrong, first = 0, None
     for start in range(0, len(got), _CHUNK):
         part = got[start : start + _CHUNK]
@@ -428,7 +453,7 @@ def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at
 
 
 def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mismatch]:
-    """Workers with updates that were not applied as often as they pushed them; the index is the worker's rank."""
+    """Return the workers that pushed another number of updates than the server applied. The index is the worker's rank."""
     return [
         Mismatch(rank, abs(many - shard.applied[worker]), worker, str(many), str(shard.applied[worker]), "updates of that rank applied")
         for worker, many in pushed.items()
@@ -452,30 +477,34 @@ class BringsServers(Protocol):
     """A backend with parameter servers of its own."""
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
-        """Starts them; `gradients`: by server what this rank pushes, () at servers. All ranks call."""
+        """Start the servers. All ranks call; gradients: by server this rank's updates, () at servers."""
         ...
 
 
 @dataclass(frozen=True)
 class Served:
-    """The servers, the workers, and what each server keeps."""
+    """The roles of a step on a library's own servers: the servers, the workers, and the variables of each server."""
 
     roles: JobRoles
 
     @property
     def layout(self) -> Layout:
-        """For the library."""
+        """Return the roles as the library needs them."""
         counts = tuple(tuple(many for _, many in pieces) for pieces in self.roles.pushes)
         return Layout(self.roles.servers, self.roles.workers, counts, self.roles.dtype.name)
 
     def bytes_at(self, rank: int) -> int:
-        """Memory that a rank needs: a server its variables; a worker its gradients, and what it pulls on its way and once fetched."""
+        """Return the bytes of memory that a rank needs.
+
+        A server needs its variables. A worker needs its gradients, and the pulled variables twice: while they arrive
+        and as a result.
+        """
         elements = [self.roles.elements(server) for server in range(len(self.roles.servers))]
         serving = rank in self.roles.servers
         return self.roles.dtype.size * (elements[self.roles.servers.index(rank)] if serving else 3 * sum(elements))
 
     def gradients(self, rank: int) -> list[NDArray[Any]]:
-        """By server what a worker pushes; nothing at a server."""
+        """Return by server a worker's updates; empty at a server."""
         if rank in self.roles.servers:
             return []
         worker, dtype = self.roles.workers.index(rank), self.roles.dtype.numpy
@@ -483,12 +512,14 @@ class Served:
 
 
 def serves(backend: Backend, regime: Regime) -> bool:
-    """Whether the backend brings its own servers for this way of training."""
+    """Return whether the backend has servers of its own for this kind of training."""
     return regime.name == REGIME.name and isinstance(backend, BringsServers)
 
 
 def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
-    """The roles of a synchronous step, or why these servers are not for it. Raises UsageError for a shape that the regime refuses."""
+    """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
+    shape.
+    """
     if regime.asynchronous(shape):
         return "tensorflow's parameter servers support --update synchronous and sharded: for asynchronous use mpi or gloo"
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
@@ -499,7 +530,9 @@ def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
 
 
 def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
-    """Measures on all ranks; the row is at rank 0. Raises RunFailed where the library breaks down."""
+    """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed where the
+    library fails.
+    """
     served, backend, title = turn.served, turn.backend, turn.title
     assert served is not None and isinstance(backend, BringsServers)
     world, budget = launch.world, launch.request.budget
@@ -520,7 +553,7 @@ def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
 
 
 def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
-    """Seconds of n steps of this worker; nothing at a server."""
+    """Return the seconds of n steps of this worker; empty at a server."""
     seconds = np.zeros(n if works else 0)
     for at in range(len(seconds)):
         library.meet()
@@ -532,13 +565,16 @@ def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.floa
 
 
 def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: str, world: World) -> int:
-    """How many samples fit into the budget, the same at all ranks, by the warm-up's last."""
+    """Return how many samples fit into the budget, the same at all ranks, from the last warm-up times."""
     slowest = max(world.agree(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
     return budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
 
 
 def _verified_workload_served(title: str, library: Any, served: Served, world: World) -> list[Mismatch]:
-    """One more step from zero: every server's sums, and what every worker pulled, must be that of one update of each worker."""
+    """Run one more step from zero and return the mismatches.
+
+    Every server's sums, and every worker's pulled variables, must equal one update of each worker.
+    """
     world.agree(None, f"{title}: the steps of its workers")  # a server has had nothing to wait for
     if world.rank in served.roles.servers:
         library.clear()
@@ -555,14 +591,17 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
 
 
 def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], told: tuple[int, str]) -> list[Mismatch]:
-    """A server's variables against the sum of every worker's gradients; `told`: at which rank, and what they are."""
+    """Return the mismatches between a server's variables and the sum of all workers' gradients.
+
+    The last argument is the rank that has these variables, and their name in messages.
+    """
     right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
     got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
     return differences(got, right, *told)
 
 
 def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
-    """A sample is that of the slowest worker."""
+    """Return the row. A sample is that of the slowest worker."""
     series, row, backend = np.max([said[0] for said in everyone if said[0]], axis=0), turn.row(), turn.backend
     mismatches = [Mismatch(**one) for _, wrong in everyone for one in wrong]
     known, checked = times_of(series), bool(launch.request.check) and "too_many_updates" not in words
@@ -584,7 +623,7 @@ _ON_HOSTS = "asynchronous training is measured in host memory: use --device cpu"
 
 @dataclass
 class RankReport:
-    """The report of one rank: a worker its rounds, a server what it applied."""
+    """The report of one rank: a worker's rounds, or the updates that a server applied."""
 
     duration_s: float = 0.0
     round_s: list[float] = field(default_factory=list)
@@ -593,7 +632,9 @@ class RankReport:
 
 
 def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
-    """Lets servers and workers run on all ranks; the row is at rank 0. Raises RunFailed where the library breaks down."""
+    """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed where the
+    library fails.
+    """
     roles, world = turn.roles, launch.world
     assert roles is not None
     if launch.request.sweep.each[0].device == "cuda":
@@ -620,14 +661,14 @@ def _watched(turn: Turn, world: World, what: str) -> Any:
 
 
 def _ready(roles: JobRoles, rank: int) -> RankReport:
-    """A server's shard, or a worker's gradients."""
+    """Return a server's shard, or a worker's gradients."""
     if rank in roles.servers:
         return RankReport(shard=Shard(roles, roles.servers.index(rank)))
     return RankReport(pupil=Pupil(roles, rank))
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
-    """A server serves until all workers have ended; a worker goes on for so many rounds, or so long."""
+    """Run this rank: a server until all workers have ended, a worker for so many rounds, or so long."""
     began = time.monotonic()
     if done.shard:
         _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
@@ -645,7 +686,7 @@ def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
 
 
 def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
-    """Conversations, each message of which the watchdog sees. Raises RunFailed for an error of the library."""
+    """Run conversations under the watchdog, which sees each message. Raises RunFailed for an error of the library."""
 
     def moved() -> None:
         world.watchdog.progress.value += 1
@@ -659,7 +700,7 @@ def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
 
 
 def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
-    """Mismatches of a server's sum, of how often it applied which updates, and of the model as workers then pull it."""
+    """Return the mismatches of a server's sums, of its applied updates, and of the model that workers pull afterwards."""
     found: list[Mismatch] = []
     counts = list(pushed.values())
     with _watched(turn, world, "verifying"):
@@ -673,7 +714,7 @@ def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], turn
 
 
 def _told(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
-    """For rank 0."""
+    """Return this rank's report to rank 0."""
     series = np.array(done.round_s)
     stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
     return {
@@ -684,7 +725,7 @@ def _told(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
 
 
 def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked: bool) -> StepRow:
-    """Times are those of the slowest worker."""
+    """Return the row. Times are those of the slowest worker."""
     workers = {rank: said for rank, said in enumerate(everyone) if said["worker"] and said["times"]}
     slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
     mismatches = [Mismatch(**one) for said in everyone for one in said["wrong"]]
@@ -701,7 +742,10 @@ def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked
 
 
 def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
-    """What reaches a server one way where all its workers are on other hosts: of fewer hosts than there are servers what these send."""
+    """Return the rate at which data can reach a server one way if all its workers are on other hosts.
+
+    With fewer hosts than servers, it is the rate at which these hosts can send.
+    """
     roles, backend = turn.roles, turn.backend
     assert roles is not None
     host = [member.host for member in members_of(backend, world)]
@@ -716,7 +760,7 @@ def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
 
 
 def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
-    """The row with its ceiling; no percentage where ranks wait for cores, or where the bytes went another way."""
+    """Return the row with its ceiling. It has no percentage if ranks wait for cores, or if the bytes took another path."""
     rate, busbw = ceiling.bytes_per_s, row.busbw_bytes_per_s
     passed = bool(rate and busbw and busbw > rate * TOLERANCE)
     percent = 100 * busbw / rate if rate and busbw and not crowded and not passed else None
@@ -725,7 +769,7 @@ def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
 
 
 def _bytes_per_s(turn: Turn, everyone: Sequence[dict[str, Any]]) -> float | None:
-    """What the busiest server takes in, which is also what it sends out, while the workers go on."""
+    """Return the bytes per second that the busiest server receives, which it also sends, while the workers run."""
     roles = turn.roles
     assert roles is not None
     longest = max(said["duration_s"] for said in everyone)
@@ -734,7 +778,7 @@ def _bytes_per_s(turn: Turn, everyone: Sequence[dict[str, Any]]) -> float | None
 
 
 def _staleness(everyone: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """By worker and of all: how many updates of others had come in between."""
+    """Return by worker and of all: how many updates of other workers came between a pull and the next push."""
     seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
     for said in everyone:
         for rank, stale in said["stale"].items():
@@ -752,7 +796,7 @@ def _staleness(everyone: Sequence[dict[str, Any]], workers: dict[int, dict[str, 
 
 
 def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
-    """Of how many updates: nothing where no worker has pulled before it pushed."""
+    """Return quantiles of the number of updates; empty if no worker has pulled before it pushed."""
     if not stale:
         return {"p50": None, "p95": None, "max": None}
     values: NDArray[np.int64] = np.repeat(*np.array(sorted(stale.items()), dtype=np.int64).T)
@@ -762,9 +806,9 @@ def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Turn:
-    """A training on a backend; `reason`: why it is not measured.
+    """A training to measure on a backend; `reason`: why it is not measured.
 
-    It has a plan, or roles where it is asynchronous, or is served where the backend brings servers of its own.
+    It has a plan, roles if it is asynchronous, or `served` if the backend has its own servers.
     """
 
     training: Training
@@ -780,22 +824,22 @@ class Turn:
 
     @property
     def name(self) -> str:
-        """For titles: "data-parallel bert-large"."""
+        """Return the name for titles: "data-parallel bert-large"."""
         return " ".join(filter(None, (self.training.regime.name, self.training.model)))
 
     @property
     def title(self) -> str:
-        """With the backend: "data-parallel bert-large on mpi"."""
+        """Return the name with the backend: "data-parallel bert-large on mpi"."""
         return f"{self.name} on {self.opened.name}"
 
     @property
     def backend(self) -> Backend:
-        """Open."""
+        """The open backend."""
         assert self.opened.backend is not None
         return self.opened.backend
 
     def row(self, **figures: Any) -> StepRow:
-        """The row, as far as it is known beforehand."""
+        """Return the row with these figures and the values known before the measurement."""
         shape, step = self.shape, self.step
         sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
         device = self.plan.parts[0].cell.device if self.plan else "cpu"
@@ -807,7 +851,7 @@ class Turn:
         )  # fmt: skip
 
     def about(self) -> dict[str, Any]:
-        """For run.json's "workload"."""
+        """Return the training's entry in run.json's "workload"."""
         row = self.row()
         known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
         return {name: getattr(row, name) for name in known}

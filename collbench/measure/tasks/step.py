@@ -1,7 +1,9 @@
-"""A step's exchanges as cells of a backend: those that are alike are one part, with one set of buffers in turn.
+"""Measure a training step: its exchanges as cells of a backend, timed as one iteration, with each part also timed
+alone.
 
-The buffers of a part take turns as `--buffers rotating` does: as many as are larger than the caches, so that what an exchange sends has
-left them since it was last sent, as a model's gradients have; all of a model's memory need not be there twice.
+Exchanges that are alike are one part, with one set of buffers. The buffers take turns, as many as are larger than the
+caches. So the data of an exchange has left the caches since it was last sent, as a model's gradients have. The whole
+model need not fit twice.
 """
 
 from __future__ import annotations
@@ -44,14 +46,16 @@ from collbench.stats.median import median, quantiles
 from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
-# What a parameter server does with the gradients that it gets: it adds up what every rank has sent to it, on the host's memory.
+# A parameter server adds the gradients of all ranks, in host memory.
 
 _HINT = "what the server added up"
 
 
 @dataclass(frozen=True)
 class _Server:
-    """A rank that receives: where each sender's share lies among what it receives, and room for a sum per slot."""
+    """A receiving rank of a parameter-server exchange: the position of each sender's share, and room for a sum per
+    slot.
+    """
 
     place: Place
     buffers: Buffers
@@ -61,7 +65,7 @@ class _Server:
 
     @classmethod
     def of(cls, operation: Operation, buffers: Buffers, driven: int) -> _Server | None:
-        """None for a rank that receives nothing."""
+        """Return the server of a rank; None for a rank that receives no data."""
         place = buffers.places[driven]
         shares, at = [], 0
         for block in operation.expected_blocks(place):
@@ -73,14 +77,16 @@ class _Server:
         return cls(place, buffers, driven, tuple(shares), totals)
 
     def add(self, slot: int) -> None:
-        """Adds up, in the order of the ranks; a share that is shorter (its last element was rounded off) ends earlier."""
+        """Add the shares in the order of the ranks. A shorter share (its last element was rounded off) ends earlier."""
         received, total = self.buffers.recv(self.driven, slot), self.totals[slot]
         total[:] = 0
         for at, count in self.shares:
             np.add(total[:count], received[at : at + count], out=total[:count])
 
     def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
-        """Mismatches of the sum, by the rank in the job; the order of adding is known, so it is exact in every type."""
+        """Return the mismatch of the sum, with the rank in the job. The order of adding is known, so the check is exact
+        in every type.
+        """
         total = self.totals[slot]
         right = np.zeros_like(total)
         for wanted in wanted_of(operation, seeded(self.place, slot)):
@@ -95,7 +101,7 @@ class _Server:
 
 
 class Adding:
-    """The servers that this process drives, of one part of a step."""
+    """The servers of one part of a step that this process drives."""
 
     def __init__(self, ready: PreparedCase) -> None:
         self._ready, self._servers = ready, list[tuple[_Server, int]]()
@@ -106,7 +112,7 @@ class Adding:
                 self._servers += [(server, group.ranks[place.rank])] if server else []
 
     def program(self) -> Program:
-        """What was received is added up as soon as it is there, slot by slot."""
+        """Return the program that adds received data, slot by slot."""
         added = [PythonCall("add", partial(self._add, slot)) for slot in range(len(self._ready.program.slots))]
         if not self._servers:
             return self._ready.program
@@ -118,12 +124,12 @@ class Adding:
             server.add(slot)
 
     def spoil(self) -> None:
-        """Poison the sums, so that a missing one shows."""
+        """Overwrite the sums, so that verification detects a missing one."""
         for server, _ in self._servers:
             poison(server.totals)
 
     def mismatches(self, slot: int) -> list[Mismatch]:
-        """Of the sums of what lay in this slot."""
+        """Return the mismatches of the sums of this slot."""
         found = (server.wrong(self._ready.operation, slot, rank) for server, rank in self._servers)
         return [wrong for wrong in found if wrong]
 
@@ -134,24 +140,24 @@ _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: o
 
 @dataclass(frozen=True)
 class NamedGroups(Split):
-    """Groups that a step names, in place of a split of all ranks."""
+    """The groups that a step names, in place of a split of all ranks."""
 
     given: Groups = ()
 
     def __str__(self) -> str:
-        """For titles: "2 groups"."""
+        """Return the text for titles: "2 groups"."""
         return "1 group" if len(self.given) == 1 else f"{len(self.given)} groups"
 
     def groups(self, n: int) -> Groups:
-        """As named."""
+        """Return the named groups."""
         return self.given
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """Exchanges of a step that are alike.
+    """A set of similar exchanges of a step.
 
-    what    for the table: of several the first and the last
+    what    name in the table; for several exchanges the first and the last
     times   how many there are in a step
     """
 
@@ -163,28 +169,28 @@ class StepPart:
 
     @property
     def groups(self) -> Groups:
-        """They run at the same time."""
+        """The groups, which run at the same time."""
         return self.exchange.groups
 
     @property
     def width(self) -> int:
-        """Ranks of each group."""
+        """The number of ranks of each group."""
         return len(self.groups[0])
 
     @property
     def slots(self) -> int:
-        """Buffers that a step really uses in turn."""
+        """The number of buffers that a step really uses in turn."""
         return min(slots_for(self.cell), self.times)
 
     @property
     def laid(self) -> tuple[Operation, Cell]:
-        """The operation and cell from which the groups are derived: pairs, too, as they are named."""
+        """The operation and cell from which the groups are derived. Pairs are included as they are named."""
         return replace(self.operation, pair=False), replace(self.cell, split=_given(self.groups))
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step on a backend: its parts, and which of them comes when."""
+    """A step on a backend: its parts, and their order."""
 
     step: Step
     parts: tuple[StepPart, ...]
@@ -192,14 +198,15 @@ class StepPlan:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those that take part at all, ascending."""
+        """The ranks that take part in any exchange, ascending."""
         return tuple(sorted(set(chain.from_iterable(group for part in self.parts for group in part.groups))))
 
 
 def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
-    """The step's parts as cells.
+    """Return the step's parts as cells.
 
-    Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be held ready.
+    Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be
+    prepared.
     """
     check_number(step)
     alike: dict[Exchange, int] = {}
@@ -216,7 +223,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
 
 
 def check_number(step: Step) -> None:
-    """Raises UsageError for more exchanges than can be held ready."""
+    """Raise UsageError for more exchanges than can be prepared."""
     number = sum(exchange.times for exchange in step.exchanges)
     if number > MOST_EXCHANGES:
         raise UsageError(
@@ -269,7 +276,7 @@ def _cell(exchange: Exchange, operation: Operation, times: int, request: Request
 
 
 def _last(sweep: Sweep, backend: str, n: int) -> Cell:
-    """The one cell; where an algorithm or protocol is forced, the sweep has the library's own choice before it."""
+    """Return the one cell. For a forced algorithm or protocol the sweep has the library's own choice before it."""
     return list(sweep.cells(backend, n))[-1]
 
 
@@ -278,14 +285,14 @@ def _given(groups: Groups) -> NamedGroups:
 
 
 def _in_place(cell: Cell, operation: Operation, backend: Backend) -> Cell:
-    """Gradients are all-reduced in place, as training does; all else as the house has it."""
+    """Return the cell with its placement: gradients are all-reduced in place, as in training; others use the default."""
     if cell.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
         return cell.placed(True)
     return placed(cell, operation, backend)
 
 
 def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
-    """Why a step's buffers do not fit this host or its GPUs, before anything is measured; None where they do."""
+    """Return why a step's buffers do not fit this host or its GPUs, before anything is measured; None where they do."""
     device = backend.free_bytes(plan.parts[0].cell)
     here = backend.ranks if backend.virtual else len(world.on_host())
     need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
@@ -304,12 +311,12 @@ def _on_device(plan: StepPlan) -> Iterator[int]:
 
 
 def _used(part: StepPart, of_all_slots: int) -> int:
-    """As far as the step has use for them."""
+    """Return the bytes of the slots that the step uses."""
     return of_all_slots * part.slots // slots_for(part.cell)
 
 
 def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
-    """Of every part; a server's sums need the same as it receives."""
+    """Yield the host memory of every part. A server's sums need as much as the data that it receives."""
     for part in plan.parts:
         taking = min(here, part.width * len(part.groups))
         yield _used(part, bytes_on_host(part.operation, part.cell, part.width, taking, len(part.groups)))
@@ -323,9 +330,9 @@ _ON_GPUS = "a server adds in host memory: use a backend on the CPU (--device cpu
 
 @dataclass(frozen=True)
 class Prepared:
-    """A part that every rank can run.
+    """A part of a step that every rank can run.
 
-    program   per buffer slot one exchange, and at a server the adding up
+    program   one exchange per buffer slot, and at a server the adding
     """
 
     part: StepPart
@@ -337,28 +344,28 @@ class Prepared:
 
 @dataclass(frozen=True)
 class WrongPart:
-    """Wrong data in one part of a step."""
+    """The wrong data in one part of a step."""
 
     what: str
     mismatch: Mismatch
 
     @property
     def wrong(self) -> int:
-        """How many elements."""
+        """The number of wrong elements."""
         return self.mismatch.wrong
 
     def sentence(self) -> str:
-        """For rows and errors: "gradients, bucket 3 of 14: rank 1: 5 wrong elements …"."""
+        """Return the text for rows and errors: "gradients, bucket 3 of 14: rank 1: 5 wrong elements …"."""
         return f"{self.what}: {self.mismatch.sentence()}"
 
     def as_json(self) -> dict[str, Any]:
-        """For the control plane and a row's evidence."""
+        """Return the fields for the control plane and a row's evidence."""
         return {"what": self.what, **self.mismatch.as_json()}
 
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """All parts, and the whole: `ready.loop` runs a step, `ready.checking` each of its buffers once."""
+    """All parts of a step, and the whole: `ready.loop` runs a step, `ready.checking` each of its buffers once."""
 
     plan: StepPlan
     parts: tuple[Prepared, ...]
@@ -366,7 +373,9 @@ class PreparedStep:
 
 
 def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | str:
-    """Allocates, binds and tries every part on all ranks, and joins them; or why some rank cannot, the same on all."""
+    """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
+    on all.
+    """
     found: list[Prepared] = []
     for part in plan.parts:
         one = _prepare(part, stage, world)
@@ -378,13 +387,13 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
 
 
 def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
-    """Frees the groups that were made for these parts alone."""
+    """Free the groups that were made for these parts alone."""
     for one in parts:
         release(one.ready, backend)
 
 
 def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | str:
-    """One part. All ranks call."""
+    """Prepare one part. All ranks call."""
     refusal = can_do(stage.backend, part.operation, part.cell)
     if part.exchange.adds and part.cell.device != "cpu":
         refusal = refusal or _ON_GPUS
@@ -398,12 +407,12 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | 
 
 
 def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
-    """The ranks meet before each sample."""
+    """Return the calls to time; the ranks synchronise before each sample."""
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
 def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
-    """The step as something that the house can time: one operation over all ranks that take part in any of it."""
+    """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
     cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
@@ -414,7 +423,7 @@ def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: Backend
 
 
 def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBytes:
-    """Bytes that must leave and reach each host in a step, for any algorithm."""
+    """Return the bytes that must leave and reach each host in a step, with any algorithm."""
     each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
     hosts = set(host_of.values())
     out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
@@ -428,17 +437,17 @@ def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> LeastBytes:
 
 
 def _joined(plan: StepPlan, found: Sequence[Prepared]) -> Program:
-    """The exchanges in their order; those of a part take its buffers in turn."""
+    """Return the exchanges in their order. Those of a part use its buffers in turn."""
     return _program(found, list(_turns(plan, found)))
 
 
 def _each_once(plan: StepPlan, found: Sequence[Prepared]) -> Program:
-    """The same calls in the same order, but each buffer only the first time: a second sum in place would add to the first."""
+    """Return the same calls in the same order, but each buffer only once: a second sum in place would add to the first."""
     return _program(found, list(dict.fromkeys(_turns(plan, found))))
 
 
 def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
-    """(part, slot) of every exchange."""
+    """Yield (part, slot) of every exchange."""
     done: Counter[int] = Counter()
     for part in plan.order:
         yield part, done[part] % found[part].part.slots
@@ -452,12 +461,12 @@ def _program(found: Sequence[Prepared], turns: Sequence[tuple[int, int]]) -> Pro
 
 
 def _slot(program: Program, slot: int) -> Any:
-    """A rank that rests has one slot without calls."""
+    """Return the calls of a slot. A rank that takes no part has one slot without calls."""
     return program.slots[slot % len(program.slots)]
 
 
 def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None:
-    """A short look at one part alone, the ranks meeting before each of its exchanges; the result is at rank 0."""
+    """Measure one part alone with few samples; the result is at rank 0. The ranks synchronise before each exchange."""
     cell = one.ready.cell
     plan = short_schedule(budget, cell.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
     with phase(one.ready, world, "measuring"), world.patient(budget.max_time_s):
@@ -465,12 +474,14 @@ def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None
 
 
 def taking_part(part: StepPart) -> list[int]:
-    """Its ranks, ascending: an exchange has ended when the last of them is done."""
+    """Return the part's ranks, ascending. An exchange ends when the last of them is done."""
     return sorted(rank for group in part.groups for rank in group)
 
 
 def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart] | None:
-    """Refills all buffers, runs the step's calls once per buffer and compares; at rank 0 what was found wrong."""
+    """Refill all buffers, run the step's calls once per buffer and compare. Return the wrong data at rank 0, None
+    elsewhere.
+    """
     found: list[dict[str, Any]] = []
     with phase(step.ready, world, "verifying"):
         for _ in range(calls):
@@ -493,7 +504,7 @@ def _refill(one: Prepared) -> None:
 
 
 def _mismatches(one: Prepared) -> list[dict[str, Any]]:
-    """Of everything that arrived, and of what was made of it."""
+    """Return the mismatches of all received data, and of the sums computed from it."""
     found = [each for slot in range(one.part.slots) for each in mismatches_in(one.ready, slot)]
     if one.adding:
         found += [wrong.as_json() for slot in range(one.part.slots) for wrong in one.adding.mismatches(slot)]
@@ -509,21 +520,22 @@ _OF_RANKS = ("given", "measured")  # rates of what a rank moves; those of links 
 
 @dataclass(frozen=True)
 class PartLimit:
-    """What a part is set against: its ceiling, and what nothing passes (None: not known)."""
+    """The limits of a part: its ceiling, and its hard limit (None: not known)."""
 
     ceiling: Ceiling
     bound: Ceiling | None
 
 
 def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
-    """Of each part; at rank 0."""
+    """Return the limits of each part, at rank 0."""
     return [PartLimit(*ceilings.of(one.ready.operation, one.ready.cell, backend, one.part.groups)) for one in step.parts]
 
 
 def path_s(plan: StepPlan, each: Seconds) -> float | None:
-    """How long a step of such parts takes: one after the other where they share a rank. None where one is not known.
+    """Return the seconds of a step from those of its parts (`each`); None where one is not known.
 
-    An exchange begins when all its ranks have come, and ends at all of them at once; ranks that share nothing go on side by side.
+    Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready,
+    and ends at all of them at once.
     """
     if None in each.values():
         return None
@@ -536,7 +548,7 @@ def path_s(plan: StepPlan, each: Seconds) -> float | None:
 
 
 def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
-    """How long one exchange takes at a ceiling; None where there is none. What moves nothing takes none."""
+    """Return the seconds of one exchange at a ceiling; None without a ceiling, 0 for an exchange that moves no data."""
     of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
     moved = _moved_once(part) if of_rank else part.cell.size_bytes * part.operation.bus_factor(part.width)
     if not moved:
@@ -545,13 +557,17 @@ def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
 
 
 def rate_at(part: StepPart, ceiling: Ceiling | None) -> float | None:
-    """What the busiest rank moves per second at a ceiling, in the terms of the busbw of parts; None where there is none."""
+    """Return the bytes per second of the busiest rank at a ceiling, comparable with the bus bandwidth of parts; None
+    without one.
+    """
     seconds = least_s(part, ceiling)
     return _moved_once(part) / seconds if seconds else None
 
 
 def times_of(series: NDArray[np.float64]) -> Times:
-    """The median and how well it is known; equal samples have no interval: the clock's step hides how far apart they are."""
+    """Return the median with its interval. Equal samples have no interval: the clock's resolution hides their
+    differences.
+    """
     known, spread = median(series), quantiles(series)
     low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
@@ -560,7 +576,9 @@ def times_of(series: NDArray[np.float64]) -> Times:
 def with_figures(
     row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measurement | None], around: Around
 ) -> StepRow:
-    """The row with everything that was measured; at rank 0. `looks`: at each part alone, None where there was none."""
+    """Return the row with all measurements, at rank 0. looks: the measurement of each part alone, None where there was
+    none.
+    """
     series = slowest(watched.measured.samples, step.ready.timed)
     taken = sound(watched.measured.samples, step.ready.timed)
     known = times_of(series) if len(series) else None
@@ -585,7 +603,9 @@ def with_figures(
 
 @dataclass(frozen=True)
 class Around:
-    """What holds for the whole row: each part's ceilings, flags, evidence, and whether no percentage is given."""
+    """The parts of a step's row other than its figures: each part's ceilings, flags, evidence, and whether the row has
+    no percentage.
+    """
 
     limits: Sequence[PartLimit]
     withheld: bool
@@ -594,7 +614,7 @@ class Around:
 
 
 def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
-    """(the step's ceiling, how long it takes there, how long at the hard limits); None where some part has none."""
+    """Return (the step's ceiling, its seconds there, its seconds at the hard limits); None where some part has none."""
     seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     whole = path_s(plan, seconds)
@@ -629,23 +649,23 @@ def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, wi
 
 
 def _moved_once(part: StepPart) -> float:
-    """Bytes of the busiest rank in one exchange."""
+    """Return the bytes of the busiest rank in one exchange."""
     return max(bytes_of(replace(_whole_workload_rows(part), times=1), part.width))
 
 
 def _whole_workload_rows(part: StepPart) -> Exchange:
-    """The part as one exchange, of the size that was really moved."""
+    """Return the part as one exchange, with the size that was really moved."""
     return replace(part.exchange, size_bytes=part.cell.size_bytes, times=part.times)
 
 
 def moved_by(plan: StepPlan, ranks: int) -> float:
-    """Bytes of the rank that moves most in a step."""
+    """Return the bytes of the rank that moves most in a step."""
     step = replace(plan.step, exchanges=tuple(_whole_workload_rows(part) for part in plan.parts))
     return max(moved_bytes(step, ranks))
 
 
 def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
-    """Words that hold for every figure of a step, the backend's among them."""
+    """Return the quality flags of every figure of a step, including the backend's."""
     true = {
         "size_rounded": any("size_rounded" in part.cell.flags for part in plan.parts),
         "slowed": any(slowed(part.cell) is not None for part in plan.parts),
@@ -657,12 +677,12 @@ def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callab
 
 @dataclass(frozen=True)
 class Training:
-    """One way of training a model.
+    """One kind of training of a model.
 
-    regime  what it exchanges
+    regime  defines its exchanges
     shape   from the host of each rank, numbered, to the regime's shape; called on every rank. May raise UsageError
-    model   what users call it: "bert-large"
-    optional   whether one that cannot be laid out over these ranks is a row without figures, and not the end of the launch
+    model   its name for users: "bert-large"
+    optional   whether a training that does not fit these ranks becomes a row without figures, instead of ending the launch
     """
 
     regime: Regime

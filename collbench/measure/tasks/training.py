@@ -1,4 +1,6 @@
-"""A workload launch: opens the backends, and measures the traffic of each training on each of them, on all ranks in step."""
+"""A workload launch: open the backends, and measure the traffic of each training on each backend, on all ranks
+together.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +65,14 @@ from collbench.units import format_duration
 
 @dataclass(frozen=True)
 class WorkloadRequest:
-    """One workload launch: every training on every backend.
+    """The request of one workload launch: every training on every backend.
 
-    launch     what concerns the launch; its budget is that of a step, of which a fifth at most goes to the looks at its parts. Of
-               asynchronous training `max_time_s` is how long the workers go on, and `iterations` how many rounds each of them makes.
-               The sweep has dtype (of nothing: exchanges have their own), device, seed and the backends' defaults
+    launch     options of the launch; its budget is that of a step. At most a fifth of it is used to measure parts alone. For asynchronous
+               training `max_time_s` is how long the workers run, and `iterations` how many rounds each of them makes. The sweep has
+               dtype (not used: exchanges have their own), device, seed and the backends' defaults
     trainings  in the order in which they are measured
-    parts      whether each exchange is looked at alone, too
-    step_time_s  the computing time of a step as the user set it; it is kept in run.json, for reports
+    parts      whether each exchange is also measured alone
+    step_time_s  the user's computing time of a step, kept in run.json for reports
     """
 
     launch: Request
@@ -80,26 +82,28 @@ class WorkloadRequest:
 
 
 class WorkloadListener(Protocol):
-    """The progress listener at rank 0."""
+    """The progress listener of a workload launch at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """A note to show once."""
+        """Take a note to show once."""
         ...
 
     def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
-        """Everything that is known before the first step: run.json's "workload", and the run's folder."""
+        """Take run.json's "workload" and the run's folder, before the first step."""
         ...
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """A training begins on a backend, after so many of so many."""
+        """Take the start of a training on a backend: its title, the counts of trainings, and the estimated seconds
+        left.
+        """
         ...
 
     def step_row(self, row: StepRow) -> None:
-        """What it came to."""
+        """Take the row of a training that has ended."""
         ...
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Take the end of the launch."""
         ...
 
 
@@ -107,7 +111,9 @@ class WorkloadListener(Protocol):
 
 
 def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[Turn]:
-    """All trainings to measure. Raises UsageError, on all ranks, for what does not fit these ranks, or their memory."""
+    """Return all trainings to measure. Raises UsageError, on all ranks, for one that does not fit these ranks, or their
+    memory.
+    """
     return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
 
 
@@ -126,7 +132,7 @@ def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world
 
 
 def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
-    """Why its buffers do not fit some host or GPU, the same at all ranks, which all call."""
+    """Return why its buffers do not fit some host or GPU, the same at all ranks, or None. All ranks call."""
     if isinstance(turn, str) or turn.reason:
         return None
     wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
@@ -136,7 +142,7 @@ def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
 
 
 def _laid_out(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
-    """What this rank makes of it, or why it cannot."""
+    """Return the training for this rank, or why it cannot be laid out."""
     try:
         return _told(training, opened, backend, asked, world)
     except UsageError as error:
@@ -157,20 +163,20 @@ def _told(training: Training, opened: OpenBackend, backend: Backend, asked: Work
 
 
 def _hosts(backend: Backend, world: World) -> Iterator[int]:
-    """By rank the number of its host."""
+    """Yield for each rank the number of its host."""
     number = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
     return (number[rank] for rank in range(backend.ranks))
 
 
 class WrongStepData(Fact, frozen=True):
-    """A training step received wrong data."""
+    """Ranks received wrong data in a training step."""
 
     regime: str
     backend: str
     detail: str
 
     def render(self) -> str:
-        """Return the sentence."""
+        """Return the sentence that users see."""
         return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
 
 
@@ -180,7 +186,7 @@ _OF_TIMEOUT = 0.8  # within one step the loop reports no progress
 
 @dataclass
 class WorkloadRun:
-    """One workload launch; the folder and the listener are rank 0's alone."""
+    """The state of one workload launch. Only rank 0 has the folder and the listener."""
 
     asked: WorkloadRequest
     launch: Launch
@@ -201,7 +207,7 @@ class WorkloadRun:
         self.launch.note(fact)
 
     def about(self) -> dict[str, Any]:
-        """run.json's "workload"."""
+        """Return run.json's "workload"."""
         of_each = [self.turns[at : at + len(self.opened)] for at in range(0, len(self.turns), len(self.opened))]
         first = [next((turn for turn in turns if turn.shape), turns[0]) for turns in of_each]
         return {
@@ -211,14 +217,14 @@ class WorkloadRun:
         }  # fmt: skip
 
     def crowded(self, turn: Turn) -> bool:
-        """Whether ranks wait for cores, so that no percentage is given."""
+        """Return whether ranks wait for cores. Then the row has no percentage."""
         return bool(self.world.oversubscribed) and not turn.backend.virtual and turn.row().device == "cpu"
 
 
 def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
-    """Measures every training on every backend on all ranks of `world`. Returns the exit code, the same on all ranks.
+    """Measure every training on every backend on all ranks of `world`. Return the exit code, the same on all ranks.
 
-    `ended` gets the exit code before the libraries are left, as in `runner.run`. Raises CollbenchError.
+    `ended` gets the exit code before the libraries are closed, as in `cells.run`. Raises CollbenchError.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -245,7 +251,7 @@ def _measure_all(session: WorkloadRun, waiting: Sequence[Fact]) -> int:
 
 
 def _rows(session: WorkloadRun) -> list[StepRow]:
-    """One after the other; elsewhere than at rank 0 none, but all take part."""
+    """Return the rows at rank 0, measured one after the other; empty elsewhere, but all ranks take part."""
     rows: list[StepRow] = []
     for done, turn in enumerate(session.turns):
         if session.listener:
@@ -258,7 +264,7 @@ def _rows(session: WorkloadRun) -> list[StepRow]:
 
 
 def _look_around(session: WorkloadRun) -> None:
-    """Probes the hosts and measures the references that the parts will need."""
+    """Probe the hosts and measure the references that the parts need."""
     plans = [(turn.plan, turn.backend) for turn in session.turns if turn.plan]
     backends = list({backend.name: backend for _, backend in plans}.values())
     session.ceilings.prepare(backends, [part.laid for plan, _ in plans for part in plan.parts])
@@ -271,13 +277,13 @@ def _look_around(session: WorkloadRun) -> None:
 
 
 def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments | None:
-    """What reads the hosts' counters around each step, unless the user wants none of it."""
+    """Return the instruments that read the hosts' counters around each step; None if the user turned evidence off."""
     request, cuda = session.launch.request, any(part.cell.device == "cuda" for plan in plans for part in plan.parts)
     return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
 
 
 def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
-    """One turn on all ranks; its row is at rank 0."""
+    """Measure one training on all ranks; its row is at rank 0."""
     if turn.reason:
         return turn.row(na=turn.reason) if session.world.rank == 0 else None
     if turn.roles:
@@ -296,7 +302,7 @@ def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
 
 
 def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | None:
-    """Parts alone, the whole, then its data."""
+    """Measure the parts alone, then the whole step, then verify its data."""
     request, world = session.launch.request, session.world
     looks = _looks(session, step) if session.asked.parts else [None] * len(step.parts)
     _check_deadline(turn, step, looks, world)
@@ -313,14 +319,14 @@ def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | No
 
 
 def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measurement | None]:
-    """At each part alone: all of them together take a fifth of a step's time."""
+    """Return the measurement of each part alone. All of them together take a fifth of a step's time budget."""
     budget = session.launch.request.budget
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
     return [time_part(one, session.world, share) for one in step.parts]
 
 
 def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
-    """Raises UsageError, on all ranks, where a step would take longer than anything may that shows no progress."""
+    """Raise UsageError, on all ranks, where a step takes longer than the deadline for work without progress."""
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
     seconds = world.decide(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
@@ -331,7 +337,7 @@ def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement 
 
 
 def _around(session: WorkloadRun, turn: Turn, step: PreparedStep) -> Around:
-    """The ceilings, flags and evidence of a row."""
+    """Return the ceilings, flags and evidence of a row."""
     crowded, request = session.crowded(turn), session.launch.request
     slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.cell))}
     evidence = {"libraries": dict(turn.backend.versions()), "conditions": session.launch.conditions} | step.ready.evidence
@@ -342,7 +348,7 @@ def _around(session: WorkloadRun, turn: Turn, step: PreparedStep) -> Around:
 
 
 def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
-    """Stores and shows a row."""
+    """Store and show a row."""
     with signals.deferred():
         if session.launch.folder:
             session.launch.folder.append_round(row.as_json(), WORKLOAD)
@@ -352,7 +358,7 @@ def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
 
 
 def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
-    """Whether wrong data has ended the launch, the same at all ranks, which all call."""
+    """Return whether wrong data has ended the launch, the same at all ranks. All ranks call."""
     if not session.launch.request.stop_on_wrong:
         return False
     wrong: bool = session.world.decide(any(row.wrong for row in rows), "deciding whether to go on")
@@ -362,7 +368,7 @@ def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
 
 
 def _conclude(session: WorkloadRun, rows: Sequence[StepRow]) -> int:
-    """run.json and the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
+    """Write run.json and return the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
     wrong = [WrongStepData(row.regime, row.backend, row.wrong_detail or "") for row in rows if row.wrong]
     for fact in (*wrong, *session.world.remarks()):
         session.note(fact)
