@@ -1,4 +1,4 @@
-"""What a job's ceilings need of one node: what a GPU can send to others, what the node can send, and the cuts inside it."""
+"""One node of a job for the reference rates: what a GPU can send, what the node can send, and the cuts inside it."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ from collbench.machine.peak.rates import gpu_model, rates
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A set of ranks: how many, what may leave it (bytes per second, infinite when unknown), and the links that it leaves by.
+    """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing
+    links.
 
-    times      so many equal sets
-    at_once    what may leave each when all sets send at once, if they share links; None: the same
+    times      the number of equal sets
+    at_once    the rate of each when all sets send at once and share links; None: the same
     """
 
     ranks: int
@@ -70,13 +71,13 @@ class Side:
 
     @property
     def all_at_once(self) -> float:
-        """What leaves these sets when all of them send."""
+        """The total rate of these sets when all of them send."""
         return self.times * (self.bytes_per_s if self.at_once is None else self.at_once)
 
 
 @dataclass(frozen=True, slots=True)
 class LeastTime:
-    """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when nothing known limits it."""
+    """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when no known link limits it."""
 
     seconds_per_byte: float
     side: Side | None
@@ -105,9 +106,9 @@ _TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce")
 
 
 def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool = False) -> LeastTime:
-    """What this partition of the ranks costs at least; the root of gather and scatter is in the first set.
+    """Return the least time for this partition of the ranks. The root of gather and scatter is in the first set.
 
-    sums_in_the_network: switches add (SHARP, NVLS), so that each set sends and receives once however many sets there are.
+    sums_in_the_network: switches reduce (SHARP, NVLS), so that each set sends and receives once for any number of sets.
     """
     total, sets = sum(side.ranks * side.times for side in sides), sum(side.times for side in sides)
     if sets < 2 or total < 2:
@@ -119,7 +120,7 @@ def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool 
 
 
 def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[float, Side]]:
-    """The least time of each set by itself."""
+    """Return the least time of each set by itself."""
     share, root = _SHARE[operation], sides[0]
     if operation not in ROOTED:
         return [(_seconds(share(side.ranks, total), side), side) for side in sides]
@@ -128,7 +129,7 @@ def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[floa
 
 
 def _of_all(operation: str, sides: Sequence[Side], total: int, sums_in_the_network: bool) -> float:
-    """Bytes per byte of S that cross borders of sets in all, in one direction."""
+    """Return the total bytes, per byte of S, that cross the borders of sets in one direction."""
     sets = sum(side.times for side in sides)
     if operation == "allreduce":
         return sets if sums_in_the_network else 2 * (sets - 1)
@@ -150,9 +151,9 @@ Partition = tuple[Side, ...]
 
 
 def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
-    """Two-set cuts of GPUs that are wired directly: those that the search for the smallest cut meets (Stoer and Wagner 1997).
+    """Return two-set cuts of directly linked GPUs, from the minimum-cut search of Stoer and Wagner (1997).
 
-    None for a switch, and for meshes in which every pair has the same: there single GPUs are the smallest cut.
+    Empty for a switch, and for meshes in which every pair has the same rate: there single GPUs are the smallest cut.
     """
     rates = {rate for peers in wires.mesh.values() for rate in peers.values()}
     even = len(rates) == 1 and all(len(wires.mesh.get(key, {})) == len(keys) - 1 for key in keys)
@@ -170,7 +171,7 @@ def _halves(wires: Wires, side: Sequence[str], keys: Sequence[str], rate: float)
 
 
 def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> list[tuple[list[str], float]]:
-    """The cut of each phase: (one side's GPUs, bytes per second across)."""
+    """Return the cut of each phase: (GPUs of one side, bytes per second across)."""
     weights = {a: {b: rate for b, rate in mesh.get(a, {}).items() if b != a} for a in keys}
     members = {key: [key] for key in keys}
     cuts = []
@@ -187,7 +188,7 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
 
 
 def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]:
-    """Adds the most tightly bound GPU until all are in; returns the last, the one before it, and what binds the last."""
+    """Add the most tightly connected GPU until all are included. Return the last, the one before it, and the last one's total rate."""
     bound = dict.fromkeys(weights, 0.0)
     last = before = next(iter(weights))
     rate = 0.0
@@ -201,7 +202,9 @@ def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]
 
 
 def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
-    """Where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each level of PCIe switches."""
+    """Return cuts for machines where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each PCIe switch
+    level.
+    """
     keys = [gpu.key for gpu in gpus]
     single = tuple(Side(1, own[key].known + wires.out_of(key).known, _with_gpu_links(own[key], wires, key)) for key in keys)
     groups = tuple(_group(group, own) for group in wires.groups(keys))
@@ -218,7 +221,7 @@ def _group(group: Sequence[str], own: Mapping[str, Link]) -> Side:
 
 
 def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[NicRate]) -> list[Partition]:
-    """For each depth of the PCI tree, the GPUs by the bridge above them: every link of the tree that splits the ranks, in linear time."""
+    """Return the GPUs grouped by the bridge above them, for each depth of the PCI tree: every tree link that splits the ranks."""
     chains = {gpu.key: tree.above(gpu.address)[::-1] for gpu in gpus}
     roads = [(tree.above(nic.address), nic) for nic in nics]
     beside: dict[str, float] = {}
@@ -255,14 +258,14 @@ class Node:
     gpus            ranks on it, one per GPU
     injection       what the slowest GPU can send to others of the node: its NVLinks, or its PCIe link where these do not reach all.
                     With one GPU: its PCIe link
-    apart           injection and the way to the NICs are different links (NVLink inside, PCIe to the NICs)
+    apart           whether injection and the path to the NICs are different links (NVLink inside, PCIe to the NICs)
     pcie            the slowest GPU's PCIe link
-    pair            the fastest direct way from one GPU to another; `neighbours` the slowest between GPUs i and i+1
-    nics            each slot with its NIC; `egress` all of them, no faster than the PCIe links of the job's GPUs
-    nvls            its NVSwitches add (NVLink SHARP)
+    pair            the fastest direct path from one GPU to another; neighbours: the slowest between GPUs i and i+1
+    nics            each slot with its NIC; egress: all of them, limited by the PCIe links of the job's GPUs
+    nvls            whether its NVSwitches reduce data (NVLink SHARP)
     cuts            partitions of its GPUs, single GPUs first
-    host, doubts    its name, if known, and what is not to be relied on
-    machines        the nodes of a job that are joined to this one by a multi-node NVLink domain, itself counted
+    host, doubts    its name, if known, and unreliable values
+    machines        the number of nodes that a multi-node NVLink domain joins to this one, including itself
     clique          the id of that domain, where a source has it
     """
 
@@ -283,11 +286,11 @@ class Node:
 
     @property
     def singles(self) -> Partition:
-        """Each GPU for itself."""
+        """The partition with each GPU as its own set."""
         return self.cuts[0] if self.cuts else (Side(1, self.injection.known, (self.injection,), self.gpus),)
 
     def as_nccl_takes_it(self) -> Node:
-        """The same node with NCCL's constants for its links; its cuts are those of a ring alone."""
+        """Return the node with NCCL's constants as the rates of its links; its cuts are those of a ring only."""
         changed = {name: getattr(self, name).as_nccl_takes_it() for name in ("injection", "egress", "pcie", "pair", "neighbours")}
         return replace(self, **changed, cuts=(), nvls=False)
 
