@@ -292,7 +292,7 @@ class Machine:
 
 # Impossible figures: they pass every type check, and would become an expected bandwidth.
 
-# Limits far above real hardware: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
+# Limits far above hardware: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
 _MOST_BITS_PER_S = 1e13
 _MOST_BYTES_PER_S = 1e12
 _MOST_GT_PER_S = 256.0
