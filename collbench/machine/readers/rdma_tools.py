@@ -398,7 +398,7 @@ class _IbvDevinfoDevice:
 
 
 def looks_like_ibv_devinfo(text: str, name: str) -> bool:
-    """Return whether the text has an hca_id line, or reports that there is no device."""
+    """Return whether the text has an hca_id line, or ibv_devinfo's message for a host without devices."""
     head = text[:HEAD]
     return bool(_IBV_DEVINFO_DEVICE.search(head)) or head.strip().startswith(_NONE)
 

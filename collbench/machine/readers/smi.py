@@ -409,7 +409,7 @@ class _ColumnTitles:
 
 
 def tables(text: str, name: str) -> list[SmiMatrix]:
-    """Every table of the text, in its order. Raises Unreadable for a row that does not fit its header."""
+    """Return every table of the text, in order. Raises Unreadable for a row that does not fit its header."""
     bounded(text, name, _TABLE_MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
     headers: list[_ColumnTitles] = []
     for line in _plain(text):
@@ -422,12 +422,12 @@ def tables(text: str, name: str) -> list[SmiMatrix]:
 
 
 def legend(text: str) -> dict[str, str]:
-    """The names of NICs by the columns' names, out of the "NIC Legend"."""
+    """Return the names of NICs by column name, from the "NIC Legend"."""
     return {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
 
 
 def header(line: str) -> tuple[str, ...]:
-    """The columns that a heading names; () when the line is not a heading."""
+    """Return the columns in a heading; () when the line is not a heading."""
     if not _TABLE_GPU.match(line.strip()):
         return ()
     names = _AFFINITIES.split(line)[0]
@@ -491,7 +491,7 @@ _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
 def looks_like(text: str, name: str) -> bool:
-    """A heading of GPU columns with a row under it, or the tables of rocm-smi."""
+    """Return whether the text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
     start = text[:HEAD]
     if looks_like_rocm(start, name):
         return True
@@ -499,14 +499,14 @@ def looks_like(text: str, name: str) -> bool:
 
 
 def starts(line: str) -> bool:
-    """Whether the line is the heading of a matrix, or of a table of rocm-smi."""
+    """Return whether the line is the heading of a matrix, or of a table of rocm-smi."""
     return bool(header(re.sub(r"\x1b?\[[0-9;]*m", "", line))) or starts_rocm(line)
 
 
 def read(text: str, name: str) -> Machine:
-    """The machine from its matrices. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
+    """Return the machine from its matrices. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
 
-    Raises Unreadable when no table is there, when two machines are, or when a row's cells do not fit its heading.
+    Raises Unreadable without a table, for tables of two machines, and for a row's cells that do not fit its heading.
     """
     if looks_like_rocm(text[:HEAD], name):
         return read_rocm(text, name)
