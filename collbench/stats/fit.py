@@ -5,9 +5,9 @@ the number of regimes is chosen by BIC. A single bad size neither bends the fit 
 does (k = 1.345), then those beyond 4 standard deviations and 10 % are left out. The noise they are compared with is the median
 misfit of each size to the line through its two neighbours.
 
-Simulated with 2 % of noise, 8 B-1 GiB: one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is seen in 7, 8 and 4 %, the
-95 % intervals hold α in 90, 92 and 92 %, β in 92, 94 and 95 %. Three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes) are told
-apart in 99.8 %; the intervals hold α and β in 93 and 94 %. A size 1.5 times too slow is the only one off in 98 %; one 0.6 times, in 92 %
+Simulated with 2 % of noise, 8 B-1 GiB: one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is found in 7, 8 and 4 %, the
+95 % intervals hold α in 90, 92 and 92 %, β in 92, 94 and 95 %. Three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes) are separated
+in 99.8 %; the intervals hold α and β in 93 and 94 %. A size 1.5 times too slow is the only one off in 98 %; one 0.6 times, in 92 %
 (at a switch of regime, it counts as a part of it).
 """
 
