@@ -1,1 +1,1 @@
-"""Backends, one file per library."""
+"""Backends: one module per communication library, with the common contract and the registry."""

@@ -1,4 +1,4 @@
-"""Clocks: what is read before and after a sample."""
+"""Clocks for samples: the monotonic clock, CUDA events, and virtual time."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _LOOK_S = 20e-6
 
 
 class EventClock:
-    """torch's events on the current stream, on which its NCCL calls wait for one another; one rank a process."""
+    """CUDA events of torch on its current stream, which its NCCL calls synchronize with; one rank per process."""
 
     native, queued = False, True
 
     def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
-        """`ask` returns which ranks lag, after work has exceeded the deadline."""
+        """Create the clock. `ask` returns which ranks are late, called after work exceeded the deadline."""
         self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
 
     def stamp(self) -> Any:
-        """An event that the stream reaches after everything enqueued so far."""
+        """Return an event that the stream reaches after everything enqueued so far."""
         event = self._torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
-        """Seconds, [1 × samples], once the last event has been reached. Raises RunFailed when that takes too long."""
+        """Return seconds, [1 × samples], once the last event is reached. Raises RunFailed at the deadline."""
         if ends:
             self.wait(ends[-1])
         return np.array([[1e-3 * start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]])
 
     def wait(self, event: Any) -> None:
-        """Returns when the stream has reached an event. Raises RunFailed when that takes too long."""
+        """Wait until the stream has reached an event. Raises RunFailed at the deadline."""
         end = time.monotonic() + self._deadline_s
         while not event.query():
             if time.monotonic() > end:
@@ -54,7 +54,7 @@ _SPREAD = 0.02  # made up: relative noise of a rank's time
 
 
 class VirtualClock:
-    """One time per virtual rank, moved forward by the programs themselves."""
+    """A simulated time per virtual rank, which the programs themselves advance."""
 
     native = queued = False
 
@@ -63,74 +63,78 @@ class VirtualClock:
         self._random = np.random.default_rng(seed)
 
     def advance(self, ranks: Sequence[int], seconds: float) -> None:
-        """Lets an operation of `seconds` pass at these ranks: it starts when the last has come, and ends a little apart."""
+        """Simulate an operation of `seconds` at these ranks: it starts when the last rank arrives, and ends with small random
+        differences.
+        """
         noise = self._random.lognormal(0, _SPREAD, len(ranks))
         self._now[list(ranks)] = self._now[list(ranks)].max() + seconds * noise
 
     def hold(self, seconds: NDArray[np.float64]) -> None:
-        """Lets each rank lose so much time on its own."""
+        """Delay each rank by its own number of seconds, [ranks]."""
         self._now += seconds
 
     def align(self) -> None:
-        """All ranks meet."""
+        """Set all ranks to the latest time, as a barrier does."""
         self._now[:] = self._now.max(initial=0.0)
 
     def stamp(self) -> NDArray[np.float64]:
-        """Every rank's time in seconds."""
+        """Return every rank's time in seconds, [ranks]."""
         return self._now.copy()
 
     def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
-        """Seconds, [virtual ranks × samples]."""
+        """Return seconds, [virtual ranks × samples]."""
         difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)).T
         return difference
 
 
 class Clock(Protocol):
-    """A clock that a loop stamps before and after each sample, for calls that return when they are done.
+    """A clock that the timed loop reads before and after each sample, for calls that return when they are done.
 
-    native   whether it is CLOCK_MONOTONIC, so that the C loop may read it by itself
-    queued   whether calls only enqueue work, so that the host's time for them is another one than the clock's
+    native   whether it is CLOCK_MONOTONIC, so that the C loop may read it itself
+    queued   whether calls only enqueue work, so that the host's time for them differs from the clock's
     """
 
     native: bool
     queued: bool
 
     def stamp(self) -> Any:
-        """A moment, as cheap to take as the clock allows (a number, or an event recorded on a stream)."""
+        """Return a time stamp at minimal cost: a number, or an event recorded on a stream."""
         ...
 
     def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
-        """Seconds between stamps: an array [ranks this process drives × samples]."""
+        """Return the seconds between stamps, [ranks that this process drives × samples]."""
         ...
 
 
 class MonotonicClock:
-    """CLOCK_MONOTONIC, one rank a process."""
+    """CLOCK_MONOTONIC, for one rank per process."""
 
     native, queued = True, False
 
     def stamp(self) -> int:
-        """Nanoseconds."""
+        """Return nanoseconds."""
         return time.monotonic_ns()
 
     def elapsed(self, starts: Sequence[int], ends: Sequence[int]) -> NDArray[np.float64]:
-        """Seconds, [1 × samples]."""
+        """Return seconds, [1 × samples]."""
         difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)) * 1e-9
         return difference[np.newaxis, :]
 
 
 @dataclass(frozen=True)
 class DeviceClock:
-    """Events on the streams that calls are only enqueued on: a sample is the time between two events of a stream.
+    """CUDA events on the streams that calls are enqueued on. A sample is the time between two events of a stream.
 
-    The timed loop records them, waits for the streams and reads them in C, with these functions. Functions are addresses.
+    The timed loop records them, waits for the streams and reads them in C, with these functions, which are given as addresses.
 
     streams, starts, ends   one each per rank that this process drives; the events before and after a sample
-    record, query, elapsed  cuEventRecord(event, stream); cuStreamQuery(stream): 0 done, 600 not yet; cuEventElapsedTime(float *ms, a, b)
-    comms, async_error      ncclCommGetAsyncError(comm, int *error) of each communicator, 0: there is none; errors 0 and 7 are none yet
-    deadline_s              how long work may take that was enqueued
-    device_error, library_error   words for the codes of these functions
-    stuck                   called with the error when work failed or did not end: aborts the library, and returns the sentence to end with
+    record, query, elapsed  cuEventRecord(event, stream); cuStreamQuery(stream): 0 done, 600 not yet; cuEventElapsedTime(float *ms,
+    a, b)
+    comms, async_error      ncclCommGetAsyncError(comm, int *error) of each communicator; 0: none to check. Errors 0 and 7 mean no
+    error yet
+    deadline_s              time limit for enqueued work, in seconds
+    device_error, library_error   return the text for an error code of these functions
+    stuck                   called with the error when work failed or did not end: aborts the library, and returns the final message
     """
 
     streams: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Which GPUs the ranks of a process drive, and whether NCCL can take them: one GPU is one rank by default."""
+"""Assignment of GPUs to the ranks of a process, checks for NCCL, and GPU buffers for host libraries. Default: one GPU per rank."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HOST_ID = "NCCL_HOSTID"
 
 @dataclass(frozen=True)
 class ProcessPlace:
-    """One process as the others know it.
+    """The host and GPUs of one process, as it reports them to the other ranks.
 
     host      its host's name
-    visible   PCI addresses of the GPUs it sees
-    driven    PCI addresses of the GPUs its ranks drive, in their order
-    alone     those of `driven` that take one process only (compute mode exclusive)
-    shares    NCCL_MULTI_RANK_GPU_ENABLE is on: NCCL 2.30 and newer let ranks share a GPU
+    visible   PCI addresses of the GPUs that it sees
+    driven    PCI addresses of the GPUs that its ranks drive, in their order
+    alone     those of `driven` that accept only one process (compute mode exclusive)
+    shares    whether NCCL_MULTI_RANK_GPU_ENABLE is on: NCCL 2.30 and newer let ranks share a GPU
     host_id   NCCL_HOSTID or "": NCCL treats ranks with different values as ranks on different hosts, even on one GPU
     """
 
@@ -42,36 +42,36 @@ class ProcessPlace:
 
     @classmethod
     def from_json(cls, said: Mapping[str, object]) -> ProcessPlace:
-        """Decode what another process sent over the control plane, where tuples become lists."""
+        """Decode the values that another process sent over the control plane, where tuples become lists."""
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})  # type: ignore[arg-type]
 
 
 def may_share(env: Mapping[str, str]) -> tuple[bool, str]:
-    """`shares` and `host_id` of a Place, as this process's environment has them."""
+    """Return `shares` and `host_id` of a ProcessPlace from this process's environment."""
     return env.get(_SHARES, "0") not in ("", "0"), env.get(_HOST_ID, "")
 
 
 def chosen_gpus(local_rank: int, local_ranks: int, k: int, visible: int, sharing: bool) -> list[int]:
-    """The numbers of the k GPUs that a process drives, fewer where it sees fewer.
+    """Return the indices of the k GPUs that a process drives; fewer if it sees fewer.
 
-    One that sees enough for all processes of its host takes its own part; else what it sees is taken to be its own (as Slurm binds).
+    If it sees enough GPUs for all processes of its host, it takes its own part; else all that it sees (as bound by Slurm).
     """
     first = local_rank * k if visible >= local_ranks * k or sharing else 0
     return [(first + i) % visible for i in range(k)] if sharing and visible else [first + i for i in range(k) if first + i < visible]
 
 
 def trouble(places: Sequence[ProcessPlace], k: int) -> str | None:
-    """Why NCCL cannot take these processes' GPUs, k each: the same sentence at all ranks; None when it can."""
+    """Return why NCCL cannot use these processes' GPUs, k each; None if it can. The result is the same on all ranks."""
     return _too_few(places, k) or next(_doubles(places, k), None)
 
 
 def shared(places: Sequence[ProcessPlace]) -> bool:
-    """Return whether two ranks share a GPU: then their rates are not those of the machine."""
+    """Return whether two ranks share a GPU. Their rates are then not those of the machine."""
     return any(len(ranks) > 1 for ranks in _drivers(places).values())
 
 
 def _drivers(places: Sequence[ProcessPlace]) -> dict[tuple[str, str], list[int]]:
-    """By host and GPU the processes that drive it, once per rank."""
+    """Return the processes that drive each (host, GPU), once per rank."""
     found: dict[tuple[str, str], list[int]] = {}
     for number, place in enumerate(places):
         for gpu in place.driven:
@@ -134,11 +134,11 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-# CUDA memory for libraries of the host, such as MPI's and torch's: one GPU a process, and buffers that such a library can be given.
+# CUDA memory for host libraries such as MPI and torch: one GPU per process, and buffers that the library accepts.
 
 
 def no_gpu() -> Unavailable | None:
-    """Why this process can have no GPU, with the remedy, or None."""
+    """Return why this process cannot use a GPU, with the remedy; None if it can."""
     from collbench.device.present import why_unavailable
 
     found = why_unavailable(os.environ)
@@ -146,13 +146,13 @@ def no_gpu() -> Unavailable | None:
 
 
 class OneGpu:
-    """The GPU of a rank, by its turn among the ranks of the host; claimed when the first cell needs it.
+    """The GPU of a rank, by its local rank; claimed when the first test case needs it.
 
-    bus_ids   every rank's GPU, by its PCI address; `sharing`: how many ranks of this host have this one
+    bus_ids   the PCI address of every rank's GPU; sharing: how many ranks of this host use this GPU
     """
 
     def __init__(self, world: World) -> None:
-        """All ranks call."""
+        """Exchange the GPUs' addresses. All ranks call."""
         from collbench.device.present import identities
 
         found = identities()
@@ -163,7 +163,7 @@ class OneGpu:
         self._claimed: tuple[OpenGpu, Stream] | None = None
 
     def claimed(self) -> tuple[OpenGpu, Stream]:
-        """The GPU and the stream of our work. Raises UsageError for a GPU that cannot be used, RunFailed for a blind checker."""
+        """Return the GPU and collbench's stream on it. Raises UsageError for an unusable GPU, RunFailed if the checker misses errors."""
         if self._claimed is None:
             from collbench.device.buffers import prove
             from collbench.device.gpu import OpenGpu
@@ -175,13 +175,13 @@ class OneGpu:
         return self._claimed
 
     def free_bytes(self) -> int:
-        """What each of the ranks that share the GPU can still allocate."""
+        """Return how many bytes each rank that shares the GPU can still allocate."""
         return self.claimed()[0].free_bytes() // self.sharing
 
     def buffers(
         self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[OpenGpu, int], Held]
     ) -> DeviceBuffers:
-        """Buffers in the memory that `allocate` gives. Raises MemoryError."""
+        """Return buffers in memory from `allocate`. Raises MemoryError."""
         from collbench.device.buffers import DeviceBuffers
 
         gpu, stream = self.claimed()
@@ -189,14 +189,16 @@ class OneGpu:
 
 
 class HostOrGpuBackend(HostBackend):
-    """A backend on host memory with a library that may also accept memory of one GPU per process: see `devices` and `gpus`."""
+    """The base of backends on host memory with a library that may also accept the memory of one GPU per process; see `devices` and
+    `gpus`.
+    """
 
     _gpu: OneGpu | None = None
 
     def look_for_gpus(self, world: World, refusal: Callable[[], str | None]) -> None:
-        """Takes a GPU where every rank has one and a library that takes its memory; `no_cuda` says why not. All ranks call.
+        """Enable CUDA where every rank has a GPU and the library accepts its memory; else set `no_cuda` to the reason. All ranks call.
 
-        refusal: why the library takes no such memory; asked only where there is a GPU.
+        refusal: returns why the library does not support CUDA memory; called only where there is a GPU.
         """
         none = no_gpu()
         missing = world.first(str(none) if none else refusal(), f"opening {self.name}: looking for GPUs")
@@ -207,15 +209,15 @@ class HostOrGpuBackend(HostBackend):
         self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
 
     def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> Held:
-        """Memory of a GPU as the library's users have it: CUDA's own, unless a library has an allocator. Raises MemoryError."""
+        """Allocate GPU memory as the library's users do: with CUDA, unless a library has an allocator. Raises MemoryError."""
         return gpu.allocate(n_bytes)
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Memory of the host or of the GPU. Raises MemoryError."""
+        """Return buffers in host or GPU memory. Raises MemoryError."""
         if self._gpu is None or cell.device == "cpu":
             return super().allocate(operation, cell, group, slots)
         return self._gpu.buffers(operation, cell, group, slots, self.gpu_memory)
 
     def free_bytes(self, cell: Cell) -> int | None:
-        """The GPU's, or the host's memory."""
+        """Return the GPU's free bytes for a CUDA case; None for a CPU case."""
         return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None

@@ -1,10 +1,10 @@
-"""Horovod on host memory, over the Gloo inside it: hvd.allreduce_ and its like on torch's tensors, as training calls them.
+"""Horovod on host memory with its own Gloo: hvd.allreduce_ and similar calls on torch tensors, as training uses them.
 
-A timed call blocks until Horovod's own thread, which looks for work once per HOROVOD_CYCLE_TIME (ms, default 1), has found it at every
-rank and moved it: that time determines the latency of small messages, and every row has it. So does whether groups can be made while it
-runs: its ranks then agree on more in every cycle, so it is started again that way for the first group, and not before. All-gather,
-all-to-all and reduce-scatter return a new tensor; its allocation is part of the call; only when a result is verified it is copied to
-where the harness looks.
+A timed call blocks until Horovod's own thread has found and moved the data at every rank. The thread checks for work once per
+HOROVOD_CYCLE_TIME (ms, default 1), which determines the latency of small messages; every row has it. Support for groups at run time
+also costs time in every cycle, so Horovod is restarted with it only for the first group. All-gather,
+all-to-all and reduce-scatter return a new tensor; its allocation is part of the call. It is copied to
+the receive buffer only when a result is verified.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# x as Horovod's steps see it: functions of horovod.torch on tensors over our buffers, each call under the same name at all ranks.
+# The binding: functions of horovod.torch on tensors over collbench's buffers, each call under the same name at all ranks.
 
 NEW = frozenset({"allgather", "alltoall", "alltoallv", "reducescatter"})  # what returns a new tensor
 _REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
@@ -47,7 +47,7 @@ _COUNTED = 2**31  # elements of a tensor, in an int (the same)
 
 
 class HorovodBinding(TorchBinding):
-    """For calls that block; `comm` is a process set."""
+    """The binding for Horovod's blocking calls; `comm` is a process set."""
 
     def __init__(self, torch: Any, hvd: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(torch, buffers, group, slot)
@@ -57,7 +57,7 @@ class HorovodBinding(TorchBinding):
         self._name = "collbench." + ".".join(map(str, words))  # one for all slots: a name's first call is slower
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A function of horovod.torch, on the group."""
+        """Return a call of a function of horovod.torch on the group."""
         return PythonCall(name, partial(getattr(self._hvd, name), *words, process_set=self.comm, **named))
 
     @property
@@ -66,7 +66,7 @@ class HorovodBinding(TorchBinding):
         return {"name": self._name}
 
     def copied(self, call: Call) -> PythonCall:
-        """A call with a new tensor as its result, which is copied to the memory that is checked."""
+        """Return a call that also copies its new result tensor to the receive buffer."""
         assert isinstance(call, PythonCall)
         function: Callable[[], Any] = call.function
 
@@ -77,7 +77,7 @@ class HorovodBinding(TorchBinding):
         return PythonCall(call.name, copy)
 
     def splits(self) -> Any:
-        """How many elements go to each rank, as Horovod takes them."""
+        """Return how many elements go to each rank, as Horovod's tensor."""
         return self._torch.tensor(elements(self.cell.traffic, self.n, self.count)[self.rank].tolist(), dtype=self._torch.int32)
 
 
@@ -117,7 +117,7 @@ STEPS: Mapping[str, Steps] = MappingProxyType(
 
 
 def unsupported(torch: Any, hvd: Any, operation: Operation, cell: Cell, n: int) -> Reason | None:
-    """Return why this build cannot run a case over n ranks, or None. Looks in its library for the function of the data type."""
+    """Return why this build cannot run a case over n ranks, or None. Checks its library for the function of the data type."""
     redops = _SCATTERED if operation.name == "reducescatter" else _REDOPS
     if cell.redop and cell.redop not in redops:
         return RedopUnsupported("horovod over Gloo", cell.redop, operation.name, tuple(redops))
@@ -173,7 +173,7 @@ def _misbuilt(found: str, torch: str, folder: Path) -> Obstacle | None:
 
 
 def load_horovod() -> Any:
-    """horovod.torch. Raises UsageError for one that is broken, or has no Gloo."""
+    """Return horovod.torch. Raises UsageError if it does not load or has no Gloo."""
     hvd = loaded("horovod", _import, _GET)
     if not hvd.gloo_built():
         raise UsageError(f"horovod {installed('horovod')} was built without Gloo, over which collbench measures it: {_GET}")
@@ -188,7 +188,7 @@ def _import() -> Any:
 
 
 def of_user(env: Mapping[str, str]) -> dict[str, str]:
-    """Return Horovod's settings by the user, by lower-case name. Raises UsageError for a cycle that is not a valid time."""
+    """Return Horovod's settings by the user, by lower-case name. Raises UsageError for an invalid cycle time."""
     cycle = env.get("HOROVOD_CYCLE_TIME", "1")
     try:
         wrong = not 0 <= float(cycle) < float("inf")
@@ -232,7 +232,7 @@ _INTERFACE = "HOROVOD_GLOO_IFACE"
 
 
 class HorovodBackend(HostBackend):
-    """horovod.torch with its Gloo controller and its Gloo operations."""
+    """The backend horovod: horovod.torch with its Gloo controller and Gloo operations."""
 
     name = api = "horovod"
     local_path = "loopback"
@@ -240,7 +240,7 @@ class HorovodBackend(HostBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether a Horovod that is known is installed, built for this torch, under a launcher of ours; imports neither."""
+        """Return whether a supported Horovod, built for this torch, is installed and the launcher is supported. Imports neither."""
         problem = obstacle(os.environ)
         return (
             Unavailable.because(problem)
@@ -249,7 +249,7 @@ class HorovodBackend(HostBackend):
         )
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports horovod.torch and joins all ranks at a rendezvous server of Horovod's that rank 0 runs meanwhile.
+        """Import horovod.torch and join all ranks at a Horovod rendezvous server on rank 0.
 
         Raises UsageError for a Horovod that does not load, or was built without Gloo.
         """
@@ -262,14 +262,14 @@ class HorovodBackend(HostBackend):
         self._start(grouped=self._asked.get("horovod_dynamic_process_sets") == "1")
 
     def _start(self, grouped: bool) -> None:
-        """All ranks together. `grouped`: so that process sets can be made meanwhile."""
+        """Start Horovod on all ranks together. `grouped`: with support for process sets at run time."""
         self._grouped = grouped
         os.environ.update(told(self._world, self._timeout_s, grouped))
         with rendezvous(self._world):
             self._hvd.init()
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """A process set; Horovod knows each once, and has all ranks call."""
+        """Return a process set, created once per set of ranks. All ranks call."""
         key = tuple(sorted(ranks))
         if key not in self._sets:
             if not self._grouped:
@@ -280,11 +280,11 @@ class HorovodBackend(HostBackend):
         return self._sets[key]
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> HorovodBinding:
-        """Tensors over the buffers."""
+        """Return the binding with tensors over the buffers."""
         return HorovodBinding(self._torch, self._hvd, buffers, group, slot)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """Where Horovod returns a new tensor, what verifies is a program of its own, with a copy."""
+        """Return the program. Where Horovod returns a new tensor, verification uses a separate program with a copy."""
         program = super().bind(operation, cell, group, buffers)
         if operation.name not in NEW:
             return program
@@ -293,11 +293,11 @@ class HorovodBackend(HostBackend):
         return replace(program, once=Program(copied, keep=bindings))
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """The types that this build has a function for, and the reductions that its Gloo really does."""
+        """Return why the build or its Gloo does not support the data type or reduction, else None."""
         return unsupported(self._torch, self._hvd, operation, cell, self.ranks)
 
     def sync(self, group: Group) -> Program | None:
-        """None: Horovod's barrier lasts a cycle, the shared-memory one of the room timing does not."""
+        """Return None: collbench's synchronisation is faster than Horovod's barrier, which takes a cycle."""
         return None
 
     def versions(self) -> Mapping[str, str]:
@@ -307,5 +307,5 @@ class HorovodBackend(HostBackend):
         return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._asked | grouped
 
     def close(self) -> None:
-        """Ends Horovod's thread, on all ranks together."""
+        """Stop Horovod's thread, on all ranks together."""
         self._hvd.shutdown()

@@ -1,7 +1,8 @@
-"""jax on CPUs: collectives of jax.lax under jit and shard_map, carried by XLA over Gloo.
+"""jax on CPUs: collectives of jax.lax under jit and shard_map, run by XLA over Gloo.
 
-A timed call is one call of the compiled function and the wait for its result, a new array that XLA allocates. Compiling is not in it, nor
-are copies between the harness's buffers and jax's arrays. XLA (of jax 0.10.2) sends bfloat16 as float32, 8-bit floats as float16.
+A timed call is one call of the compiled function and the wait for its result, a new array that XLA allocates. Compilation and
+copies between collbench's buffers and jax's arrays are not timed. XLA (of jax 0.10.2) sends bfloat16 as float32, 8-bit floats as
+float16.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ if TYPE_CHECKING:
 
 # jax's arrays beside the buffers in the host's memory: what is sent is copied there when it is written, what arrived when it is checked.
 #
-# Arrays of jax cannot be written: every call makes a new one. Both copies happen outside of what is timed.
+# jax's arrays are immutable: every call creates a new one. Both copies are outside of the timed part.
 
 AXIS = "ranks"
 
 
 class JaxBuffers(Buffers):
-    """Buffers of one rank.
+    """The host buffers of one rank, with jax's arrays.
 
-    inputs, results   its arrays per slot; a result is None until a call has made it
-    compiled, wire    the function that runs over them, once it is compiled, and the type in which XLA then carries them ("f32")
+    inputs, results   its arrays per slot; a result is None before the first call
+    compiled, wire    the compiled function, and the type in which XLA transfers the elements ("f32"); set on first use
     """
 
     def __init__(self, jax: Any, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
-        """Raises MemoryError."""
+        """Allocate the buffers. Raises MemoryError."""
         super().__init__(operation, cell, group, slots)
         self._jax, self._n = jax, group.n
         (self._device,) = group.handle.local_devices
@@ -61,20 +62,20 @@ class JaxBuffers(Buffers):
         self.inputs: list[Any] = [self._array(self.send(0, slot)) for slot in range(slots)]
 
     def fill(self, slot: int, for_check: bool) -> None:
-        """Writes the inputs, and copies them to jax. Raises MemoryError."""
+        """Write the inputs, and copy them to jax. Raises MemoryError."""
         super().fill(slot, for_check)
         self.inputs[slot] = self._array(self.send(0, slot))
         self.results[slot] = None
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """What is wrong with the result of the last call; one that was never made leaves the poison there."""
+        """Return what is wrong with the result of the last call. Without a call, the poison values remain and are reported."""
         if self.results[slot] is not None:
             (shard,) = self.results[slot].addressable_shards
             self.recv(0, slot)[:] = np.asarray(shard.data)
         return super().check(slot)
 
     def _array(self, elements: Elements) -> Any:
-        """An array over all ranks of the group of which these elements are this rank's part; a copy, however they are aligned."""
+        """Return an array over all ranks of the group with these elements as this rank's part; a copy, for any alignment."""
         try:
             part = self._jax.device_put(elements, self._device, may_alias=False).block_until_ready()
         except RuntimeError as error:
@@ -85,7 +86,7 @@ class JaxBuffers(Buffers):
         return self._jax.make_array_from_single_device_arrays(shape, self._sharding, [part])
 
 
-# Whether jax can be had here, and in which way its CPU ranks connect; jax is imported by `load_jax` alone.
+# Whether jax is usable here, and how its CPU ranks connect; only `load_jax` imports jax.
 
 _INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
 _OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma came with 0.7; jax is not at 1 yet
@@ -114,7 +115,7 @@ def _obstacles(environment: Mapping[str, str]) -> Iterator[Obstacle]:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, or None."""
+    """Return the version of a package; None when it is not installed."""
     with suppress(PackageNotFoundError):
         return version(package)
     return None
@@ -132,7 +133,7 @@ def load_jax() -> Any:
         ) from error
 
 
-# How ranks come together for jax: a coordinator at rank 0, a client of XLA's on each rank, and connections of Gloo's per group.
+# Connection of the ranks: a coordinator at rank 0, an XLA client on each rank, and Gloo connections per group.
 
 _CONFIG = {
     "jax_platforms": "cpu",
@@ -143,13 +144,13 @@ _CONFIG = {
 
 
 def free_port(host: str) -> int:
-    """A port that is free at this address now. jax takes no open socket."""
+    """Return a port that is currently free at this address. jax does not accept an open socket."""
     with listen_at(host) as listener:
         return int(listener.getsockname()[1])
 
 
 def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interface: str, patience_s: int) -> list[Any]:
-    """Joins as rank `place[0]` of `place[1]`; the first device of each rank. Waits for all ranks. Raises RunFailed.
+    """Join as rank `place[0]` of `place[1]` and return the first device of each rank. Waits for all ranks. Raises RunFailed.
 
     After joining, jax itself ends a rank that loses its coordinator: SIGABRT, with a stack trace.
     """
@@ -170,7 +171,7 @@ def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interfa
 
 
 def _use_interface(jax: Any, name: str) -> None:
-    """Lets jax make its client as it does, with Gloo on this interface: left alone it takes the host name's address, often loopback.
+    """Make jax's Gloo use this interface. By default it uses the host name's address, often loopback.
 
     jax has no public function for this. Raises RunFailed if the private one has disappeared.
     """
@@ -189,7 +190,7 @@ def _use_interface(jax: Any, name: str) -> None:
 
 
 def connect(jax: Any, mesh: Any) -> None:
-    """One sum over a mesh's ranks, which all call: Gloo connects them and prints that on stdout, where it must not appear."""
+    """Run one sum over a mesh; all of its ranks call. Gloo then connects and prints to stdout, which is suppressed."""
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
     with _quiet_stdout():
         ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
@@ -197,13 +198,13 @@ def connect(jax: Any, mesh: Any) -> None:
 
 
 def mesh_of(jax: Any, devices: Sequence[Any]) -> Any:
-    """A mesh with one axis."""
+    """Return a mesh with one axis over the devices."""
     return jax.sharding.Mesh(np.array(devices), (AXIS,))
 
 
 @contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """Nothing that this process's libraries write to stdout meanwhile arrives there."""
+    """Discard what libraries of this process write to stdout inside the block."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -216,7 +217,7 @@ def _quiet_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-# Each operation as jax has it: one function over the mesh of a group's ranks, compiled before anything is timed.
+# The operations in jax: one function over the mesh of a group's ranks, compiled before timing.
 #
 # The figures' source is jax.lax: psum, pmax, pmin, pmean, all_gather, psum_scatter, all_to_all, ppermute; each makes a new array.
 
@@ -225,14 +226,14 @@ _COLLECTIVE = re.compile(r"= \(?([a-z0-9]+)\[[^=]*? (?:all-reduce|all-gather|red
 
 
 class JaxBinding:
-    """x as the steps below see it, for one slot."""
+    """The argument of the step functions below, for one slot."""
 
     def __init__(self, jax: Any, group: Group, buffers: JaxBuffers, slot: int) -> None:
         self._jax, self._group, self._buffers, self._slot = jax, group, buffers, slot
         self.cell, self.n, self.lax = buffers.cell, group.n, jax.lax
 
     def call(self, name: str, function: Callable[[Any], Any]) -> PythonCall:
-        """`function` of a rank's elements, compiled for these shapes; a call ends when its new array is there."""
+        """Return a call of `function` on a rank's elements, compiled for these shapes. It ends when its new array is ready."""
         run, inputs, results, slot = self._compiled(function), self._buffers.inputs, self._buffers.results, self._slot
 
         def one() -> None:
@@ -243,7 +244,7 @@ class JaxBinding:
         return PythonCall(name, one)
 
     def _compiled(self, function: Callable[[Any], Any]) -> Any:
-        """Compiled once for all slots, since their arrays have the same shape."""
+        """Return the compiled function, shared by all slots, since their arrays have the same shape."""
         buffers = self._buffers
         if buffers.compiled is None:
             spec = self._jax.sharding.PartitionSpec(AXIS)
@@ -254,7 +255,7 @@ class JaxBinding:
 
 
 def _carried_as(compiled: str) -> str:
-    """The type of the elements that a compiled program's collective carries, in XLA's words; "" where it holds none (one rank)."""
+    """Return the element type of a compiled program's collective, in XLA's notation; "" without a collective (one rank)."""
     found = _COLLECTIVE.search(compiled)
     return found[1] if found else ""
 
@@ -313,7 +314,7 @@ _LATER = 2  # jax's timeout is longer than the watchdog's, which can name the mi
 
 
 class JaxBackend(HostBackend):
-    """The ranks' CPUs as one mesh of jax's."""
+    """The backend jax: the ranks' CPUs as one jax mesh."""
 
     name = api = "jax"
     local_path = "loopback"
@@ -323,12 +324,12 @@ class JaxBackend(HostBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether jax and jaxlib are installed, of a version that is known; imports neither."""
+        """Return whether supported versions of jax and jaxlib are installed. Imports neither."""
         problem = obstacle(os.environ)
         return Unavailable.because(problem) if problem else Available(f"jax {installed('jax')} over Gloo")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports jax and joins all ranks at a coordinator that rank 0 opens. Raises UsageError for a broken jax, else RunFailed."""
+        """Import jax and join all ranks at a coordinator on rank 0. Raises UsageError for a broken jax, else RunFailed."""
         self._jax = load_jax()
         self.rank, self.ranks = world.rank, world.size
         self._interface, host = interface_with(world.me.address), world.members[0].address
@@ -337,38 +338,38 @@ class JaxBackend(HostBackend):
         self._devices = join(self._jax, (host, port), place, self._interface, int(_LATER * settings.timeout_s))
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """A mesh of these ranks' devices; its ranks connect at once."""
+        """Return a mesh of these ranks' devices. Its ranks connect at once."""
         mesh = mesh_of(self._jax, [self._devices[rank] for rank in ranks])
         if self.rank in ranks:
             connect(self._jax, mesh)
         return mesh
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Host memory for what is written and checked, and jax's arrays beside it."""
+        """Return host buffers with jax's arrays. Raises MemoryError."""
         return JaxBuffers(self._jax, operation, cell, group, slots)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> JaxBinding:
-        """The compiled function over the arrays of a slot."""
+        """Return the binding with the compiled function over the arrays of a slot."""
         assert isinstance(buffers, JaxBuffers)
         return JaxBinding(self._jax, group, buffers, slot)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """Compiles, and notes in which type XLA carries the cell's elements."""
+        """Compile the program, and record the type in which XLA transfers the case's elements."""
         program = super().bind(operation, cell, group, buffers)
         assert isinstance(buffers, JaxBuffers)
         self._wire = buffers.wire
         return program
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """No broadcast on CPUs, and the reductions of jax.lax alone."""
+        """Return why jax.lax does not support the operation or reduction on CPUs, else None."""
         return unsupported(operation.name, cell.redop)
 
     def versions(self) -> Mapping[str, str]:
-        """jax, what carries its collectives, and in which type the elements of the last cell that was bound travel."""
+        """Return the versions of jax, the library of its collectives, and the transfer type of the last bound case."""
         about = {"jax": self._jax.__version__, "jaxlib": str(installed("jaxlib")), "cpu_collectives": "gloo"}
         about |= {"gloo_interface": self._interface, "xla_flags": os.environ.get("XLA_FLAGS", ""), "compile": "not timed"}
         return about | ({"wire_type": self._wire} if self._wire else {})
 
     def close(self) -> None:
-        """Leaves the coordinator."""
+        """Disconnect from the coordinator."""
         self._jax.distributed.shutdown()

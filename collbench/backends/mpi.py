@@ -52,7 +52,7 @@ _REDOPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BA
 
 
 class MpiBinding(NativeBinding):
-    """x as the operations' "mpi" steps see it."""
+    """The binding for the operations' "mpi" steps."""
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
@@ -72,54 +72,54 @@ class MpiBinding(NativeBinding):
         self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
 
     def call(self, name: str, *words: SupportsInt) -> NativeCall:
-        """The function, or its large-count twin where the buffers are so large that a count or a place in them may need it."""
+        """Return a call of the function, or of its large-count variant where a count or displacement may need it."""
         return super().call(f"{name}_c" if self._large and self.has(f"{name}_c") else name, *words)
 
     def post(self, name: str, *words: SupportsInt) -> NativeCall:
-        """A non-blocking call; its request takes the next place of the array that `waitall` waits for."""
+        """Return a non-blocking call. Its request is stored in the array that `waitall` waits for."""
         request = self.requests + self._posted * self._request_bytes
         self._posted += 1
         return self.call(name, *words, request)
 
     def waitall(self) -> NativeCall:
-        """MPI_Waitall for everything posted."""
+        """Return an MPI_Waitall for everything posted."""
         posted, self._posted = self._posted, 0
         return NativeCall("MPI_Waitall", self.pointer("MPI_Waitall"), (posted, self.requests, self.statuses))
 
     def peer(self, rank: int) -> int:
-        """MPI names ranks by their rank within the communicator."""
+        """Return the rank within the communicator."""
         return self._group.name(rank)
 
     def send_to(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """MPI_Send."""
+        """Return an MPI_Send."""
         return self.call("MPI_Send", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
 
     def receive_from(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """MPI_Recv."""
+        """Return an MPI_Recv."""
         return self.call("MPI_Recv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm, self.status)
 
     def together(self) -> Iterator[NativeCall]:
-        """Requests need no beginning."""
+        """Yield no call: requests need no start."""
         return iter(())
 
     def post_send(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """MPI_Isend."""
+        """Return an MPI_Isend."""
         return self.post("MPI_Isend", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
 
     def post_receive(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """MPI_Irecv."""
+        """Return an MPI_Irecv."""
         return self.post("MPI_Irecv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
 
     def signal_to(self, rank: int) -> NativeCall:
-        """MPI_Send of a byte."""
+        """Return an MPI_Send of one byte."""
         return self.call("MPI_Send", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm)
 
     def signal_from(self, rank: int) -> NativeCall:
-        """MPI_Recv of a byte."""
+        """Return an MPI_Recv of one byte."""
         return self.call("MPI_Recv", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm, self.status)
 
     def unless_in_place(self, address: Address) -> SupportsInt:
-        """`address`, or MPI_IN_PLACE as this library defines it."""
+        """Return `address`, or MPI_IN_PLACE as this library defines it when the case is in place."""
         return int(self._mpi.IN_PLACE) if self.cell.in_place else address
 
 
@@ -129,14 +129,14 @@ def _has_large(library: ctypes.CDLL) -> bool:
 
 
 def _largest_argument(operation: Operation, cell: Cell, ranks: int) -> int:
-    """The largest count or displacement that a function is called with: of messages and uneven parts that can be a whole buffer."""
+    """Return the largest count or displacement of a call. For messages and uneven parts it can be a whole buffer."""
     if operation.uneven or "mpi" not in operation.steps:
         return cell.size_bytes // cell.dtype.size
     return operation.count(cell, group_size(operation, cell, ranks))
 
 
 def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, cell: Cell, ranks: int) -> Reason | None:
-    """No average, no reduction of types the library has no handle for, no counts past 2^31 without the _c functions."""
+    """Return why the library cannot run a case, or None: averages, unsupported types, counts past 2^31 without the _c functions."""
     if cell.redop and cell.redop not in _REDOPS:
         return RedopUnsupported("MPI", cell.redop)
     if operation.reduces and cell.dtype.name not in _REDUCED:
@@ -149,17 +149,17 @@ def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, cell: Cell, ran
 
 
 def _type_name(operation: Operation, cell: Cell) -> str:
-    """The MPI type: moving operations carry any type as whole numbers of its width."""
+    """Return the MPI type. Operations without a reduction use an integer type of the same width."""
     return _REDUCED[cell.dtype.name] if operation.reduces else _SAME_WIDTH[cell.dtype.size]
 
 
 def library_name(mpi: Any) -> str:
-    """The library and its version on one line: "MPICH 5.0.2", "Open MPI 5.0.11"."""
+    """Return the library and its version: "MPICH 5.0.2", "Open MPI 5.0.11"."""
     name, version = mpi.get_vendor()
     return f"{name} {'.'.join(map(str, version))}"
 
 
-# Whether an MPI library takes CUDA memory: asked, never assumed; one that does not would read a GPU's address as its own and crash.
+# Whether an MPI library supports CUDA memory: queried, never assumed. One that does not would crash on a GPU address.
 
 _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA, MPICH's mpi.h
 
@@ -174,7 +174,7 @@ def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
 
 
 def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
-    """What the library itself answers, None where it has neither function: MPICH's kind of question first, then Open MPI's."""
+    """Return the library's own answer (MPICH's function first, then Open MPI's); None where it has neither function."""
     if hasattr(library, "MPIX_GPU_query_support"):
         supported = ctypes.c_int(0)
         return library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(supported)) == 0 and bool(supported.value)
@@ -183,7 +183,7 @@ def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
     return None
 
 
-# One-sided MPI: memory that rank 1 of a pair shows in a window, and what rank 0 needs to reach it.
+# One-sided MPI: memory that rank 1 of a pair exposes in a window, and its address for rank 0.
 #
 # The window is MPI_Win_allocate's, as in OSU's benchmarks: the library chooses memory that it reaches best, inside a host shared memory.
 # Both ranks hold MPI_Win_lock_all from its making to its end, so that no timed call opens an epoch. Rank 0's own buffers lie in ordinary
@@ -193,7 +193,7 @@ _SHARED = "/dev/shm"  # where MPICH and Open MPI have the windows of a host
 
 
 class Window:
-    """The window of a pair, empty until it is `shown`; its communicator has these two ranks."""
+    """The RMA window of a pair, with a communicator of its two ranks. It has no memory before `show`."""
 
     def __init__(self, mpi: Any, comm: Any) -> None:
         self._mpi, self.comm = mpi, comm
@@ -201,7 +201,7 @@ class Window:
         self.memory = np.empty(0, np.uint8)
 
     def show(self, n_bytes: int) -> None:
-        """Makes the window, with so many bytes of this rank's in it. Both ranks call. Raises MemoryError."""
+        """Create the window with `n_bytes` of this rank's memory. Both ranks call. Raises MemoryError."""
         try:
             self.handle = self._mpi.Win.Allocate(n_bytes, 1, comm=self.comm)
             self.handle.Lock_all()
@@ -211,11 +211,11 @@ class Window:
         self.memory = np.frombuffer(self.handle.tomemory(), np.uint8) if n_bytes else self.memory
 
     def sync(self) -> None:
-        """Puts this rank's own reads and writes of the window in order with those of the other one."""
+        """Order this rank's own accesses to the window with those of the other rank (MPI_Win_sync)."""
         self.handle.Sync()
 
     def free(self) -> None:
-        """Ends the window and the communicator. Both ranks call."""
+        """Free the window and the communicator. Both ranks call."""
         self.memory = np.empty(0, np.uint8)  # the memory itself goes with the window
         if self.handle is not None:
             self.handle.Unlock_all()
@@ -224,7 +224,7 @@ class Window:
 
 
 class _Shown:
-    """Rank 1's memory."""
+    """Rank 1's memory in the window."""
 
     page_bytes = 0  # the library's own affair
 
@@ -232,13 +232,13 @@ class _Shown:
         self._window, self._length, self._stride = window, bytes_per_slot, stride_of(bytes_per_slot, slots, "cpu")
 
     def slot(self, index: int) -> NDArray[np.uint8]:
-        """The bytes of one slot."""
+        """Return the bytes of one slot."""
         start = index * self._stride
         return self._window.memory[start : start + self._length]
 
 
 class WindowBuffers(Buffers):
-    """Rank 0's buffers in ordinary memory, rank 1's in the window."""
+    """Buffers of a one-sided pair: rank 0's in ordinary memory, rank 1's in the window."""
 
     def __init__(self, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
         self._window: Window = group.handle
@@ -250,14 +250,18 @@ class WindowBuffers(Buffers):
         return _Shown(self._window, bytes_per_slot, self.slots) if shows else super()._block(bytes_per_slot)
 
     def there(self, slot: int) -> int:
-        """Where rank 1's elements of a slot lie in the window, in bytes: those that arrive, else those that are fetched."""
+        """Return the offset in bytes of rank 1's elements of a slot in the window: the received elements, else the elements that rank 0
+        reads.
+        """
         place, width = replace(self.places[0], rank=1), self.cell.dtype.size
         extent = BufferExtent.of(self.operation, place)
         at = extent.recv_at if extent.recv else extent.send_at
         return slot * stride_of(extent.total * width, self.slots, "cpu") + at * width
 
     def fill(self, slot: int, for_check: bool) -> None:
-        """As everywhere; where it reduces, rank 1's own elements lie where rank 0's go. Timed sums run on zeros and products on ones."""
+        """Write the inputs of a slot. For reductions, rank 1's own elements are also the target. Timed sums use zeros and products
+        ones.
+        """
         super().fill(slot, for_check)
         if self.operation.reduces:
             self._begin(self.places[0], slot, for_check)
@@ -271,13 +275,13 @@ class WindowBuffers(Buffers):
             self.recv(0, slot)[:] = send
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """What is wrong with the received elements in a slot, or None."""
+        """Return what is wrong with the received elements in a slot, or None."""
         self._window.sync()
         return super().check(slot)
 
 
 class WindowBinding(MpiBinding):
-    """x as the "mpi" steps of one-sided operations see it."""
+    """The binding for the "mpi" steps of one-sided operations."""
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: WindowBuffers, group: Group, slot: int) -> None:
         super().__init__(mpi, library, buffers, replace(group, handle=group.handle.comm), slot)
@@ -285,16 +289,16 @@ class WindowBinding(MpiBinding):
 
 
 def windowed(mpi: Any, both: Group) -> Group:
-    """A pair with a communicator and a window of its own. Only these two ranks call."""
+    """Return a pair with its own communicator and window. Only these two ranks call."""
     world = mpi.COMM_WORLD
     comm = world.Create_group(world.Get_group().Incl(list(both.ranks)))
     return Group(both.ranks, both.driven, Window(mpi, comm))
 
 
 def no_window(operation: Operation, cell: Cell, hosts: Sequence[str], rank: int) -> Reason | None:
-    """Why there can be no window, or None: asked before one is made, where MPICH would be killed and Open MPI wait for ever.
+    """Return why a window cannot be created, or None. Checked before creation: otherwise MPICH is killed and Open MPI waits forever.
 
-    hosts: of each rank of the job; rank: this one.
+    hosts: of each rank of the job; rank: this rank.
     """
     if cell.device != "cpu":
         return DeviceUnsupported("one-sided mpi", cell.device, ("cpu",))
@@ -313,9 +317,9 @@ def _free() -> int | None:
 
 
 def load_mpi() -> Any:
-    """mpi4py's MPI module, not initialised, thread level single as in C benchmarks (multiple costs up to 6.4× at 8 B).
+    """Return mpi4py's MPI module, not initialised, with thread level single as in C benchmarks (multiple costs up to 6.4× at 8 B).
 
-    Raises RunFailed naming the extra that brings it.
+    Raises RunFailed that names the extra to install.
     """
     import mpi4py
 
@@ -336,7 +340,7 @@ class MpiNotFound(RunFailed):
 
 
 class MpiBackend(HostOrGpuBackend):
-    """The MPI library of this process."""
+    """The backend mpi: the MPI library that mpi4py loads."""
 
     name, api = "mpi", "mpi"
     local_path = "memory"
@@ -346,7 +350,7 @@ class MpiBackend(HostOrGpuBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether mpi4py and a library are there; loads the library, does not initialise it."""
+        """Return whether mpi4py and a library are installed. Loads the library without initialising it."""
         if find_spec("mpi4py") is None:
             install = "pip install 'collbench[mpich]' (includes MPICH) or 'collbench[mpi]' (uses your site's MPI)"
             return Unavailable.because(NotInstalled("mpi4py", install))
@@ -356,7 +360,7 @@ class MpiBackend(HostOrGpuBackend):
             return Unavailable.because(error.obstacle)
 
     def open(self, world: World, settings: Settings) -> None:
-        """MPI_Init, but only where the launcher started a communicator of all ranks. Raises RunFailed with the remedy."""
+        """Call MPI_Init, if the launcher started a communicator of all ranks. Raises RunFailed with the remedy."""
         self._mpi = mpi = load_mpi()
         mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
         if mismatch:
@@ -372,24 +376,24 @@ class MpiBackend(HostOrGpuBackend):
         self.look_for_gpus(world, lambda: why_not_cuda(self._library, library_name(mpi)))
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """COMM_WORLD for all ranks, else a communicator that only its members make."""
+        """Return COMM_WORLD for all ranks, else a communicator that only its members create."""
         world = self._mpi.COMM_WORLD
         if len(ranks) == self.ranks or self.rank not in ranks:
             return world
         return world.Create_group(world.Get_group().Incl(list(ranks)))
 
     def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
-        """The two within the communicator of all; for one-sided operations with one of their own, and a window that `allocate` makes."""
+        """Return the pair within the communicator of all ranks. One-sided operations get their own communicator and window."""
         both = super().pair(whole, ranks, cell)
         return windowed(self._mpi, both) if both and operations()[cell.operation].one_sided else both
 
     def release(self, group: Group) -> None:
-        """Frees a pair's window and communicator."""
+        """Free a pair's window and communicator."""
         if isinstance(group.handle, Window):
             group.handle.free()
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Memory of the host or of the GPU, one-sided the window's. All ranks of the group call: windows and rings are made here."""
+        """Return buffers in host, GPU or window memory. All ranks of the group call: windows and rings are created here."""
         if operation.one_sided:
             return WindowBuffers(operation, cell, group, slots)
         if operation.neighbours:
@@ -397,36 +401,36 @@ class MpiBackend(HostOrGpuBackend):
         return super().allocate(operation, cell, group, slots)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MpiBinding:
-        """Addresses and handles."""
+        """Return the binding with addresses and handles for one slot."""
         if isinstance(buffers, WindowBuffers):
             return WindowBinding(self._mpi, self._library, buffers, group, slot)
         group = replace(group, handle=self._ring(group)) if buffers.operation.neighbours else group
         return MpiBinding(self._mpi, self._library, buffers, group, slot)
 
     def _ring(self, group: Group) -> Any:
-        """The group's periodic Cartesian communicator of one dimension, its ranks in their order; made once, by all of them together."""
+        """Return the group's periodic one-dimensional Cartesian communicator, in rank order. All its ranks call; created once."""
         if group.ranks not in self._rings:
             self._rings[group.ranks] = group.handle.Create_cart([group.n], periods=[True], reorder=False)
         return self._rings[group.ranks]
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """What the library has no handle or function for; one-sided also what its windows cannot be."""
+        """Return why the library has no handle, function or window for the case, else None."""
         refused = misfit(self._mpi, self._library, operation, cell, max(self.ranks, 1))
         return refused or (no_window(operation, cell, self._hosts, self.rank) if operation.one_sided else None)
 
     def sync(self, group: Group) -> Program | None:
-        """MPI_Barrier on the group."""
+        """Return a program with MPI_Barrier on the group."""
         pointer = ctypes.cast(self._library.MPI_Barrier, ctypes.c_void_p).value or 0
         call = NativeCall("MPI_Barrier", pointer, (self._mpi._handleof(group.handle),))
         return Program(((call,),), explain=self._mpi.Get_error_string)
 
     def abort(self, why: str) -> None:
-        """MPI_Abort, so that the launcher ends every rank."""
+        """Call MPI_Abort, so that the launcher ends every rank."""
         if self._mpi.Is_initialized() and not self._mpi.Is_finalized():
             self._mpi.COMM_WORLD.Abort(4)
 
     def versions(self) -> Mapping[str, str]:
-        """The library, the thread level it gave, mpi4py."""
+        """Return the versions of the library and of mpi4py, and the thread level in use."""
         import mpi4py
 
         names = ("single", "funneled", "serialized", "multiple")
@@ -435,5 +439,5 @@ class MpiBackend(HostOrGpuBackend):
         return about | {"mpi_thread_level": levels.get(self._mpi.Query_thread(), "unknown")}
 
     def close(self) -> None:
-        """MPI_Finalize."""
+        """Call MPI_Finalize."""
         finalise(self._mpi)

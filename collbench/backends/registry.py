@@ -1,4 +1,4 @@
-"""Finds the backends: the project's own by file, others by the entry points "collbench.backends"."""
+"""The registry of backends: built-in ones by module, others by the entry points "collbench.backends"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OWN |= {"zmq": "collbench.backends.zmq:ZmqBackend", "horovod": "collbench.backe
 _OWN |= {"tensorflow": "collbench.backends.tensorflow:TensorFlowBackend", "jax": "collbench.backends.jax:JaxBackend"}
 _OWN |= {"torchcomms": "collbench.backends.torchcomms:TorchCommsBackend"}
 _OWN |= {"slowed": "collbench.backends.slowed:SlowedBackend"}
-# Tried without being asked for: real ones only, cheap to start first.
+# Tried when the user names no backend: real ones only, cheap ones first.
 DEFAULTS = ("mpi", "gloo")
 
 
@@ -38,14 +38,14 @@ def _plugins() -> Mapping[str, EntryPoint]:
 
 
 def backend_names() -> list[str]:
-    """Every backend that can be asked for, available or not."""
+    """Return the names of all backends, available or not."""
     return [*_OWN, *_plugins()]
 
 
 def backend_class(name: str) -> type[Any]:
-    """The class behind a name; its module is imported, the library is not. A broken plug-in's is one that is never available.
+    """Return the class of a backend. Its module is imported, the library is not. A broken plug-in gives an unavailable backend.
 
-    Raises UsageError that lists the known ones.
+    Raises UsageError that lists the known names.
     """
     if name in _OWN:
         return _load(_OWN[name])
@@ -56,7 +56,7 @@ def backend_class(name: str) -> type[Any]:
 
 @cache
 def _of_plugin(name: str) -> type[Any]:
-    """A plug-in's class, asked once whether it keeps to the contract."""
+    """Return a plug-in's class, checked once against the contract."""
     plugin = _plugins()[name]
     try:
         return _checked(plugin)
@@ -65,7 +65,7 @@ def _of_plugin(name: str) -> type[Any]:
 
 
 def _checked(plugin: EntryPoint) -> type[Any]:
-    """Raises Broken."""
+    """Return a plug-in's class. Raises BrokenEntry if it violates the contract."""
     from collbench.backends.backend import Available, Unavailable
 
     kind = plugin.load()
@@ -100,11 +100,11 @@ def _stand_in(name: str, error: BrokenEntry) -> type[Any]:
     return type("BrokenPlugin", (BackendBase,), {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": probe})
 
 
-# What the cells of a backend have where the user asked for nothing, known from its class before it is opened.
+# Default options of a backend's test cases, from its class, before it is opened.
 
 
 def backend_defaults(name: str) -> BackendDefaults:
-    """Those of nccl-tests for a backend of GPUs alone, else those of CPU benchmarks. Raises UsageError for an unknown name."""
+    """Return nccl-tests' defaults for a backend of GPUs only, else those of CPU benchmarks. Raises UsageError for an unknown name."""
     kind: Any = backend_class(name)  # the class: its steps are known before it is opened
 
     def only_in_place(operation: Operation) -> bool:

@@ -1,6 +1,6 @@
-"""A backend without a network: seeded virtual ranks in one process, for learning, for tests and for reports of any size.
+"""A backend without a network: seeded virtual ranks in one process, for learning, tests and reports of any size.
 
-Data is really moved and reduced, so that verification is real; the time comes from a model. Every row has a flag for this.
+Data is really moved and reduced, so verification is real. Times come from a model. Every row has a flag for this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BETA_BYTES_PER_S = 10e9  # made up: the link that every busbw is limited by
 
 
 class SimulatedBackend(BackendBase):
-    """Virtual ranks, all driven by rank 0's process."""
+    """The backend simulated: virtual ranks, all driven by rank 0's process."""
 
     name, api = "simulated", "simulated"
     devices = frozenset({"cpu"})
@@ -41,29 +41,29 @@ class SimulatedBackend(BackendBase):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Always there."""
+        """Return Available, always."""
         return Available("made-up times, no network")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Makes the virtual ranks; processes other than rank 0's drive none."""
+        """Create the virtual ranks. Processes other than rank 0's drive none."""
         self.ranks = settings.virtual_ranks or world.size
         self._drives = world.rank == 0
         self._clock = VirtualClock(self.ranks if self._drives else 0, settings.seed)
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
-        """Any ranks."""
+        """Return a group of any ranks."""
         return Group(tuple(ranks), tuple(range(len(ranks)))) if self._drives else None
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Everything."""
+        """Return None: every case is supported."""
         return None
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
-        """Host memory for every virtual rank."""
+        """Return host memory for every virtual rank."""
         return Buffers(operation, cell, group, slots)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
-        """One call per slot that moves the data and lets time pass."""
+        """Return a program with one call per slot that moves the data and advances the virtual time."""
         moved = cell.size_bytes * operation.bus_factor(group.n)
         seconds = operation.moves(cell) * (ALPHA_S + moved / BETA_BYTES_PER_S)
 
@@ -77,29 +77,29 @@ class SimulatedBackend(BackendBase):
         return Program(tuple((iterate(slot),) for slot in range(buffers.slots)), keep=buffers)
 
     def sync(self, group: Group) -> Program | None:
-        """All virtual ranks meet."""
+        """Return a program that aligns all virtual ranks."""
         return Program(((PythonCall("align", self._clock.align),),))
 
     def clock(self) -> Clock:
-        """The virtual ranks' own."""
+        """Return the clock of the virtual ranks."""
         return self._clock
 
     def fence(self, deadline_s: float) -> None:
-        """Nothing is ever pending."""
+        """Do nothing: no work is ever pending."""
 
     def abort(self, why: str) -> None:
-        """Nothing is ever pending."""
+        """Do nothing: no work is ever pending."""
 
     def versions(self) -> Mapping[str, str]:
-        """The model's constants."""
+        """Return the model's constants."""
         return {"simulated": f"alpha {ALPHA_S * 1e6:g} us, beta {BETA_BYTES_PER_S / 1e9:g} GB/s, all made up"}
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing."""
 
 
 def move(operation: Operation, buffers: Buffers, slot: int) -> None:
-    """Carries one iteration out: reads every rank's send elements before it writes any receive elements."""
+    """Run one iteration: read every rank's send elements before any receive elements are written."""
     sends = {place.rank: buffers.send(i, slot).copy() for i, place in enumerate(buffers.places)}
     sums: dict[tuple[tuple[int, ...], int, int], NDArray[Any]] = {}  # of an all-reduce every rank gets the same
     for i, place in enumerate(buffers.places):

@@ -1,11 +1,12 @@
-"""Any real backend made slower on purpose: tests end to end what the gate finds. Its rows keep that backend's name, and have a flag.
+"""Deliberate slowdown of a real backend, to test what the gate detects. Its rows keep that backend's name, and have a flag.
 
-A call at an iteration's begin and one at its end hold the rank until the iteration has taken so many percent longer than it did. The
-library, the data and their verification are the backend's own.
+A call at the start of an iteration and one at its end delay the rank, so that the iteration takes a given percentage longer.
+Library, data and verification are the backend's own.
 
-The time is held where a rank itself can hold it: behind calls that return when they are done. Where they only enqueue work (NCCL) the host
-could be held, but not what is timed, so such a cell is n/a. Iterations of less than about a microsecond cannot be slowed by less than what
-the two calls take, some 0.1 µs.
+The delay works only for calls that return when they are done. Where calls only enqueue work (NCCL), the host could be delayed but
+not
+the timed work, so such a case is n/a. The two calls take about 0.1 µs, so iterations below about a microsecond cannot be slowed by
+less.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# Calls at an iteration's begin and end that hold the rank until it has taken so much longer: in C, or the same in Python.
+# Calls at the start and end of an iteration that delay the rank: in C, or the same in Python.
 
 _TRIES, _PAIRS = 8, 64
 _SPUN_NS = 100_000  # as in slowed.c: longer holds begin with sleep, so that others have the core
@@ -46,7 +47,7 @@ class _SlowedStruct(ctypes.Structure):
 
 
 class NativeHold:
-    """The calls of slowed.c."""
+    """The delay calls in slowed.c."""
 
     def __init__(self, library: ctypes.CDLL, parts: NDArray[np.float64]) -> None:
         by = (ctypes.c_double * len(parts))(*parts)
@@ -60,7 +61,7 @@ class NativeHold:
 
 
 class PythonHold:
-    """The same in Python, between calls that are Python's."""
+    """The delay calls in Python, for programs with Python calls."""
 
     def __init__(
         self, parts: NDArray[np.float64], now: Callable[[], int] = time.monotonic_ns, sleep: Callable[[float], object] = time.sleep
@@ -84,7 +85,7 @@ class PythonHold:
             pass
 
     def _cost(self) -> int:
-        """Nanoseconds that the two calls take when they hold nothing: the quickest of several tries."""
+        """Return the nanoseconds that the two calls take without a delay: the minimum of several tries."""
         held, self._parts, quickest = self._parts, [0.0], 2**62
         for _ in range(_TRIES):
             began = self._now()
@@ -97,18 +98,18 @@ class PythonHold:
 
 
 class SlowedBackend(BackendBase):
-    """What `collbench backends` lists: it has no calls of its own, `slowed` puts them around another backend's."""
+    """The entry `slowed` in `collbench backends`. It cannot be opened: the function `slowed` wraps another backend."""
 
     name = api = "slowed"
     devices = frozenset({"cpu"})
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Always there."""
+        """Return Available, always."""
         return Available("proves the gate's power: makes other backends slower on purpose, see --slowed")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Raises UsageError: there is nothing to measure."""
+        """Raise UsageError: this backend measures nothing itself."""
         raise UsageError("slowed makes another backend slower: name that one, like --backend mpi --slowed by=10%")
 
 
@@ -144,7 +145,7 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
 
 
 class _Hold(Protocol):
-    """What goes around an iteration."""
+    """The calls before and after an iteration."""
 
     @property
     def begin(self) -> Call: ...
@@ -167,18 +168,18 @@ def _between(program: Program, hold: _Hold) -> Program:
 
 
 def _real(slowdown: Slowdown, seed: int, in_c: bool) -> _Hold:
-    """Calls in C where all others are, and it was built."""
+    """Return the delay for real ranks: in C if all other calls are in C and it was built, else in Python."""
     library, parts = native() if in_c else None, slowdown.by.parts(_seeds(slowdown, seed))
     return NativeHold(library, parts) if library else PythonHold(parts)
 
 
 def _seeds(slowdown: Slowdown, seed: int) -> list[int]:
-    """The same at all ranks, so that an iteration is slower at all of them by as much."""
+    """Return the seeds, the same on all ranks, so that an iteration is slowed equally on all of them."""
     return [seed, *slowdown.text.encode()]
 
 
 class _VirtualHold:
-    """Moves the virtual ranks' own clock on."""
+    """The delay for virtual ranks: advances their clock."""
 
     def __init__(self, clock: VirtualClock, chosen: NDArray[np.bool_], parts: NDArray[np.float64]) -> None:
         self._clock, self._chosen, self._parts, self._turn = clock, chosen, parts, 0

@@ -27,9 +27,9 @@ _ONE, _SPAN, _AROUND = (
 
 @dataclass(frozen=True)
 class Percent:
-    """By how much an iteration is slower.
+    """By how many percent an iteration is slower.
 
-    kind   "exactly" (the first number), "between" (both, each value as likely) or "around" (mean and standard deviation, normal)
+    kind   "exactly" (the first number), "between" (both, uniform) or "around" (mean and standard deviation, normal)
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Percent:
     second: float = 0.0
 
     def parts(self, seed: Sequence[int]) -> NDArray[np.float64]:
-        """Parts of an iteration's time, one per iteration in turn, the same for a seed; never below 0."""
+        """Return fractions of an iteration's time, used in turn; the same for the same seed, never below 0."""
         import numpy as np  # here: every command's options are read with this file
 
         if self.kind == "exactly":
@@ -50,7 +50,7 @@ class Percent:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """One of the specs: `text` as it was written; what is None is not restricted. Sizes are (from, to) in bytes, both with it."""
+    """One spec of `--slowed`: `text` is the user's text; None means not restricted. Sizes are (from, to) in bytes, both included."""
 
     text: str
     by: Percent
@@ -60,12 +60,12 @@ class Slowdown:
     ranks: frozenset[int] | None = None
 
     def fits(self, cell: Cell) -> bool:
-        """Whether it is for this cell."""
+        """Return whether it applies to this test case."""
         named = (self.operations is None or cell.operation in self.operations) and (self.backends is None or cell.backend in self.backends)
         return named and (self.sizes is None or any(low <= cell.size_bytes <= high for low, high in self.sizes))
 
     def of(self, rank: int) -> bool:
-        """Whether it is for this rank of the job."""
+        """Return whether it applies to this rank of the job."""
         return self.ranks is None or rank in self.ranks
 
 
@@ -80,15 +80,15 @@ class Slowing:
 
     @property
     def texts(self) -> list[str]:
-        """The specs, as they were written."""
+        """The specs as the user wrote them."""
         return [slowdown.text for slowdown in self.slowdowns]
 
     def of(self, cell: Cell) -> Slowdown | None:
-        """What is done to a cell."""
+        """Return the slowdown of a test case, or None."""
         return next((slowdown for slowdown in reversed(self.slowdowns) if slowdown.fits(cell)), None)
 
     def check(self, cells: Iterable[Cell], ranks: int) -> None:
-        """Raises UsageError for a spec that means none of the cells to be measured, or no rank: what is not slowed proves nothing."""
+        """Raise UsageError for a spec that applies to none of the test cases or ranks: it would test nothing."""
         chosen = {id(slowdown) for slowdown in map(self.of, cells)}
         for slowdown in self.slowdowns:
             if id(slowdown) not in chosen:
@@ -99,7 +99,7 @@ class Slowing:
 
 
 def parse_slowing(texts: Iterable[str]) -> Slowing:
-    """The specs of several texts, each of which may hold several with ';' between them. Raises UsageError with what and the remedy."""
+    """Return the specs in several texts, each with one or several separated by ';'. Raises UsageError with the remedy."""
     parts = (part.strip() for text in texts for part in text.split(";"))
     found = Slowing(tuple(_slowdown(part) for part in parts if part))
     if not found and any(True for _ in texts):
@@ -143,7 +143,7 @@ def _numbers(texts: Iterable[str]) -> list[float] | None:
 
 
 def _operations(value: str, text: str) -> frozenset[str]:
-    """Names of operations, or of commands: p2p is three operations."""
+    """Return the operations by their names or by commands: p2p is three operations."""
     known = {name: [one.name for one in found] for name, found in commands().items()} | {name: [name] for name in operations()}
     return frozenset(name for word in _listed(value, known, "operation", text) for name in known[word])
 

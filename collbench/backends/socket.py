@@ -1,4 +1,4 @@
-"""Connections between two ranks of the job: addresses travel over the control plane, and a peer must know the key to connect."""
+"""Point-to-point backends over their own connections, and plain TCP. A peer must present the key that the control plane exchanged."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ _BEFORE_OTHERS = 0.9  # of the deadline: this end knows the rank it waits for, a
 
 @dataclass(frozen=True)
 class Connections:
-    """The connections to one other rank, in the order of their streams; they block, for `deadline_s` at most."""
+    """The connections to one other rank, in the order of their streams. Calls block for `deadline_s` seconds at most."""
 
     peer: Member
     sockets: tuple[socket.socket, ...]
     deadline_s: float
 
     def facts(self) -> dict[str, str]:
-        """The bytes that the kernel gives the first stream's buffers now."""
+        """Return the current buffer sizes of the first stream, in bytes."""
         return buffers_of(self.sockets[0])
 
     def close(self) -> None:
-        """Closes every stream."""
+        """Close every stream."""
         _close(self.sockets)
 
 
 @dataclass(frozen=True)
 class _StreamSet:
-    """The streams that rank `source` makes to `target`, for the `turn`th time: what an earlier attempt left behind is no answer."""
+    """The streams from rank `source` to rank `target`. `turn` counts attempts, so that leftovers of an earlier one are rejected."""
 
     source: int
     target: int
@@ -74,9 +74,10 @@ class _StreamSet:
 
 @dataclass
 class ConnectionMaker:
-    """Makes links to other ranks. All ranks make one together: each listens at its own address, on a port of the kernel's choice.
+    """Creates connections to other ranks. All ranks create one together: each listens at its own address, on a port chosen by the
+    kernel.
 
-    Raises RunFailed at all ranks where one of them cannot listen.
+    Raises RunFailed on all ranks where one of them cannot listen.
     """
 
     world: World
@@ -101,7 +102,7 @@ class ConnectionMaker:
         self._ports, self._keys = [one["port"] for one in told], [bytes.fromhex(one["key"]) for one in told]
 
     def connect(self, peer: int, streams: int) -> Connections:
-        """A link of so many streams. Both ranks call; the lower one connects, the other one accepts.
+        """Return a connection of `streams` streams. Both ranks call: the lower one connects, the other one accepts.
 
         Raises RunFailed with the reason; at once if this peer could not be reached before.
         """
@@ -121,7 +122,7 @@ class ConnectionMaker:
         return Connections(self.world.members[peer], tuple(made), deadline_s)
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         if self.listener:
             self.listener.close()
 
@@ -130,7 +131,7 @@ class ConnectionMaker:
         return min(_MOST_PATIENCE_S, _BEFORE_OTHERS * self.timeout_s)
 
     def _connected(self, way: _StreamSet) -> list[socket.socket]:
-        """The lower rank's ends: each greets, and is answered once all have."""
+        """Return the lower rank's sockets: each sends a greeting, and gets a reply once all have connected."""
         target, end = self.world.members[way.target], time.monotonic() + self._patience_s
         place = (target.address, self._ports[way.target])
         made: list[socket.socket] = []
@@ -150,7 +151,7 @@ class ConnectionMaker:
         return made
 
     def _accepted(self, way: _StreamSet) -> list[socket.socket]:
-        """The higher rank's ends, one for each greeting; connections without a valid greeting are closed."""
+        """Return the higher rank's sockets, one per greeting. Connections without a valid greeting are closed."""
         awaited, answers = way.greetings(self._key), way.greetings(self._keys[way.source])
         found: dict[bytes, socket.socket] = {}
         end = time.monotonic() + self._patience_s
@@ -184,13 +185,13 @@ class ConnectionMaker:
 
 
 def buffers_of(connection: socket.socket) -> dict[str, str]:
-    """The bytes of a connection's buffers."""
+    """Return the buffer sizes of a connection, in bytes."""
     options = {"send_buffer_bytes": socket.SO_SNDBUF, "receive_buffer_bytes": socket.SO_RCVBUF}
     return {name: str(connection.getsockopt(socket.SOL_SOCKET, option)) for name, option in options.items()}
 
 
 def _left(end: float) -> float:
-    """Seconds until then; at least a little, since 0 would mean not to wait at all."""
+    """Return the seconds until `end`, at least a little, since 0 would mean no wait."""
     return max(0.001, end - time.monotonic())
 
 
@@ -200,7 +201,7 @@ def _heard(connection: socket.socket, end: float) -> bytes:
 
 
 def _settle(connection: socket.socket, deadline_s: float) -> None:
-    """From here on calls block as those of a plain program, but the kernel ends their waits; small messages go out at once."""
+    """Make calls block as in a plain program, with the kernel's timeout, and send small messages at once."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -212,23 +213,23 @@ def _close(connections: Iterable[socket.socket]) -> None:
         each.close()
 
 
-# What backends have in common that carry messages over a connection of their own between the two ranks of a pair.
+# The base of backends with their own connection between the two ranks of a pair.
 
 
 class AnyLink(Protocol):
     """A connection to one other rank."""
 
     def close(self) -> None:
-        """Ends it."""
+        """Close the connection."""
         ...
 
     def facts(self) -> Mapping[str, str]:
-        """What it became, for `versions`."""
+        """Return facts about the connection, for `versions`."""
         ...
 
 
 class LinkedBackend(HostBackend):
-    """Point-to-point alone; a pair's connection lives as long as its cell.
+    """The base of point-to-point backends with their own connections. A pair's connection lives as long as its test case.
 
     A backend of this kind sets `_links` and `_about` in `open` and implements the connection. `_about` is the result of
     `versions` before any connection.
@@ -245,7 +246,7 @@ class LinkedBackend(HostBackend):
         """Return a connection to that rank, which also calls. Raises RunFailed with the reason."""
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """Nothing before a pair is made."""
+        """Return None: connections are created per pair."""
         return None
 
     def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
@@ -258,21 +259,21 @@ class LinkedBackend(HostBackend):
         return replace(both, handle=self._link)
 
     def release(self, group: Group) -> None:
-        """Closes the pair's connection; what became of it is remembered for `versions`."""
+        """Close the pair's connection, and keep its facts for `versions`."""
         if self._link and group.handle is self._link:
             self._about |= self._link.facts()
             self._hang_up()
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Pairs only."""
+        """Return why the case is not supported: only pairs are."""
         return None if operation.pair else PairsOnly(self.name)
 
     def versions(self) -> Mapping[str, str]:
-        """What is known of the library and the path, and what the connection of the last cell was."""
+        """Return facts of the library and the path, and of the last case's connection."""
         return dict(self._about)
 
     def close(self) -> None:
-        """Closes everything."""
+        """Close all connections."""
         self._hang_up()
         self._links.close()
 
@@ -324,7 +325,7 @@ def explain(link: Connections, code: int) -> str:
 
 
 class NativeMessages:
-    """Calls into sockets.c over a link, with room for so many posted messages."""
+    """Calls into sockets.c over a connection, with space for `room` posted messages."""
 
     def __init__(self, library: ctypes.CDLL, link: Connections, room: int) -> None:
         self._library, self._link = library, link
@@ -333,21 +334,21 @@ class NativeMessages:
         self._struct = _PairStruct(len(descriptors), sockets, _deadline_ms(link), room, 0, (_MessageStruct * room)())
 
     def call(self, what: str, *words: int) -> Call:
-        """The function of sockets.c."""
+        """Return a call of the function in sockets.c."""
         name = f"collbench_socket_{what}"
         pointer = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
         return NativeCall(f"socket {what}", pointer, (ctypes.addressof(self._struct), *words))
 
 
 class PythonMessages:
-    """The same in Python, for a machine without a C compiler: always by poll, 10 to 15 µs more per small message and stream."""
+    """The calls in Python, without a C compiler: always with poll, 10 to 15 µs more per small message and stream."""
 
     def __init__(self, link: Connections) -> None:
         self._link = link
         self._posted: list[_Message] = []
 
     def call(self, what: str, *words: int) -> Call:
-        """The method of that name."""
+        """Return a call of the method of that name."""
         return PythonCall(f"socket {what}", partial(getattr(self, f"_{what}"), *words))
 
     def _send(self, at: int, size: int) -> None:
@@ -367,7 +368,7 @@ class PythonMessages:
         self._move(posted)
 
     def _move(self, messages: Sequence[_Message]) -> None:
-        """Moves everything; raises OSError that names the other rank."""
+        """Transfer all messages. Raises OSError that names the other rank."""
         waiting, left = select.poll(), {}
         for stream, connection in enumerate(self._link.sockets):
             parts = {way: deque(_parts(messages, way, stream, len(self._link.sockets))) for way in (select.POLLOUT, select.POLLIN)}
@@ -392,7 +393,7 @@ class PythonMessages:
                 del ways[way]
 
     def _moved(self, connection: socket.socket, way: int, part: memoryview) -> int:
-        """How many bytes the socket takes or gives now."""
+        """Return how many bytes the socket accepts or delivers now."""
         flags = socket.MSG_DONTWAIT
         try:
             moved = connection.send(part, flags) if way == select.POLLOUT else connection.recv_into(part, 0, flags)
@@ -408,7 +409,7 @@ class PythonMessages:
 
 
 def messages_over(link: Connections, room: int) -> Messages:
-    """The calls of a pair, with room for so many posted messages: native where sockets.c was built."""
+    """Return the calls of a pair, with space for `room` posted messages: native where sockets.c was built."""
     library = native()
     return NativeMessages(library, link, room) if library else PythonMessages(link)
 
@@ -418,7 +419,7 @@ def _deadline_ms(link: Connections) -> int:
 
 
 def _parts(messages: Sequence[_Message], way: int, stream: int, streams: int) -> Iterator[memoryview]:
-    """What a stream carries of the messages in one direction, as sockets.c divides them."""
+    """Yield the parts of the messages in one direction that a stream carries, divided as in sockets.c."""
     for direction, at, size in messages:
         begin, end = (size * each // streams for each in (stream, stream + 1))
         if direction == way and end > begin:
@@ -439,44 +440,44 @@ _NAME_BYTES = 16  # TCP_CA_NAME_MAX of the kernel
 
 
 class SocketBackend(LinkedBackend):
-    """Point-to-point over TCP sockets, one or several streams per pair, which live as long as the cell."""
+    """The backend socket: point-to-point over TCP, one or several streams per pair, which live as long as the test case."""
 
     name = api = "socket"
     takes_streams = True
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Always there."""
+        """Return Available, always."""
         return Available(f"TCP of {platform.system()} {platform.release()}, between pairs of ranks")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Listens, and learns where the others do. Raises RunFailed where a rank cannot listen at its address."""
+        """Listen, and exchange addresses with the other ranks. Raises RunFailed where a rank cannot listen at its address."""
         self.rank, self.ranks = world.rank, world.size
         self.flags = () if native() else ("python_messages",)
         self._links = ConnectionMaker(world, settings.timeout_s)
         self._about = {"kernel": platform.release(), **path_facts(world.me.address)}
 
     def connect(self, peer: int, cell: Cell) -> Connections:
-        """As many streams as the cell has."""
+        """Return a connection with the case's number of streams."""
         return self._links.connect(peer, cell.streams or 1)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:
-        """Addresses, and calls over the pair's link."""
+        """Return the binding with addresses, and calls over the pair's connection."""
         return MessageBinding(messages_over(group.handle, 2 * (buffers.cell.window or 1)), buffers, slot)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """The operation's messages; errors name the other rank."""
+        """Return the program of the operation's messages. Errors name the other rank."""
         return replace(super().bind(operation, cell, group, buffers), explain=partial(explain, group.handle))
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Pairs only, and as many streams as one thread serves."""
+        """Return why the case is not supported: only pairs are, with as many streams as one thread can serve."""
         if (cell.streams or 1) > MOST_STREAMS:
             return LimitExceeded("socket", "streams between two ranks", MOST_STREAMS)
         return super().supports(operation, cell)
 
 
 def path_facts(address: str) -> dict[str, str]:
-    """What is known of TCP from this address of the host, before anything is connected."""
+    """Return facts about TCP from this address of the host, before any connection."""
     with tcp_socket(address) as fresh:
         congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
     path = {"interface": interface_with(address), "address": address}
@@ -485,7 +486,7 @@ def path_facts(address: str) -> dict[str, str]:
 
 
 def _limits(name: str) -> str:
-    """The least, first and largest size of a socket's buffer in bytes: "4096 131072 6291456"."""
+    """Return the minimum, default and maximum size of a socket's buffer in bytes: "4096 131072 6291456"."""
     try:
         return " ".join(Path(f"/proc/sys/net/ipv4/{name}").read_text(encoding="ascii").split())
     except OSError:

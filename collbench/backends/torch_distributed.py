@@ -151,7 +151,7 @@ class TorchBackend(HostOrGpuBackend):
         return TorchMemory(self._torch, gpu.index, n_bytes)
 
     def close(self) -> None:
-        """Leaves the process group."""
+        """Leave the process group."""
         if self._torch.distributed.is_initialized():
             self._torch.distributed.destroy_process_group()
 
@@ -268,19 +268,19 @@ _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # 
 
 
 class GlooBackend(TorchBackend):
-    """torch.distributed with Gloo."""
+    """The backend gloo: torch.distributed with Gloo."""
 
     name, local_path = "gloo", "loopback"
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether torch is installed; does not import it (that takes seconds)."""
+        """Return whether torch is installed. Does not import it (that takes seconds)."""
         if find_spec("torch") is None:
             return Unavailable.because(NotInstalled("torch", "pip install -c constraints.txt 'collbench[torch]'"))
         return Available(f"Gloo of torch {version('torch')}")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports torch and forms its default group over a store that rank 0 opens on a free port."""
+        """Import torch and form its default group over a store on rank 0."""
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         torch = self._torch = load_torch()
@@ -291,11 +291,11 @@ class GlooBackend(TorchBackend):
         self._store = join("gloo", world, settings)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchBinding:
-        """Tensors over the buffers."""
+        """Return the binding with tensors over the buffers."""
         return TorchBinding(self._torch, buffers, group, slot)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """On a GPU a call returns before the data is there: an iteration ends when the GPU has it."""
+        """Return the program. On a GPU a call returns before the data is complete, so an iteration ends with a wait for the GPU."""
         program = super().bind(operation, cell, group, buffers)
         if self._gpu is None or cell.device == "cpu":
             return program
@@ -307,7 +307,7 @@ class GlooBackend(TorchBackend):
         return DtypeUnsupported("gloo", cell.dtype.name) if operation.reduces and cell.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
-        """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
+        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""
         return None
 
     def versions(self) -> Mapping[str, str]:
@@ -321,7 +321,7 @@ _SHARE = 0.75  # of the deadline: leaves time to query which ranks lag before th
 
 
 class BatchedBinding(TorchBinding):
-    """NCCL carries messages between two ranks one after the other, unless they go out together: as one batch, in `waitall`."""
+    """The binding for NCCL, which runs messages between two ranks in sequence unless they are one batch, sent by `waitall`."""
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """A message for the next batch; NCCL has no tags."""
@@ -343,7 +343,7 @@ class BatchedBinding(TorchBinding):
 
 
 class TorchNcclBackend(TorchBackend):
-    """torch.distributed with NCCL, one GPU a process."""
+    """The backend of torch.distributed with NCCL, one GPU per process."""
 
     name = "torch-nccl"
     devices = frozenset({"cuda"})
@@ -351,7 +351,7 @@ class TorchNcclBackend(TorchBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether there are a GPU and a torch that is built for CUDA. Does not import torch: its version shows the build."""
+        """Return whether there are a GPU and a torch built for CUDA. Does not import torch: its version shows the build."""
         missing = no_gpu()
         if missing:
             return missing
@@ -362,7 +362,7 @@ class TorchNcclBackend(TorchBackend):
         return Available(f"NCCL of torch {version('torch')}, as training sees it")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports torch, takes a GPU and forms the default group. Raises UsageError, RunFailed."""
+        """Import torch, claim a GPU and form the default group. Raises UsageError, RunFailed."""
         torch = self._torch = load_torch()
         cuda: Any = torch.cuda
         self.rank, self.ranks = world.rank, world.size

@@ -39,7 +39,7 @@ _REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
 
 
 class TorchCommsBinding(TorchBinding):
-    """For calls that block (async_op=False: on the caller's own thread), and for messages that do not."""
+    """The binding for blocking calls (async_op=False: on the caller's own thread), and for non-blocking messages."""
 
     def __init__(self, torch: Any, comms: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(torch, buffers, group, slot)
@@ -47,11 +47,11 @@ class TorchCommsBinding(TorchBinding):
         self.redop = getattr(comms.ReduceOp, _REDOPS.get(redop, redop.upper())) if redop else None
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A method that returns when it is done."""
+        """Return a call of a method that returns when it is done."""
         return PythonCall(name, partial(getattr(self.comm, name), *words, async_op=False, **named))
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A method that returns a TorchWork; `waitall` waits for it."""
+        """Return a call of a method that returns a TorchWork; `waitall` waits for it."""
         function, works = partial(getattr(self.comm, name), *words, async_op=True, **named), self._works
         return PythonCall(name, lambda: works.append(function()))
 
@@ -152,7 +152,7 @@ _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # 
 
 
 class TorchCommsBackend(HostBackend):
-    """A TorchComm of all ranks; one more for each other group."""
+    """The backend torchcomms: a TorchComm of all ranks, and one for each other group."""
 
     name = api = "torchcomms"
     local_path = "loopback"
@@ -161,7 +161,7 @@ class TorchCommsBackend(HostBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether a torchcomms that is known is installed, with Gloo; imports neither it nor torch."""
+        """Return whether a supported torchcomms with Gloo is installed. Imports neither it nor torch."""
         problem = obstacle()
         return (
             Unavailable.because(problem)
@@ -170,7 +170,7 @@ class TorchCommsBackend(HostBackend):
         )
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports torch and torchcomms, and joins all ranks over a store that rank 0 opens. Raises UsageError for a broken torchcomms."""
+        """Import torch and torchcomms, and join all ranks over a store on rank 0. Raises UsageError for a broken torchcomms."""
         os.environ.setdefault("GLOG_minloglevel", "1")  # it logs the start and end of each group
         self._torch, self._comms = loaded("torchcomms", lambda: (load_torch(), import_module("torchcomms")), _GET)
         self.rank, self.ranks, self._groups = world.rank, world.size, 0
@@ -195,7 +195,7 @@ class TorchCommsBackend(HostBackend):
         return comm
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchCommsBinding:
-        """Tensors over the buffers."""
+        """Return the binding with tensors over the buffers."""
         return TorchCommsBinding(self._torch, self._comms, buffers, group, slot)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
@@ -204,7 +204,7 @@ class TorchCommsBackend(HostBackend):
         return DtypeUnsupported("torchcomms over Gloo", cell.dtype.name) if unreduced else None
 
     def sync(self, group: Group) -> Program | None:
-        """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
+        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""
         return None
 
     def versions(self) -> Mapping[str, str]:
@@ -213,7 +213,7 @@ class TorchCommsBackend(HostBackend):
         return about | {"torchcomms_backend": "gloo", "gloo_interface": self._interface}
 
     def close(self) -> None:
-        """Ends every group."""
+        """Close every group."""
         for comm in self._made:
             comm.finalize()
 

@@ -44,7 +44,7 @@ _LINK_REMEDY = "see whether a firewall lets TCP ports through between these host
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """How many messages wait: to be sent (a whole window, and the answer), and to be received."""
+    """The maximum number of queued messages: to be sent (a whole window, and the reply), and received."""
 
     send: int
     receive: int
@@ -60,8 +60,8 @@ def window_of(cell: Cell) -> QueueLimits:
 class ZmqLink:
     """A PAIR socket to one other rank.
 
-    beside   the connection over which the two met: closed where the other one is gone
-    errors   what ZeroMQ's calls raise
+    beside   the connection over which the two ranks exchanged addresses; closed when the other rank ends
+    errors   the exceptions of ZeroMQ's calls
     """
 
     peer: Member
@@ -82,17 +82,17 @@ class ZmqLink:
         return f"no message came whole from {self.peer} for {self.beside.deadline_s:g} s: {why}"
 
     def facts(self) -> Mapping[str, str]:
-        """Of the TCP connection below ZeroMQ: TCP_NODELAY, and its buffers in bytes."""
+        """Return facts of the TCP connection below ZeroMQ: TCP_NODELAY, and its buffers in bytes."""
         return self.tcp
 
     def close(self) -> None:
-        """Ends both connections. An answer may be on its way still: the other rank counts on it."""
+        """Close both connections. A reply that is still in transit is delivered."""
         self.socket.close(linger=LINGER_MS)
         self.beside.close()
 
 
 def joined(context: Any, world: World, beside: Connections, window: QueueLimits) -> ZmqLink:
-    """A PAIR socket joined with the other rank's. Both call; the higher rank binds. Raises RunFailed with the reason."""
+    """Return a PAIR socket connected to the other rank's. Both call; the higher rank binds. Raises RunFailed with the reason."""
     import zmq
 
     made = context.socket(zmq.PAIR)
@@ -171,7 +171,7 @@ class ZmqMessages:
         self._posted: list[memoryview] = []
 
     def call(self, what: str, *words: int) -> PythonCall:
-        """The method of that name."""
+        """Return a call of the method of that name."""
         return PythonCall(f"zmq {what}", partial(getattr(self, f"_{what}"), *([self._part(*words)] if words else [])))
 
     def _part(self, at: int, size: int) -> memoryview:
@@ -208,7 +208,7 @@ class ZmqMessages:
 
 
 class ZmqBackend(LinkedBackend):
-    """Point-to-point over PAIR sockets, a context of its own apart from the control plane's, one connection per pair."""
+    """The backend zmq: point-to-point over PAIR sockets, one connection per pair, in a separate ZeroMQ context."""
 
     name = api = "zmq"
     flags = ("python_messages",)
@@ -216,7 +216,7 @@ class ZmqBackend(LinkedBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether pyzmq loads, with a libzmq that is known here."""
+        """Return whether pyzmq loads, with a supported libzmq."""
         if find_spec("zmq") is None:
             return Unavailable.because(NotInstalled("pyzmq", "pip install pyzmq"))
         try:
@@ -231,7 +231,7 @@ class ZmqBackend(LinkedBackend):
         return Available(f"libzmq {zmq.zmq_version()} by pyzmq {zmq.__version__}, between pairs of ranks")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Listens, so that pairs can find one another. Raises RunFailed where a rank cannot listen at its address."""
+        """Listen for the connections of pairs. Raises RunFailed where a rank cannot listen at its address."""
         import zmq
 
         self.rank, self.ranks, self._world = world.rank, world.size, world
@@ -243,15 +243,15 @@ class ZmqBackend(LinkedBackend):
                        **path_facts(world.me.address)}  # fmt: skip
 
     def connect(self, peer: int, cell: Cell) -> ZmqLink:
-        """A PAIR socket at each end; its address travels over a connection of `Links`, which authenticates the peer."""
+        """Return a PAIR socket. Its address is sent over an authenticated connection (`ConnectionMaker`)."""
         return joined(self._context, self._world, self._links.connect(peer, 1), window_of(cell))
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:
-        """Addresses, and calls over the pair's link."""
+        """Return the binding with addresses, and calls over the pair's connection."""
         return MessageBinding(ZmqMessages(group.handle, buffers), buffers, slot)
 
     def close(self) -> None:
-        """Closes everything, and ends ZeroMQ's thread, which else might read memory that is gone."""
+        """Close all connections, and end ZeroMQ's thread, which might otherwise read freed memory."""
         super().close()
         if self._context:
             self._context.destroy(linger=LINGER_MS)

@@ -1,1 +1,1 @@
-"""What a GPU does for us: memory, streams, events, graphs and kernels; the one place that imports cupy."""
+"""GPU support: memory, streams, events, graphs and kernels; the only package that imports cupy."""

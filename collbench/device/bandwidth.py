@@ -1,4 +1,4 @@
-"""How fast a GPU's memory is: each kernel of verify.cu, bandwidth.cu and sync.cu timed, then checked element by element."""
+"""GPU memory and peer bandwidth: each kernel of verify.cu, bandwidth.cu and sync.cu is timed, then checked element by element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RELEASED = 1
 
 
 class Stopwatch:
-    """A stream of one GPU and what times it."""
+    """A stream of one GPU, with the events that time its work."""
 
     def __init__(self, gpu: OpenGpu, kernels: Kernels) -> None:
         from cupy.cuda import get_elapsed_time
@@ -42,9 +42,9 @@ class Stopwatch:
         self._elapsed_ms: Callable[..., float] = get_elapsed_time
 
     def samples(self, run: Callable[[], None]) -> tuple[float, ...]:
-        """Seconds of one run of work that `run` queues on `self.stream`: one sample per batch, the mean of its runs.
+        """Return seconds per run of work that `run` queues on `self.stream`: one sample per batch, the mean of its runs.
 
-        Raises RunFailed where the host could not queue a batch while it was held.
+        Raises RunFailed where the host could not queue a batch while the stream was held.
         """
         self._batch(run, 1, held=False)  # CUDA loads kernels at their first launch: none may be the first while a stream is held
         self._open()
@@ -55,7 +55,7 @@ class Stopwatch:
         return tuple(self._batch(run, runs, held=True) for _ in range(batches))
 
     def _open(self) -> None:
-        """The latch's kernel, too, runs once where it need not wait."""
+        """Run the latch's kernel once with the latch open, so that it is loaded."""
         self._words[:] = (1, 0)
         self._hold()
         self._wait()
@@ -65,7 +65,7 @@ class Stopwatch:
         self._kernels.hold(self.stream, latch, _HELD_NS, latch + 8)
 
     def _batch(self, run: Callable[[], None], runs: int, *, held: bool) -> float:
-        """Seconds of one of so many runs, after a quarter as many that are not timed."""
+        """Return seconds per run of `runs` runs, after a quarter as many that are not timed."""
         self._words[:] = 0
         if held:
             self._hold()
@@ -104,7 +104,7 @@ _SPARE = 64 << 20  # left free: tables, sums, and what the driver takes for itse
 
 
 class Arrays:
-    """`a`, `b` and `c`: the addresses of `size` bytes each on one GPU. Raises MemoryError, one sentence."""
+    """The test arrays `a`, `b` and `c` (addresses of `size` bytes each) on one GPU. Raises MemoryError."""
 
     def __init__(self, gpu: OpenGpu, size: int) -> None:
         self.gpu, self.size = gpu, size
@@ -117,9 +117,9 @@ class Arrays:
 
 
 def fitting_size(gpus: Sequence[OpenGpu], asked: int | None) -> int:
-    """The bytes of each array: those asked for, or the usual ones, halved until three arrays fit into every GPU.
+    """Return the bytes of each array: the requested or default size, halved until three arrays fit into every GPU.
 
-    Raises UsageError for a size that does not fit, or that no kernel takes.
+    Raises UsageError for a size that does not fit, or that no kernel supports.
     """
     if asked is not None and (asked % GRAIN or asked < _LEAST):
         raise UsageError(f"--size {asked}: a size is a multiple of {GRAIN} bytes, which a thread moves at a time, and {_LEAST} or more")
@@ -140,16 +140,16 @@ def fitting_size(gpus: Sequence[OpenGpu], asked: int | None) -> int:
 
 @dataclass(frozen=True)
 class KernelFigure:
-    """One kernel of cuda_kernels/, timed and checked.
+    """The result of one kernel of cuda_kernels/, timed and checked.
 
     kernel              its name: "copy", "peer_read"; "copy_engine" is the driver's own copy between two GPUs
     gpus                the GPUs by CUDA's index: the GPU that runs the kernel, then the GPU with the memory that it accesses
-    size_bytes          N of cuda_kernels/README.md; 0 where the figure is a latency
-    moved_bytes         what one run moves as the floor counts it: read plus written, or over the link in one direction; 0: a latency
+    size_bytes          N of cuda_kernels/README.md; 0 for a latency
+    moved_bytes         bytes moved per run: read plus written, or over the link in one direction; 0 for a latency
     seconds             of one run, one round trip or one load, in the order measured; empty: not measured, for the reason in `why`
-    floor_bytes_per_s   the rate that the hardware allows, None where none is known or none applies
-    floor               what that rate is and where it comes from, or why there is none
-    wrong               elements (of `read_memory`: sums; of a chase: ends) that were not what they had to be; None: not checked
+    floor_bytes_per_s   the rate that the hardware allows; None where unknown or not applicable
+    floor               the name and source of that rate, or why there is none
+    wrong               number of wrong elements (of `read_memory`: sums; of a chase: ends); None: not checked
     """
 
     kernel: str
@@ -171,7 +171,7 @@ _STEPS = 2000  # loads of one run
 
 
 def chain_over(n_bytes: int) -> NDArray[np.uint64]:
-    """Indices of 64-bit words, a line apart, that visit all of n_bytes in random order and begin again."""
+    """Return indices of 64-bit words, one per cache line, that visit all of n_bytes in random order and repeat."""
     order = np.random.default_rng(0).permutation(max(1, n_bytes // _LINE))
     chain = np.zeros(len(order) * _LINE // _CHASE_WORD, np.uint64)
     chain[order * (_LINE // _CHASE_WORD)] = np.roll(order, -1) * (_LINE // _CHASE_WORD)
@@ -179,7 +179,7 @@ def chain_over(n_bytes: int) -> NDArray[np.uint64]:
 
 
 def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, ...]) -> KernelFigure:
-    """Seconds of one load along `chain`, which lies at `address`."""
+    """Return the seconds of one load along `chain`, which is stored at `address`."""
     result = arrays.gpu.allocate(2 * _CHASE_WORD)
     seconds = arrays.watch.samples(lambda: arrays.kernels.pointer_chase(arrays.stream, address, 0, _STEPS, result.address))
     found, end = int(arrays.checker.read(result.address, _CHASE_WORD).view(np.uint64)[0]), 0
@@ -216,7 +216,7 @@ _KERNELS = (
 
 
 def memory_figures(arrays: Arrays) -> Iterator[KernelFigure]:
-    """One per kernel, as they are measured. Raises RunFailed if the checker does not detect a flipped bit."""
+    """Yield one result per kernel as it is measured. Raises RunFailed if the checker does not detect a flipped bit."""
     prove(arrays.gpu, arrays.stream)
     yield from _fill_and_verify(arrays)
     yield _read(arrays)
@@ -231,7 +231,7 @@ def _figure(arrays: Arrays, kernel: str, moves: int, seconds: tuple[float, ...],
 
 
 def _floor(arrays: Arrays, n_bytes: int) -> tuple[float | None, str]:
-    """The rate of the memory, where that is what limits, or why there is none."""
+    """Return the memory's rate and its source where memory limits, or None and the reason."""
     cache = arrays.gpu.l2_bytes
     if n_bytes < _BEYOND_CACHE * cache:
         return None, f"arrays smaller than {_BEYOND_CACHE} times the level-2 cache ({format_size(cache)}): partly the cache's rate"
@@ -307,7 +307,7 @@ def digits(dtype: str, seed: int) -> Values:
 
 
 def _sum(values: Values, count: int) -> int:
-    """The sum of the first `count` of the repeated values, modulo 2^64."""
+    """Return the sum of the first `count` of the repeated values, modulo 2^64."""
     whole, rest = divmod(count, len(values))
     return (whole * int(values.sum()) + int(values[:rest].sum())) % 2**64
 
@@ -348,7 +348,7 @@ _LATENCIES = ("pingpong", "pointer_chase")
 
 
 def peer_figures(x: Arrays, y: Arrays) -> Iterator[KernelFigure]:
-    """One per kernel of GPU x with the memory of GPU y, as they are measured; n/a with the reason where they cannot reach each other."""
+    """Yield one result per kernel of GPU x on the memory of GPU y; n/a with the reason without peer access."""
     gpus = (x.gpu.index, y.gpu.index)
     if not (open_peer(x.gpu, y.gpu) and open_peer(y.gpu, x.gpu)):
         why = f"GPUs {gpus[0]} and {gpus[1]} cannot reach each other's memory (cudaDeviceCanAccessPeer)"
@@ -361,7 +361,7 @@ def peer_figures(x: Arrays, y: Arrays) -> Iterator[KernelFigure]:
 
 
 def without_peer(why: str, gpus: tuple[int, ...]) -> Iterator[KernelFigure]:
-    """The same figures, not measured, and why."""
+    """Yield the same results as not measured, with the reason."""
     yield from (KernelFigure(name, gpus, why=why) for name in (*(kernel.name for kernel in _PEERS_KERNELS), *_LATENCIES))
 
 
@@ -388,7 +388,7 @@ def _settle(*all_arrays: Arrays) -> None:
 
 
 def pingpong(x: Arrays, y: Arrays) -> KernelFigure:
-    """The round trip of a word between two GPUs, or between two streams of one; n/a where the two sides do not meet in time."""
+    """Return the round-trip time of a word between two GPUs, or two streams of one; n/a where the sides do not run at the same time."""
     gpus = tuple(dict.fromkeys((x.gpu.index, y.gpu.index)))
     streams = (x.stream, y.stream if y is not x else x.gpu.stream())
     seconds: list[float] = []
@@ -402,7 +402,7 @@ def pingpong(x: Arrays, y: Arrays) -> KernelFigure:
 
 
 def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, int]:
-    """(round trips, their nanoseconds) as the side that starts saw them."""
+    """Return (round trips, their nanoseconds) as measured by the starting side."""
     flags = (x.a, y.a + 256)  # apart, also where x is y
     results = (x.b, y.b + 256)
     for arrays, flag in zip((x, y), flags, strict=True):

@@ -46,9 +46,9 @@ def kernels_of(gpu: OpenGpu) -> Kernels:
 
 
 class Checker:
-    """Fills and compares memory in the order of one stream. It keeps room for one period of the widest elements, half a MiB.
+    """Fills and compares memory in the order of one stream. It holds one period of the widest elements, half a MiB.
 
-    `table` is that period, from the value that belongs to the first element on.
+    `table` in the methods is that period, starting with the value of the first element.
     """
 
     def __init__(self, gpu: OpenGpu, stream: Stream) -> None:
@@ -58,17 +58,17 @@ class Checker:
         self._loaded: Bytes | None = None
 
     def fill(self, address: int, n_bytes: int, table: Bytes) -> None:
-        """Repeats a table over memory. Returns before it is done: what follows on the stream finds it."""
+        """Repeat a table over memory. Returns before completion; later work on the stream runs after it."""
         if n_bytes:
             self._load(table)
             self._kernels.fill(self.stream, address, n_bytes, self._table.address, table.nbytes)
 
     def poison(self, address: int, n_bytes: int) -> None:
-        """Fills memory with bytes that no moved digit has."""
+        """Fill memory with bytes that no moved digit has."""
         self.fill(address, n_bytes, _POISON)
 
     def verify(self, address: int, n_bytes: int, table: Bytes, tolerance: int) -> tuple[int, int]:
-        """(how many elements differ from the table by more than `tolerance` units in the last place, the first of them)."""
+        """Return (number of elements that differ from the table by more than `tolerance` units in the last place, index of the first)."""
         self._load(table)
         self._kernels.verify(
             self.stream, address, n_bytes, self._table.address, table.nbytes,
@@ -78,7 +78,7 @@ class Checker:
         return int(wrong), int(first)
 
     def corrupt(self, address: int, offset: int, mask: int) -> None:
-        """Flips bits of one byte."""
+        """Flip bits of one byte."""
         self._kernels.corrupt(self.stream, address, offset, mask)
 
     def read(self, address: int, n_bytes: int) -> NDArray[np.uint8]:
@@ -87,12 +87,12 @@ class Checker:
         return self.gpu.download(address, n_bytes)
 
     def settle(self) -> None:
-        """Waits until the stream has come to rest."""
+        """Wait until the stream is idle."""
         with self.gpu.use():
             self.stream.synchronize()
 
     def _load(self, table: Bytes) -> None:
-        """Brings a table to the GPU, unless it is the one that is there."""
+        """Copy a table to the GPU, unless it is already loaded."""
         if table is not self._loaded:
             self.gpu.upload(self._table.address, table, self.stream)
             self._loaded = table
@@ -103,12 +103,12 @@ _POISON = np.full(16, POISON, np.uint8)
 
 @cache
 def checker_of(gpu: OpenGpu, stream: Stream) -> Checker:
-    """The checker of a stream, made once."""
+    """Return the checker of a stream, created once."""
     return Checker(gpu, stream)
 
 
 def prove(gpu: OpenGpu, stream: Stream) -> None:
-    """Shows on this GPU that a right buffer is found right and one flipped bit is found at its element, for every width.
+    """Test on this GPU that a correct buffer passes and that one flipped bit is found at its element, for every width.
 
     Raises RunFailed if it does not: the results of its checks would be meaningless.
     """
@@ -137,14 +137,14 @@ def _prove(checker: Checker, memory: GpuMemory, table: Bytes, offset: int) -> No
 
 
 class Held(Protocol):
-    """Memory of a GPU, held as long as this object lives."""
+    """GPU memory that is allocated as long as this object lives."""
 
     address: int
     n_bytes: int
 
 
 class _Members(Protocol):
-    """What is needed of a group: how many ranks it has, and which of them this process drives."""
+    """The attributes of a group in use here: its number of ranks, and the ranks that this process drives."""
 
     @property
     def n(self) -> int: ...
@@ -153,10 +153,10 @@ class _Members(Protocol):
 
 
 class DeviceBuffers:
-    """The buffers of the ranks this process drives, each on its GPU; `places` are those ranks' views.
+    """GPU buffers of the ranks that this process drives. Attributes and methods: see `AnyBuffers`.
 
-    Every rank of the group has as many bytes, so that they can become a symmetric window.
-    `memory` is what `allocate` gave per driven rank (plain memory, or that of a library's own allocator).
+    All ranks of the group allocate the same size, so that the buffers can be a symmetric window.
+    `memory` is the result of `allocate` per driven rank (plain memory, or that of a library's allocator).
     """
 
     page_bytes: int | None = None
@@ -165,7 +165,7 @@ class DeviceBuffers:
         self, operation: Operation, cell: Cell, group: _Members, slots: int, gpus: Sequence[OpenGpu], streams: Sequence[Stream],
         allocate: Callable[[OpenGpu, int], Held] = OpenGpu.allocate,
     ) -> None:  # fmt: skip
-        """`gpus` and `streams`: one per driven rank. Raises MemoryError, one sentence."""
+        """Allocate the buffers. `gpus` and `streams`: one per driven rank. Raises MemoryError."""
         count = operation.count(cell, group.n)
         self.operation, self.cell, self.slots = operation, cell, slots
         self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
@@ -176,25 +176,26 @@ class DeviceBuffers:
         self._timed: list[NDArray[Any] | None] = [None] * len(self.places)
 
     def send_at(self, driven: int, slot: int) -> int:
-        """The address of the send elements of the `driven`th rank in a slot."""
+        """Return the address of a driven rank's send elements in a slot."""
         return self._at(driven, slot, self._extents[driven].send_at)
 
     def recv_at(self, driven: int, slot: int) -> int:
-        """The address of the receive elements."""
+        """Return the address of a driven rank's receive elements in a slot."""
         return self._at(driven, slot, self._extents[driven].recv_at)
 
     def elements(self, driven: int) -> tuple[int, int]:
-        """How many elements the `driven`th rank sends and receives."""
+        """Return how many elements a driven rank sends and receives."""
         return self._extents[driven].send, self._extents[driven].recv
 
     def _at(self, driven: int, slot: int, element: int) -> int:
         return self.memory[driven].address + slot % self.slots * self._stride + element * self.cell.dtype.size
 
     def fill(self, slot: int, for_check: bool) -> None:
-        """Writes the inputs of every driven rank into a slot; for a check, what has not arrived yet is poisoned first.
+        """Write the inputs of every driven rank into a slot. For a check, first poison it, so that missing data is detected.
 
-        They are there when it returns: not every library waits for our streams. Slots that are only timed share their digits, since
-        each table that a GPU gets costs a copy. As on the host, timed in-place sums run on zeros and products on ones.
+        Completed on return, since not every library waits for collbench's streams. Slots that are only timed share their digits,
+        since
+        each table costs a copy to the GPU. As on the host, timed in-place sums use zeros and products ones.
         """
         for driven, (checker, place) in enumerate(zip(self._checkers, self.places, strict=True)):
             extent, width = self._extents[driven], self.cell.dtype.size
@@ -213,7 +214,7 @@ class DeviceBuffers:
         return table
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """What is wrong with every driven rank's received elements in a slot, or None. Waits for the streams."""
+        """Return for each driven rank what is wrong with its received elements in a slot, or None. Waits for the streams."""
         return [self._check(driven, checker, slot) for driven, checker in enumerate(self._checkers)]
 
     def _check(self, driven: int, checker: Checker, slot: int) -> Mismatch | None:

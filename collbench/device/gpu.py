@@ -1,6 +1,6 @@
-"""One GPU: its memory, streams, events, graphs and copies, by cupy, which this room alone imports.
+"""One GPU: its memory, streams, events, graphs and copies, through cupy, which only this package imports.
 
-cupy gives what NCCL does not (GPU.md). Everything here is by address, so that the native loop and C libraries can use it too.
+cupy provides what NCCL does not (GPU.md). All interfaces use addresses, so that the native loop and C libraries can use them too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODES = {0: "default", PROHIBITED: "prohibited", EXCLUSIVE: "exclusive"}
 
 
 class Stream:
-    """A stream of work that runs in order, apart from the default stream. `cupy` is what cupy launches kernels on."""
+    """A CUDA stream that is independent of the default stream. `cupy`: cupy's stream object, to launch kernels."""
 
     def __init__(self) -> None:
         from cupy.cuda import Stream as CupyStream
@@ -37,12 +37,12 @@ class Stream:
         self.address = int(self.cupy.ptr)
 
     def synchronize(self) -> None:
-        """Waits until everything enqueued has run, however long that takes."""
+        """Wait until everything enqueued has completed, without a time limit."""
         self.cupy.synchronize()
 
 
 class Event:
-    """A moment of a stream, with its time."""
+    """A CUDA event: a point of a stream, with its time."""
 
     def __init__(self) -> None:
         from cupy.cuda import Event as CupyEvent
@@ -52,7 +52,7 @@ class Event:
 
 
 class Graph:
-    """What was captured from a stream, ready to be launched as a whole: `address` is for cuGraphLaunch once the capture has ended."""
+    """A CUDA graph captured from a stream. `address` is for cuGraphLaunch once the capture has ended."""
 
     cupy: Any = None
 
@@ -65,7 +65,7 @@ class Graph:
 class GpuMemory:
     """`n_bytes` of a GPU's memory at `address`, freed with this object; at the end of the process the driver frees it.
 
-    (Freeing waits for all work of the GPU, so that at an exit after a hang it would never return.)
+    (Freeing waits for all work of the GPU, so it would never return at an exit after a hang.)
     """
 
     def __init__(self, gpu: OpenGpu, n_bytes: int) -> None:
@@ -98,7 +98,7 @@ class GpuFacts:
 
 
 class OpenGpu:
-    """The GPU that CUDA shows this process at `index`. Raises UsageError, one sentence, for one that cannot be used."""
+    """The GPU at `index` among those that CUDA shows this process. Raises UsageError if it cannot be used."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -139,7 +139,7 @@ class OpenGpu:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Makes this the current GPU. CUDA's errors inside become a RunFailed that names the GPU."""
+        """Make this the current GPU inside the block. CUDA errors become a RunFailed that names the GPU."""
         from cupy.cuda import Device
 
         try:
@@ -149,17 +149,17 @@ class OpenGpu:
             raise RunFailed(f"GPU {self.index} ({self.name}) failed: {error}") from error
 
     def stream(self) -> Stream:
-        """A new stream, which does not wait for the default one."""
+        """Return a new stream, independent of the default one."""
         with self.use():
             return Stream()
 
     def event(self) -> Event:
-        """A new event that keeps its time."""
+        """Return a new event with timing."""
         with self.use():
             return Event()
 
     def allocate(self, n_bytes: int) -> GpuMemory:
-        """Memory straight from the driver: no pool keeps it later. Raises MemoryError, one sentence."""
+        """Allocate memory from the driver, without a pool. Raises MemoryError."""
         try:
             return GpuMemory(self, n_bytes)
         except RunFailed as error:
@@ -171,26 +171,26 @@ class OpenGpu:
             ) from error
 
     def free_bytes(self) -> int:
-        """What can still be allocated."""
+        """Return how many bytes can still be allocated."""
         with self.use():
             return int(cupy_runtime().memGetInfo()[0])
 
     def pinned(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Host memory that the GPU reads and writes by itself."""
+        """Return host memory, [n_bytes], that the GPU can access directly."""
         from cupy.cuda import alloc_pinned_memory
 
         with self.use():
             return np.frombuffer(alloc_pinned_memory(n_bytes), np.uint8, n_bytes)
 
     def upload(self, address: int, array: NDArray[Any], stream: Stream) -> None:
-        """Copies an array to `address` in the order of `stream`, and waits: the array may change afterwards."""
+        """Copy an array to `address` in the order of `stream`, and wait: the array may change afterwards."""
         whole = np.ascontiguousarray(array)
         with self.use():
             cupy_runtime().memcpyAsync(address, whole.ctypes.data, whole.nbytes, _TO_DEVICE, stream.address)
             stream.synchronize()
 
     def download(self, address: int, n_bytes: int) -> NDArray[np.uint8]:
-        """Copies memory to the host. What other streams still write there is not waited for."""
+        """Return a copy of GPU memory, [n_bytes]. Does not wait for other streams."""
         found = np.empty(n_bytes, np.uint8)
         with self.use():
             cupy_runtime().memcpy(found.ctypes.data, address, n_bytes, _TO_HOST)
@@ -198,7 +198,7 @@ class OpenGpu:
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[Graph]:
-        """What is enqueued on `stream` inside does not run but becomes the graph."""
+        """Capture what is enqueued on `stream` inside the block into the graph, without running it."""
         graph = Graph()
         with self.use():
             stream.cupy.begin_capture()
@@ -227,7 +227,7 @@ def _facts(runtime: Any, index: int) -> GpuFacts:
 
 
 def gpu_count() -> int:
-    """How many GPUs CUDA shows this process; 0 where it shows none or does not start."""
+    """Return the number of GPUs that CUDA shows this process; 0 where CUDA does not start."""
     runtime = cupy_runtime()
     try:
         return int(runtime.getDeviceCount())
@@ -236,12 +236,14 @@ def gpu_count() -> int:
 
 
 def driver_address(name: str) -> int:
-    """The address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError where it has none."""
+    """Return the address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError where it has
+    none.
+    """
     return ctypes.cast(getattr(ctypes.CDLL("libcuda.so.1"), name), ctypes.c_void_p).value or 0
 
 
 def driver_error(code: int) -> str:
-    """The driver's words for one of its error codes."""
+    """Return the driver's text for an error code."""
     text = ctypes.c_char_p()
     with suppress(OSError, AttributeError):
         if ctypes.CDLL("libcuda.so.1").cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value:
@@ -255,7 +257,7 @@ _ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 def open_peer(gpu: OpenGpu, other: OpenGpu) -> bool:
-    """Lets `gpu` reach the memory of `other`, from now on. False where they cannot: then copies go through host memory."""
+    """Enable access of `gpu` to the memory of `other`. Return False if not possible: copies then go through host memory."""
     runtime = cupy_runtime()
     with gpu.use():
         if not runtime.deviceCanAccessPeer(gpu.index, other.index):

@@ -1,4 +1,4 @@
-"""The kernels of cuda_kernels/, ready to be launched on one GPU. Launches are enqueued and not waited for; sizes are in bytes."""
+"""The kernels of cuda_kernels/: compiled on demand, loaded and launched on one GPU. Launches are asynchronous; sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collbench.errors import RunFailed, UsageError
 # The kernels of cuda_kernels/ as a cubin for one GPU architecture: compiled by NVRTC at run time, kept on disk for the next start.
 #
 # A cubin holds the architecture's own machine code, so nothing is left for the driver to compile when a measurement starts. A kept
-# file is loaded only if it is ours and its content is what its name says. Ranks that start together may compile it several times;
+# file is loaded only if it belongs to the user and matches the hash in its name. Ranks that start together may compile it several times;
 # each file appears whole or not at all.
 
 _FILES = ("verify.cu", "bandwidth.cu", "peer.cu", "sync.cu")
@@ -33,9 +33,10 @@ Sources = Mapping[str, bytes]
 
 
 def cubin(arch: str) -> Path:
-    """The file with all kernels for `arch` ("sm_90"), as cupy.RawModule(path=…) loads it.
+    """Return the file with all kernels for `arch` ("sm_90"), for cupy.RawModule(path=…).
 
-    Raises UsageError where NVRTC is missing or too old for the GPU, or no folder takes the file; RunFailed if the kernels do not compile.
+    Raises UsageError where NVRTC is missing or too old for the GPU, or no folder is writable; RunFailed if the kernels do not
+    compile.
     """
     sources = _sources()
     key = _key(arch, sources)
@@ -46,7 +47,7 @@ def cubin(arch: str) -> Path:
 
 
 def source_folder() -> Path:
-    """Where the .cu files are: in an installed package inside it, in a checkout beside it. Raises RunFailed where they are not."""
+    """Return the folder of the .cu files: inside an installed package, or in the checkout. Raises RunFailed if missing."""
     package = Path(__file__).parents[1]
     for folder in (package / "cuda_kernels", package.parent / "cuda_kernels"):
         if (folder / _FILES[0]).is_file():
@@ -60,14 +61,14 @@ def _sources() -> Sources:
 
 
 def _key(arch: str, sources: Sources) -> str:
-    """A name for all that the cubin follows from."""
+    """Return a name from all inputs of the cubin."""
     version = ".".join(map(str, _nvrtc().getVersion()))
     parts = [arch.encode(), version.encode(), repr((_PROGRAM, _OPTIONS)).encode(), *sources.values()]
     return f"kernels-{arch}-{sha256(b''.join(sha256(part).digest() for part in parts)).hexdigest()[:32]}"
 
 
 def _nvrtc() -> Any:
-    """cupy's NVRTC, which answers. Raises UsageError where there is none."""
+    """Return cupy's NVRTC. Raises UsageError where it is missing."""
     try:
         from cupy.cuda import nvrtc
 
@@ -81,7 +82,7 @@ def _nvrtc() -> Any:
 
 
 def _folders(env: Mapping[str, str]) -> Iterator[Path]:
-    """Where compiled kernels are kept: the user's cache; where that cannot be written, a folder of the user's among temporary files."""
+    """Yield the folders for compiled kernels: the user's cache, then a folder of the user among temporary files."""
     if given := env.get("COLLBENCH_CACHE"):
         yield Path(given)
     elif base := env.get("XDG_CACHE_HOME"):
@@ -92,7 +93,7 @@ def _folders(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _kept(folder: Path, key: str) -> Path | None:
-    """Return a file of this user for `key` with the content that its name promises; other files are skipped."""
+    """Return a file of this user for `key` with the content that its name states; other files are skipped."""
     try:
         return next((path for path in sorted(folder.glob(f"{key}-*.cubin")) if _sound(path, key)), None)
     except OSError:
@@ -110,7 +111,7 @@ def _name(key: str, content: bytes) -> str:
 
 
 def _keep(content: bytes, key: str) -> Path:
-    """Writes the cubin into the first folder that takes it."""
+    """Write the cubin into the first writable folder."""
     refusals = []
     for folder in _folders(os.environ):
         try:
@@ -121,7 +122,7 @@ def _keep(content: bytes, key: str) -> Path:
 
 
 def _written(folder: Path, name: str, content: bytes) -> Path:
-    """The file appears under its name when it is whole."""
+    """Write a file atomically: it appears under its name when it is complete."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=folder, prefix="part-")
     try:
@@ -170,9 +171,9 @@ _NAMES = (
 
 
 class Kernels:
-    """The kernels of one GPU. Addresses are those of its memory, or of memory mapped into its address space.
+    """The kernels of one GPU. Addresses are in its memory, or in memory mapped into its address space.
 
-    Raises what `cubin` raises.
+    Raises as `cubin` does.
     """
 
     def __init__(self, gpu: OpenGpu) -> None:
@@ -185,17 +186,17 @@ class Kernels:
             self._at_once = _BLOCKS_AT_ONCE * int(cupy_runtime().deviceGetAttribute(_MULTIPROCESSORS, gpu.index))
 
     def fill(self, stream: Stream, address: int, n_bytes: int, table_address: int, table_bytes: int) -> None:
-        """Repeats a table of bytes over memory; the first byte of the memory is the first of the table."""
+        """Repeat a table of bytes over memory, starting with the table's first byte."""
         _not_empty(table_bytes)
         self._launch("fill", stream, self._resident(n_bytes), address, n_bytes, table_address, table_bytes)
 
     def verify(self, stream: Stream, address: int, n_bytes: int, table_address: int, table_bytes: int,
                *, width: int, tolerance: int, result_address: int) -> None:  # fmt: skip
-        """Compares elements of `width` bytes with the repeated table.
+        """Compare elements of `width` bytes with the repeated table.
 
         result_address: two words, the count of wrong elements and the index of the first one (NONE: none).
-        tolerance: steps of the bit pattern, as those of floating-point numbers are ordered, by which an element may be off; 0: exact.
-        What is wanted must be farther than that from infinity and NaN.
+        tolerance: allowed difference in steps of the bit pattern, in the order of floating-point numbers; 0: exact.
+        Expected values must be farther than that from infinity and NaN.
         """
         _not_empty(table_bytes)
         if width not in _WIDTHS or address % width or n_bytes % width:
@@ -205,86 +206,86 @@ class Kernels:
         self._launch("verify", stream, self._resident(n_bytes), *words)
 
     def corrupt(self, stream: Stream, address: int, offset: int, mask: int) -> None:
-        """Flips the bits of `mask` (1 to 255) in the byte at `offset`."""
+        """Flip the bits of `mask` (1 to 255) in the byte at `offset`."""
         self._launch("corrupt", stream, 1, address, offset, mask)
 
     @property
     def sums_bytes(self) -> int:
-        """Memory that `read` needs for its sums."""
+        """The bytes that `read` needs for its sums."""
         return self._at_once * THREADS * 8
 
     def read(self, stream: Stream, address: int, n_bytes: int, sums: int) -> None:
-        """Reads memory. The words at `sums` then add up (modulo 2^64) to the sum of its 64-bit words."""
+        """Read memory. The words at `sums` then add up (modulo 2^64) to the sum of its 64-bit words."""
         self._launch("read_memory", stream, self._at_once, address, _vectors(n_bytes), sums)
 
     def write(self, stream: Stream, address: int, n_bytes: int, value: int) -> None:
-        """Writes a word of 64 bits and its complement, in turn."""
+        """Write a 64-bit word and its complement, alternating."""
         self._launch("write_memory", stream, _tiles(n_bytes), address, _vectors(n_bytes), value)
 
     def copy(self, stream: Stream, to: int, source: int, n_bytes: int) -> None:
-        """Copies memory of this GPU."""
+        """Copy memory of this GPU."""
         self._launch("copy", stream, _tiles(n_bytes), to, source, _vectors(n_bytes))
 
     def triad(self, stream: Stream, a: int, b: int, c: int, n_bytes: int, *, scale: float) -> None:
-        """a = b + scale · c in float64, each of n_bytes."""
+        """Compute a = b + scale · c in float64, n_bytes each."""
         bits = struct.unpack("<Q", struct.pack("<d", scale))[0]
         self._launch("triad", stream, _tiles(n_bytes), a, b, c, _vectors(n_bytes), bits)
 
     def reduce_copy(self, stream: Stream, out: int, a: int, b: int, n_bytes: int) -> None:
-        """out = a + b in float32, each of n_bytes: one step of a ring."""
+        """Compute out = a + b in float32, n_bytes each: one step of a ring."""
         self._launch("reduce_copy", stream, _tiles(n_bytes), out, a, b, _vectors(n_bytes))
 
     def peer_read(self, stream: Stream, here: int, there: int, n_bytes: int) -> None:
-        """Copies a peer's memory here, by loads."""
+        """Copy a peer's memory to this GPU, with loads."""
         self._launch("peer_read", stream, _tiles(n_bytes), here, there, _vectors(n_bytes))
 
     def peer_write(self, stream: Stream, there: int, here: int, n_bytes: int) -> None:
-        """Copies memory of this GPU to a peer's, by stores."""
+        """Copy memory of this GPU to a peer, with stores."""
         self._launch("peer_write", stream, _tiles(n_bytes), there, here, _vectors(n_bytes))
 
     def peer_both(self, stream: Stream, here_out: int, there_in: int, there_out: int, here_in: int, *, n_bytes: int) -> None:
-        """Both at once, n_bytes in each direction: here_out = there_in, there_out = here_in."""
+        """Copy n_bytes in each direction at the same time: here_out = there_in, there_out = here_in."""
         self._launch("peer_both", stream, 2 * _tiles(n_bytes), here_out, there_in, there_out, here_in, _vectors(n_bytes))
 
     def pingpong(self, stream: Stream, mine: int, theirs: int, *, rounds: int, starts: bool, timeout_ns: int, result: int) -> None:
-        """A word to and fro between two launches, one of which `starts`; both words are 0 before.
+        """Exchange a word between two launches, one of which `starts`; both words are 0 before.
 
-        result: two words, the round trips made (fewer than `rounds`: timed out) and their nanoseconds.
+        result: two words, the completed round trips (fewer than `rounds`: timed out) and their nanoseconds.
         """
         self._launch("pingpong", stream, 1, mine, theirs, rounds, int(starts), timeout_ns, result)
 
     def pointer_chase(self, stream: Stream, chain: int, start: int, steps: int, result: int) -> None:
-        """Follows a chain of indices (64 bits each); result: two words, the index it ends at and the nanoseconds it took."""
+        """Follow a chain of 64-bit indices; result: two words, the final index and the nanoseconds."""
         self._launch("pointer_chase", stream, 1, chain, start, steps, result)
 
     def hold(self, stream: Stream, latch: int, timeout_ns: int, result: int) -> None:
-        """Keeps the stream waiting until the host writes the word at `latch`; result: one word, 1 released, 2 timed out.
+        """Hold the stream until the host writes the word at `latch`; result: one word, 1 released, 2 timed out.
 
         Every kernel that is enqueued meanwhile must have run before: CUDA loads a kernel at its first launch, and may wait to do so.
         """
         self._launch("hold", stream, 1, latch, timeout_ns, result)
 
     def flush(self, stream: Stream, address: int, n_bytes: int) -> None:
-        """Reads and writes memory of the level-2 cache's size, so that nothing else stays in it."""
+        """Read and write memory of the level-2 cache's size, so that nothing else stays in it."""
         self._launch("flush", stream, _tiles(n_bytes), address, _vectors(n_bytes))
 
     def delay(self, stream: Stream, wait_ns: int) -> None:
-        """Keeps the stream busy for so long."""
+        """Keep the stream busy for `wait_ns` nanoseconds."""
         self._launch("delay", stream, 1, wait_ns)
 
     def _resident(self, n_bytes: int) -> int:
-        """Blocks that are all on the GPU at once, and no more than have something to do."""
+        """Return the number of blocks: at most what the GPU runs at once, and no more than needed."""
         return max(1, min(self._at_once, ceil(n_bytes / (VECTOR * THREADS))))
 
     def _launch(self, name: str, stream: Stream, blocks: int, *arguments: int) -> None:
-        """Every argument is a word of 64 bits; one thread is enough for one block of what is no sweep, and the others leave at once."""
+        """Launch a kernel with 64-bit arguments. Kernels with a single block use one thread; the others exit at once."""
         words: tuple[Any, ...] = tuple(np.uint64(word) for word in arguments)
         with self._gpu.use():
             self._functions[name]((blocks,), (THREADS,), words, stream=stream.cupy)
 
 
 def _vectors(n_bytes: int) -> int:
-    """n_bytes, which these kernels move in whole vectors. Raises ValueError for others."""
+    """Return n_bytes. Raises ValueError if it is not a multiple of the vector size."""
     if n_bytes % VECTOR:
         raise ValueError(f"{n_bytes} bytes are not a multiple of {VECTOR}")
     return n_bytes

@@ -1,1 +1,1 @@
-"""What the machine is: for now its network interfaces."""
+"""The hardware of a node: data model, readers, merging of sources, peak rates and the doctor's checks."""

@@ -1,4 +1,4 @@
-"""The differences of the nodes of a cluster: the odd ones by name, against what most of the others have."""
+"""Differences between the nodes of a cluster: which nodes differ from the majority, and in which fact."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _BETWEEN_GROUPS = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
 
 
 def differences(machines: Sequence[Machine]) -> list[str]:
-    """One sentence per fact in which nodes differ, naming the few: "node07 has 7 GPUs, the other 31 have 8".
+    """Return one sentence per fact in which nodes differ, with the minority's names: "node07 has 7 GPUs, the other 31 have 8".
 
-    What a node does not know is not a difference. Equally frequent values are all listed with their nodes. Linear in the number of nodes.
+    A fact that is unknown for a node is not a difference. Values that are equally frequent are all listed with their nodes.
+    Takes linear time in the number of nodes.
     """
     names = _names(machines)
     columns: dict[str, dict[str, list[str]]] = {}
@@ -32,12 +33,12 @@ def differences(machines: Sequence[Machine]) -> list[str]:
 
 
 def _names(machines: Sequence[Machine]) -> list[str]:
-    """Host names; a machine without one is called by its place."""
+    """Return the host name of each machine, or "machine 2" (position from 1) where it is unknown."""
     return [printable(machine.hostname or "") or f"machine {place}" for place, machine in enumerate(machines, 1)]
 
 
 def _facts(machine: Machine, usual_memory: int) -> dict[str, str]:
-    """What nodes of one cluster have in common, as the end of a sentence "node1 has …"."""
+    """Return the facts that nodes of one cluster should share, by name. Each text completes the sentence "node1 has …"."""
     size = machine.system.memory_bytes
     near = size and abs(size - usual_memory) <= _MEMORY_TOLERANCE * usual_memory
     facts = {"memory": f"{(usual_memory if near else size) / 2**30:.0f} GiB of memory"} if size else {}
@@ -72,7 +73,7 @@ def _system(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _links(machine: Machine) -> Iterator[tuple[str, str]]:
-    """NVLinks and xGMI links of all GPUs, by GPU where they are not alike."""
+    """Yield the NVLink and xGMI facts: one for all GPUs, or one per GPU where they differ."""
     counts: Counter[str] = Counter()
     for link in machine.gpu_links:
         counts[link.a] += link.count
@@ -89,7 +90,7 @@ def _links(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _nics(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Real NICs: how many, and per name what a port of that name should have everywhere."""
+    """Yield the facts of physical NICs: their number, firmware, and the state and rate of each port by name."""
     real = [nic for nic in machine.nics if nic.virtual is None]
     yield "rdma", _counted(machine, "nics", sum(nic.rdma for nic in real), "RDMA device")
     yield "nics", _counted(machine, "nics", len(real), "NIC")
@@ -109,7 +110,7 @@ def _port(nic: Nic, port: Port) -> Iterator[tuple[str, str]]:
 
 
 def _counted(machine: Machine, path: str, count: int, what: str) -> str:
-    """A node that cannot show it differs from one that has some."""
+    """Return the count as text. A machine that cannot detect such parts differs from one that has some."""
     return f"no {what}s that it can detect" if not count and path in machine.unknown else _number(count, what)
 
 
@@ -123,7 +124,7 @@ def _listed(what: str, values: Iterable[str | None]) -> str:
 
 
 def _sentence(fact: str, nodes: Mapping[str, Sequence[str]]) -> str:
-    """The few first, then what the most have; without a majority every group with its names."""
+    """Return the sentence for one fact: small groups first, then the majority. Without a majority every group is listed with its names."""
     ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
     *few, (usual, many) = ordered
     clear = len(many) > len(few[-1][1]) and len(many) > 1
@@ -139,7 +140,7 @@ def _have(names: Sequence[str]) -> str:
 
 
 def folded(names: Sequence[str]) -> str:
-    """Host names as Slurm folds them: "node[03,07-09]", and how many more groups of them there are."""
+    """Return host names as a Slurm host list, "node[03,07-09]", shortened to the first groups and the number of the others."""
     from hostlist import collect_hostlist
 
     try:

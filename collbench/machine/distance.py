@@ -1,9 +1,11 @@
-"""How far two parts of a machine are from each other, in the words of `nvidia-smi topo -m`.
+"""Distance between two parts of a machine, in the terms of `nvidia-smi topo -m`.
 
 X the part itself · NVk, XGk k NVLink or xGMI links · PIX at most one PCIe switch · PXB several switches · PHB a host bridge ·
 NODE between host bridges of one NUMA node · SYS between NUMA nodes ·
-PCIE, XGMI what AMD's tools report, which name the kind of link alone. Source of the words: the legend which `nvidia-smi topo -m` prints.
-A source that leaves root ports out (NCCL's XML) cannot distinguish PHB from NODE: there PHB means both, as in NCCL.
+PCIE, XGMI the kind of link alone, as AMD's tools report it. Source of the terms: the legend that `nvidia-smi topo -m` prints.
+Some sources leave root ports out (NCCL's XML) and cannot distinguish PHB from NODE. There PHB means both, as in NCCL.
+
+The second half decides whether GPUDirect RDMA is possible between a GPU and a NIC (`capability`).
 """
 
 from __future__ import annotations
@@ -26,31 +28,31 @@ _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
 
 
 def path(machine: Machine, a: str, b: str) -> str | None:
-    """The path between two GPUs or NICs by key; None when unknown. For many pairs make one `Distances`."""
+    """Return the path between two GPUs or NICs, given by key; None when it is unknown. For many pairs create one `Distances`."""
     return Distances(machine).path(a, b)
 
 
 def why_unknown(machine: Machine, a: str, b: str) -> str | None:
-    """Why `path` is None, in a few words; None when it is known."""
+    """Return why `path` gives None for this pair, as a short text; None when the path is known."""
     return Distances(machine).why_unknown(a, b)
 
 
 def near_nics(machine: Machine, gpu: str) -> tuple[Nic, ...]:
-    """The NICs at the least known distance from a GPU, of several PXB those with the fewest bridges between.
+    """Return the NICs at the smallest known distance from a GPU. At equal distance PXB, those with the fewest bridges between.
 
-    RDMA devices alone where the machine has any; virtual ones never.
+    Only RDMA devices where the machine has any. Virtual NICs are never included.
     """
     return Distances(machine).near_nics(gpu)
 
 
 def closeness(path: str) -> int:
-    """A sort key: nearer paths first, words that are not in ORDER last."""
+    """Return a sort key for paths: nearer paths first, unknown terms last."""
     word = path[:2] if path[:2] in _PREFIX.values() else path
     return ORDER.index(word) if word in ORDER else len(ORDER)
 
 
 class _Chain(NamedTuple):
-    """A device and the bridges above it, nearest first; `broken` is the reason why the root is not reached."""
+    """A device and the bridges above it, nearest first. `broken` is the reason why the root is not reached ("" if it is)."""
 
     devices: list[str]
     broken: str = ""
@@ -58,7 +60,7 @@ class _Chain(NamedTuple):
 
 
 class Distances:
-    """The distances of one machine: built once in linear time, each answer then costs the depth of the PCI tree."""
+    """The distances between the parts of one machine. Creation takes linear time; each query takes the depth of the PCI tree."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -70,16 +72,16 @@ class Distances:
             self._links[link.a, link.b, link.kind] += max(link.count, 0)
 
     def path(self, a: str, b: str) -> str | None:
-        """See the module's `path`."""
+        """Return the path between two GPUs or NICs, as the function `path` does."""
         return self._answer(a, b)[0]
 
     def why_unknown(self, a: str, b: str) -> str | None:
-        """See the module's `why_unknown`."""
+        """Return why the path is unknown, as the function `why_unknown` does."""
         found, why = self._answer(a, b)
         return None if found else why
 
     def near_nics(self, gpu: str) -> tuple[Nic, ...]:
-        """See the module's `near_nics`."""
+        """Return the NICs nearest to a GPU, as the function `near_nics` does."""
         real = [nic for nic in self.machine.nics if nic.virtual is None]
         nics = [nic for nic in real if nic.rdma] or real
         known = [((closeness(found), self._bridges_between(gpu, nic.key)), nic) for nic in nics if (found := self.path(gpu, nic.key))]
@@ -87,18 +89,18 @@ class Distances:
         return tuple(nic for rank, nic in known if rank == least)
 
     def numa_of(self, key: str) -> int | None:
-        """The NUMA node of a part: its own, its bridges', or the only one that there is; None when unknown."""
+        """Return the NUMA node of a part: its own, that of its bridges, or the machine's only node. None when unknown."""
         part = self._parts.get(key)
         own = [part.numa if part else None, *(self._pci[each].numa for each in self._above(key) if each in self._pci)]
         nodes = self.machine.numa_nodes
         return next((numa for numa in own if numa is not None), nodes[0].id if len(nodes) == 1 else None)
 
     def device(self, address: str | None) -> PciDevice | None:
-        """The PCI device at an address, if a source listed it."""
+        """Return the PCI device at an address; None when no source lists it."""
         return self._pci.get(address) if address else None
 
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
-        """The bridges above a device, nearest first, as far as they are known."""
+        """Return the known bridges above a PCI device, nearest first."""
         return tuple(self._pci[each] for each in self._chain(address).devices[1:] if each in self._pci)
 
     def _answer(self, a: str, b: str) -> tuple[str | None, str]:
@@ -151,13 +153,13 @@ class Distances:
         return self._below(common, first[: first.index(common)], second[: places[common]]), ""
 
     def _below(self, common: str, first: list[str], second: list[str]) -> str:
-        """Two parts with a bridge in common; the lists are what lies below it, nearest to the part first."""
+        """Return the path of two parts with a common bridge. Each list holds the devices below that bridge, nearest to the part first."""
         if not first or not second:
             return "PIX"
         device = self._pci.get(common)
         if device and device.kind == "root" and _slot(first[-1]) != _slot(second[-1]):
             return "PHB"  # a root port has one slot below it, so this one is a host bridge
-        # All that is below a bridge is on one bus; where it is not, the source shows a switch as one bridge instead of three.
+        # All devices below a bridge are on one bus. Otherwise the source shows a switch as one bridge instead of three.
         whole = _bus(first[-1]) == _bus(second[-1])
         return "PIX" if max(len(first), len(second)) <= (2 if whole else 1) else "PXB"
 
@@ -181,7 +183,7 @@ class Distances:
         return told and device is not None and device.kind in ("root", "bridge")
 
     def _bridges_between(self, a: str, b: str) -> int:
-        """How many bridges lie below the one in common; 0 without one in common."""
+        """Return the number of bridges below the common bridge of two parts; 0 without a common bridge."""
         first, second = (self._above(key) for key in (a, b))
         common = next((address for address in first if address in second), None)
         return first.index(common) + second.index(common) if common else 0
@@ -191,7 +193,7 @@ class Distances:
         return self._chain(part.address).devices if part and part.address else []
 
     def _chain(self, address: str) -> _Chain:
-        """The device and the bridges above it up to the root."""
+        """Return the device and the bridges above it, up to the root."""
         chain: list[str] = []
         seen: set[str] = set()
         at: str | None = address
@@ -215,7 +217,7 @@ class Distances:
 
 
 def _shortened(machine: Machine) -> bool:
-    """The source shows a switch as one bridge and leaves root ports out: something below a bridge is on another bus than the rest."""
+    """Return whether the source shows a switch as one bridge and omits root ports: devices below one bridge are on different buses."""
     bus: dict[str, str] = {}
     return any(bus.setdefault(each.parent, _bus(each.address)) != _bus(each.address) for each in machine.pci if each.parent)
 
@@ -228,9 +230,9 @@ def _slot(address: str) -> str:
     return address.rpartition(".")[0]
 
 
-# Whether a NIC can reach a GPU's memory (GPUDirect RDMA), from what is known of the machine. Only NCCL's log proves that it does.
+# GPUDirect RDMA: whether a NIC can reach a GPU's memory. Only NCCL's log proves that it does.
 #
-# Needs a peer-memory module or dma-buf, and a path below the host bridges; NCCL stages anything farther through the host by default.
+# It needs a peer-memory module or dma-buf, and a path below the host bridges. NCCL stages longer paths through the host by default.
 # Sources: NCCL's src/transport/net_ib (gdr.cc) and NCCL_NET_GDR_LEVEL in its documentation.
 
 State = Literal["proven used", "capable, not used", "capable; use not checked", "not capable", "unknown"]
@@ -249,7 +251,7 @@ _KERNEL = re.compile(r"^(\d{1,3})\.(\d{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One of STATES, and a sentence that names the fact which decides it."""
+    """The GPUDirect RDMA state of a pair: one of STATES, and a sentence with the fact that decides it."""
 
     state: State
     why: str
@@ -258,11 +260,11 @@ class Capability:
 def capability(
     machine: Machine, gpu: Gpu, nic: Nic, *, proof: str | None = None, refusal: str | None = None, distances: Distances | None = None
 ) -> Capability:
-    """What is known of GPUDirect RDMA between a GPU and a NIC.
+    """Return what is known of GPUDirect RDMA between a GPU and a NIC.
 
-    proof       what shows it in use (NCCL's lines)
-    refusal     the evidence that NCCL found it impossible, even if modules are loaded
-    distances   of the machine, to build them once for many pairs
+    proof       evidence that it is in use (lines of NCCL's log)
+    refusal     evidence that NCCL found it impossible, even if modules are loaded
+    distances   distances of the machine, to create them once for many pairs
     """
     if proof:
         return Capability("proven used", proof)
@@ -278,12 +280,12 @@ def capability(
 
 
 def not_used(found: Capability, why: str) -> Capability:
-    """Return the state of a pair that a log or counters show unused; one that is not capable, or unknown, stays so."""
+    """Return the state of a pair that a log or counters show unused. "not capable" and "unknown" stay as they are."""
     return Capability("capable, not used" if found.state == _UNCHECKED else found.state, why)
 
 
 def may_use_c2c(system: System, gpu: Gpu) -> bool:
-    """Whether C2C may join the GPU to its CPU. NCCL then reaches NICs of that CPU directly, at any PCIe distance."""
+    """Return whether C2C may connect the GPU to its CPU. NCCL then reaches NICs of that CPU directly, at any PCIe distance."""
     by_memory = gpu.memory_numa is not None and system.architecture not in _POWER  # there NVLink makes it so
     coherent = by_memory or bool(gpu.c2c_links) or is_with_cpu(gpu.model)
     return gpu.vendor in (None, "nvidia") and (coherent or system.architecture in _ARM)
@@ -315,7 +317,7 @@ def _distance(distances: Distances, gpu: Gpu, nic: Nic) -> Capability:
 
 
 def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
-    """Whether the NIC's driver could be given this GPU's memory."""
+    """Return whether the NIC's driver can access the memory of this GPU."""
     if nic.gdr is not None:
         source = origin(machine, f"nics/{nic.key}/gdr") or next(iter(machine.sources), "the source")
         return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")
@@ -331,7 +333,7 @@ def _modules(system: System, gpu: Gpu) -> Capability | None:
 
 
 def _dma_buf(system: System) -> Capability:
-    """The second way, and what is reported when there is neither."""
+    """Return whether dma-buf gives access: the alternative to a peer-memory module, and the reason reported when both are missing."""
     module = "no peer-memory module for this GPU is loaded" if system.peer_memory is not None else "peer-memory modules were not looked at"
     version = _version(system.kernel)
     old = version is not None and version < DMA_BUF_KERNEL

@@ -1,4 +1,4 @@
-"""An InfiniBand fabric as a subnet manager's tools show it: switches, the hosts' adapters, and the cables between their ports."""
+"""An InfiniBand fabric as a subnet manager's tools list it (switches, adapters, cables), and the shortest paths through it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMELESS = ("mellanox technologies", "aggregation node", "infinihost")  # adapt
 
 @dataclass(frozen=True)
 class FabricNode:
-    """A switch, an adapter of a host, or a router. description: as its owner wrote it, "node07 HCA-1"."""
+    """A switch, a host's adapter, or a router. description: as set by the administrator, such as "node07 HCA-1"."""
 
     guid: str
     kind: Kind
@@ -27,7 +27,7 @@ class FabricNode:
 
     @property
     def host(self) -> str | None:
-        """The host of an adapter, "node07"; None of other nodes, and where the description names none."""
+        """The host of an adapter, such as "node07"; None for other nodes, and where the description has no host name."""
         words = self.description.split()
         nameless = any(part in self.description.lower() for part in _NAMELESS)
         return words[0] if self.kind == "host" and words and not nameless else None
@@ -35,7 +35,7 @@ class FabricNode:
 
 @dataclass(frozen=True)
 class Cable:
-    """Between two ports. rate: "4xEDR", "" unknown; bits_per_s: of data each way, None unknown."""
+    """A cable between two ports. rate: such as "4xEDR", "" when unknown. bits_per_s: data rate of each direction, None when unknown."""
 
     a: End
     b: End
@@ -44,15 +44,16 @@ class Cable:
 
     @property
     def ends(self) -> tuple[End, End]:
-        """Both of them."""
+        """Both ends of the cable."""
         return self.a, self.b
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """source: which file it was read from; nodes by GUID; lids: by port, those that are known (of a switch its port 0).
+    """The nodes and cables of an InfiniBand fabric.
 
-    doubts: what could not be read, a sentence each.
+    source: the file it was read from; nodes: by GUID; lids: the known LIDs by port (for a switch by its port 0).
+    doubts: what could not be read, one sentence each.
     """
 
     source: str
@@ -62,12 +63,12 @@ class Fabric:
     doubts: tuple[str, ...] = ()
 
     def label(self, guid: str) -> str:
-        """What people call a node: its description, with the GUID where several have the same; the GUID of one without."""
+        """Return the name of a node for users: its description, with the GUID where it is not unique; without a description the GUID."""
         described = self.nodes[guid].description
         return described if described and self._described[described] == 1 else f"{described} {guid}".strip()
 
     def port(self, end: End) -> str:
-        """ "leaf1 port 17"."""
+        """Return the name of a port for users: "leaf1 port 17"."""
         return f"{self.label(end[0])} port {end[1]}"
 
     @cached_property
@@ -75,13 +76,13 @@ class Fabric:
         return Counter(node.description for node in self.nodes.values())
 
 
-# Shortest paths through a fabric: which ways a message may take from one adapter's port to another's, and which it takes if routing
-# spreads by destination.
+# Shortest paths through a fabric: which links a message may use between two adapter ports, and which it uses if routing spreads
+# by destination.
 #
 # Switches forward by destination alone (InfiniBand Architecture Specification, volume 1, 14.2: linear forwarding tables). Where several
 # cables lead on to equally short paths, a subnet manager gives each of them the same number of destinations. The fabric's file does
-# not show which. Here are several ways to do it ("routings"): every destination in turn takes, at every switch, the cable that
-# fewest have taken before; in the first routing by LIDs and the lowest port first, in the others in an order that is drawn.
+# not show which. Several assignments ("routings") are computed: at every switch, each destination in turn uses the cable with the
+# fewest destinations so far. The first routing orders by LID and port number, the others at random.
 
 Way = tuple[End, End]  # a cable in one direction: from a port, to a port
 
@@ -90,7 +91,7 @@ MOST_STEPS = 20_000_000  # some microseconds and bytes each
 
 @dataclass(frozen=True)
 class Attached:
-    """An adapter's port on a switch. rail: which of its host's ports it is, from 0."""
+    """A port of a host's adapter that is connected to a switch. rail: its number among the ports of the host, from 0."""
 
     host: str
     rail: int
@@ -99,22 +100,22 @@ class Attached:
 
     @property
     def leaf(self) -> str:
-        """The switch's GUID."""
+        """The GUID of the switch."""
         return self.switch[0]
 
     @property
     def up(self) -> Way:
-        """From the adapter to the switch."""
+        """The direction from the adapter to the switch."""
         return self.end, self.switch
 
     @property
     def down(self) -> Way:
-        """From the switch to the adapter."""
+        """The direction from the switch to the adapter."""
         return self.switch, self.end
 
 
 def attached(fabric: Fabric) -> dict[str, list[Attached]]:
-    """By host, in lower case without its domain, its ports on switches: by the adapters' descriptions, then the ports' numbers."""
+    """Return the ports on switches by host (lower case, without domain), sorted by adapter description, then by port number."""
     found: dict[str, list[tuple[tuple[str, int], End, End]]] = defaultdict(list)
     for cable in fabric.cables:
         for end, far in (cable.ends, cable.ends[::-1]):
@@ -125,14 +126,14 @@ def attached(fabric: Fabric) -> dict[str, list[Attached]]:
 
 
 def host_key(name: str) -> str:
-    """By what a host's names are compared: "node07" of "Node07.cluster.example"."""
+    """Return the form of a host name that is used to compare hosts: "node07" for "Node07.cluster.example"."""
     return name.lower().partition(".")[0]
 
 
 class Routes:
-    """The ways between ports that take part: `ports` of one rail; built once, then asked for paths under each of so many routings.
+    """The paths between the ports of one rail: `ports`, under each of several possible routings. Creation computes all tables.
 
-    Raises UsageError, before it takes long, for so many switches and ports that finding the ways would.
+    Raises UsageError at once when there are so many switches and ports that the computation would take too long.
     """
 
     def __init__(self, fabric: Fabric, ports: Sequence[Attached], routings: int = 1) -> None:
@@ -149,15 +150,15 @@ class Routes:
 
     @property
     def leaves(self) -> list[str]:
-        """The switches that the ports hang on."""
+        """The GUIDs of the switches that the ports are connected to."""
         return list(self._distance)
 
     def part(self, leaf: str) -> str:
-        """The first of the leaves that paths join with this one: which part of the fabric it is in."""
+        """Return the connected part of the fabric that a leaf switch is in, as the first of its leaf switches."""
         return self._part[leaf]
 
     def possible(self) -> set[Way]:
-        """Every way that lies on a shortest path between two of the ports."""
+        """Return every link direction that lies on a shortest path between two of the ports."""
         found: set[Way] = set()
         leaves = {port.leaf for port in self.ports}
         for leaf, distance in self._distance.items():
@@ -167,7 +168,7 @@ class Routes:
         return found | {way for port in met for way in (port.up, port.down)}
 
     def between(self, leaf: str, target: Attached, routing: int = 0) -> tuple[Way, ...] | None:
-        """The ways between switches that a message takes from a leaf to a port; None without a path."""
+        """Return the link directions between switches from a leaf switch to a port, in order; None without a path."""
         ways: list[Way] = []
         table = self._tables[routing][target]
         while leaf != target.leaf:
@@ -186,7 +187,7 @@ class Routes:
             )
 
     def _routing(self, number: int) -> Mapping[Attached, Mapping[str, Way]]:
-        """By destination what each switch on the way to it forwards over. Number 0 goes by LIDs and ports, others are drawn."""
+        """Return the forwarding tables by destination: per switch the link to use. Number 0 orders by LID and port, others at random."""
         drawn = random.Random(number)
         order = drawn.sample(self.ports, len(self.ports)) if number else self.ports
         ways = sorted(way for onward in self._onward.values() for way in onward)
@@ -216,14 +217,14 @@ class Routes:
                     waiting.append(way[1][0])
 
     def _nearer(self, switch: str, leaf: str) -> list[Way]:
-        """The ways from a switch that lead one step nearer to a leaf."""
+        """Return the link directions from a switch that lead one step nearer to a leaf switch."""
         if (switch, leaf) not in self._near:
             distance = self._distance[leaf]
             self._near[switch, leaf] = [way for way in self._onward.get(switch, ()) if distance.get(way[1][0], -1) == distance[switch] - 1]
         return self._near[switch, leaf]
 
     def _distances(self, leaf: str) -> dict[str, int]:
-        """Cables between each switch and this one."""
+        """Return the number of cables between each reachable switch and this one."""
         distance, waiting = {leaf: 0}, deque([leaf])
         while waiting:
             switch = waiting.popleft()
@@ -238,7 +239,7 @@ class Routes:
 
 
 def slower(fabric: Fabric) -> list[Cable]:
-    """Cables that run slower than others between the same two switches: for an operator to check."""
+    """Return the cables that are slower than other cables between the same two switches. An operator should check them."""
     beside: dict[frozenset[str], list[Cable]] = defaultdict(list)
     for cable in fabric.cables:
         if cable.bits_per_s and all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):
@@ -248,7 +249,7 @@ def slower(fabric: Fabric) -> list[Cable]:
 
 
 def _onward(fabric: Fabric) -> dict[str, list[Way]]:
-    """By switch the ways to other switches, in the order of its ports."""
+    """Return the link directions to other switches, by switch, in the order of its ports."""
     ways: dict[str, list[Way]] = defaultdict(list)
     for cable in fabric.cables:
         if all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):

@@ -1,4 +1,4 @@
-"""A machine's files, wherever they lie: the live root, a copied folder, or (in `archive`) a tarball. Reading only."""
+"""Read-only access to a machine's files: the live root, a copied folder, or a tarball. `RecordedFiles` records what was read."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _MOST_WALKED = 2_000_000  # parts of all links of an archive: about a second
 
 
 class Files(Protocol):
-    """A tree of files; paths are absolute within it ("/sys/class/net"). Nothing outside it is ever read, nothing here raises."""
+    """A read-only tree of files. Paths are absolute within it ("/sys/class/net"). No method reads outside the tree, and none raises."""
 
     def text(self, path: str) -> str | None:
-        """What a file holds, stripped, at most 1 MiB; None when it is not there or cannot be read."""
+        """Return the content of a file, stripped, at most 1 MiB; None when it is missing or cannot be read."""
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The names in a folder, sorted; () when it is not there."""
+        """Return the names in a folder, sorted; () when the folder is missing."""
 
     def real(self, path: str) -> str | None:
-        """The path with every symbolic link followed, within the tree; None when it leads nowhere or in circles."""
+        """Return the path with all symbolic links resolved within the tree; None for a broken or circular link."""
 
 
 class Folder:
-    """The files under a folder of this machine; Folder(Path("/")) is the live machine."""
+    """The files under a folder of this machine. Folder(Path("/")) is the live machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def text(self, path: str) -> str | None:
-        """See Files."""
+        """Return the content of a file; see `Files.text`."""
         file = self._file(path)
         try:
             return _content(file) if file else None
@@ -49,7 +49,7 @@ class Folder:
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """See Files."""
+        """Return the names in a folder; see `Files.names`."""
         folder = self._file(path)
         try:
             return tuple(sorted(os.listdir(folder))) if folder else ()  # noqa: PTH208 - Path.iterdir makes a Path per name
@@ -57,7 +57,7 @@ class Folder:
             return ()
 
     def real(self, path: str) -> str | None:
-        """See Files."""
+        """Return the path without links; see `Files.real`."""
         found = resolve(path, self._target)
         return found if found and os.path.lexists(self._inside(found)) else None
 
@@ -78,7 +78,7 @@ class Folder:
 
 
 def _content(file: Path) -> str | None:
-    """Of regular files only: opened without waiting, since a pipe put in a file's place would have us wait for ever."""
+    """Return the text of a regular file, else None. Opens without blocking: a pipe in place of a file would block forever."""
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return None
@@ -86,15 +86,15 @@ def _content(file: Path) -> str | None:
 
 
 def resolve(path: str, target: Callable[[str], str | None]) -> str | None:
-    """Return `path` with links followed inside the tree, None for circles; `target(path)` gives the text of a link, or None."""
+    """Return `path` with links resolved inside the tree, None for circular links. `target(path)` returns the text of a link, or None."""
     return SymlinkResolver(target).resolve(path)
 
 
 class SymlinkResolver:
-    """Follows the symbolic links of a tree. With `remember`, for trees that do not change, each link is followed once.
+    """Resolver for the symbolic links of a tree. With `remember`, for trees that do not change, each link is resolved once.
 
-    The parts that are walked have a bound, for each path and for all remembered links: an archive of a few KB may hold thousands of links
-    of thousands of parts each. What exceeds it leads nowhere.
+    The number of path components is limited, for each path and for all remembered links.
+    An archive of a few KB may hold thousands of links with thousands of components each. A path beyond the limit resolves to None.
     """
 
     def __init__(self, target: Callable[[str], str | None], *, remember: bool = False) -> None:
@@ -103,12 +103,14 @@ class SymlinkResolver:
         self._walked = 0
 
     def resolve(self, path: str) -> str | None:
-        """Return the path without links, or None where it leads in circles or exceeds a bound."""
+        """Return the path without links, or None where links are circular or a limit is exceeded."""
         found, _ = self._walk("", path, _MOST_LINKS, [_MOST_PARTS])
         return found if found is None else found or "/"
 
     def _walk(self, done: str, text: str, links: int, parts: list[int]) -> tuple[str | None, int]:
-        """Go on from the folder `done` ("": the root): where that leads, and how many links it took. `parts`: what is left of the bound."""
+        """Resolve `text` from the folder `done` ("" is the root). Return the result and the number of links. `parts`: the remaining
+        limit.
+        """
         taken = 0
         for part in text.split("/"):
             parts[0] -= 1
@@ -139,15 +141,15 @@ class SymlinkResolver:
         before = parts[0]
         found, taken = self._walk(done, link, links, parts)
         self._walked += before - parts[0]
-        # a walk that failed may have begun deep inside another one, with little left: only from its own start it is known to fail
+        # a failed walk may have started deep inside another one, with little of the limit left: remember failures of full walks only
         if self._remember and (found is not None or links == _MOST_LINKS - 1):
             self._known[place] = found, taken
         return found, taken
 
 
-# The members of a tarball from untrusted sources: a stream of bounded length, and only files, folders and links that stay inside.
+# Tarballs from untrusted sources: a stream of limited length, and only files, folders and links that stay inside.
 #
-# Nothing is unpacked to disk. Read as a stream, a member cannot send the reader back (CVE-2025-8194).
+# Nothing is unpacked to disk. In a stream, a member cannot move the read position backwards (CVE-2025-8194).
 
 MOST_STREAM = 256 << 20  # bytes after decompression
 MOST_MEMBERS = 200_000
@@ -163,16 +165,19 @@ _CHUNK = 1 << 16
 
 
 class ByteStream(Protocol):
-    """What can be read piece by piece; b"" at the end."""
+    """An object with a `read` method that returns bytes, b"" at the end."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes."""
+        """Return at most `size` bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """A file's bytes, a link's target (as written, or "/…" of a hard link), or a folder (both None). `path` starts with "/"."""
+    """One member of a tarball: `data` of a file, `target` of a link (as written; "/…" for a hard link), or a folder (both None).
+
+    `path` starts with "/".
+    """
 
     path: str
     data: bytes | None = None
@@ -180,9 +185,9 @@ class ArchiveMember:
 
 
 def members(file: Path, left_out: Counter[str]) -> Iterator[ArchiveMember]:
-    """The members of a tarball, plain or compressed with gzip, bzip2, xz or zstd. `left_out` counts the others by reason.
+    """Yield the members of a tarball, plain or compressed with gzip, bzip2, xz or zstd. `left_out` counts skipped ones by reason.
 
-    Raises Unreadable for what is not a tarball, is damaged, or would grow beyond the limits.
+    Raises Unreadable when the file is not a tarball, is damaged, or exceeds a size limit.
     """
     name = printable(file.name)
     try:
@@ -229,7 +234,7 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
 
 
 def _leaves(parts: list[str], target: str) -> bool:
-    """The link climbs above the tarball's root before it comes down again."""
+    """Return whether the link target climbs above the root of the tarball."""
     if target.startswith("/"):
         return False  # absolute: from the tree's own root
     depth = len([part for part in parts if part not in {"", "."}]) - 1
@@ -252,13 +257,13 @@ def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> ArchiveMember:
 
 
 class _Header(tarfile.TarInfo):
-    """Notes on the tarfile how it ended, as tarfile takes a damaged header for the end. Long names are bounded before they are read."""
+    """A tarball header that records on the tar object how it ended: tarfile treats a damaged header as the end. Limits name lengths."""
 
     ENDED = "collbench_ended"
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
-        """See tarfile.TarInfo, which searches the text before a member in a time that grows with its square (CVE-2024-6232)."""
+        """Return the parsed header. Limits the text before a member, which tarfile searches in quadratic time (CVE-2024-6232)."""
         found = super().frombuf(buf, encoding, errors)
         if found.type in _BEFORE_A_MEMBER and found.size > MOST_HEADER:
             raise ValueError(f"a member's name or attributes take {found.size} bytes, the most is {MOST_HEADER}")
@@ -266,7 +271,7 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
-        """See tarfile.TarInfo."""
+        """Return the next header; on an error, record its kind on the tar object."""
         try:
             return super().fromtarfile(tar)
         except tarfile.HeaderError as why:
@@ -275,13 +280,16 @@ class _Header(tarfile.TarInfo):
 
 
 class _Bounded:
-    """Ends a stream that would never end."""
+    """A byte stream that ends with an error beyond MOST_STREAM bytes."""
 
     def __init__(self, source: ByteStream, name: str) -> None:
         self._source, self._name, self._left = source, name, MOST_STREAM
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes unpacked, b"" at the end. Raises EOFError when the file stops early, lzma.LZMAError when it is damaged."""
+        """Return at most `size` unpacked bytes, b"" at the end.
+
+        Raises Unreadable beyond the limit, EOFError when the file is truncated, lzma.LZMAError when it is damaged.
+        """
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -290,7 +298,7 @@ class _Bounded:
 
 
 def unpacked(raw: IO[bytes]) -> ByteStream:
-    """What unpacks a file with this beginning, with bounded memory; a plain one itself."""
+    """Return a stream that decompresses a file, chosen by its first bytes, with limited memory; the file itself when it is plain."""
     start = raw.read(6)
     raw.seek(0)
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
@@ -310,7 +318,7 @@ def unpacked(raw: IO[bytes]) -> ByteStream:
 
 
 class _Xz:
-    """xz with a limit on its memory, which lzma.LZMAFile does not take."""
+    """An xz decompressor with a memory limit, which lzma.LZMAFile does not support."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         import lzma
@@ -319,7 +327,7 @@ class _Xz:
         self._decompressor = lzma.LZMADecompressor(memlimit=MOST_WINDOW)
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes, b"" at the end. Raises EOFError when the file is truncated."""
         while not self._decompressor.eof:
             chunk = self._raw.read(_CHUNK) if self._decompressor.needs_input else b""
             data = self._decompressor.decompress(chunk, size)
@@ -339,7 +347,7 @@ _NEVER_EMPTY = ("/proc/cpuinfo", "/proc/meminfo", "/proc/cmdline")
 
 
 class Archive:
-    """The files of a tarball (see files.Files), paths from the folder that holds `sys` and `proc`. `doubts` reports what was left out."""
+    """The files of a tarball in memory. Paths start at the folder that holds `sys` and `proc`. `doubts`: what was left out."""
 
     def __init__(self, found: Iterable[ArchiveMember], doubts: tuple[str, ...] = ()) -> None:
         self._files: dict[str, bytes] = {}
@@ -351,23 +359,25 @@ class Archive:
         self._resolve = SymlinkResolver(self._links.get, remember=True).resolve
 
     def text(self, path: str) -> str | None:
-        """See Files; here at most 8 MiB, as tools' outputs lie beside the kernel's files."""
+        """Return the content of a file; see `Files.text`. At most 8 MiB here, since outputs of tools are stored with the kernel's
+        files.
+        """
         found = self._resolve(path)
         held = self._files.get(found) if found else None
         return held.decode("utf-8", errors="replace").strip() if held is not None else None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """See Files."""
+        """Return the names in a folder; see `Files.names`."""
         found = self._resolve(path)
         return tuple(sorted(self._names.get(found, ()))) if found else ()
 
     def real(self, path: str) -> str | None:
-        """See Files."""
+        """Return the path without links; see `Files.real`."""
         found = self._resolve(path)
         return found if found in self._files or found in self._names else None
 
     def _keep(self, member: ArchiveMember) -> None:
-        """A later member of the same path takes the place of an earlier one, as it would on disk."""
+        """Add a member. A later member replaces an earlier one with the same path, as on disk."""
         self._files.pop(member.path, None)
         self._links.pop(member.path, None)
         if member.data is not None:
@@ -389,9 +399,9 @@ class Archive:
 
 
 def open_archive(path: Path) -> Archive:
-    """The files of a tarball, plain or compressed (gzip, bzip2, xz, zstd), with any suffix.
+    """Return the files of a tarball, plain or compressed (gzip, bzip2, xz, zstd), with any suffix.
 
-    Raises Unreadable for what is not a tarball, is damaged or too large, and for one that holds no machine or several.
+    Raises Unreadable when it is not a tarball, is damaged or too large, or holds no machine or several.
     """
     left_out: Counter[str] = Counter()
     found = list(members(path, left_out))
@@ -406,7 +416,7 @@ def open_archive(path: Path) -> Archive:
 
 
 def _top(found: Iterable[ArchiveMember], name: str) -> str:
-    """The folder above `sys` and `proc`: "" or "/16em64t"."""
+    """Return the folder above `sys` and `proc`, such as "" or "/16em64t". Raises Unreadable for none or several."""
     tops: Mapping[str, None] = dict.fromkeys(top for member in found for top in _tops_of(member.path))
     highest = min((top.count("/") for top in tops), default=0)
     chosen = sorted(top for top in tops if top.count("/") == highest)
@@ -424,7 +434,7 @@ def _tops_of(path: str) -> list[str]:
 
 
 def _below(top: str, found: Iterable[ArchiveMember]) -> list[ArchiveMember]:
-    """The members below `top`, with paths from there."""
+    """Return the members below `top`, with paths relative to it."""
     return [
         ArchiveMember(member.path.removeprefix(top), member.data, _from_top(top, member.target))
         for member in found
@@ -433,19 +443,19 @@ def _below(top: str, found: Iterable[ArchiveMember]) -> list[ArchiveMember]:
 
 
 def _from_top(top: str, target: str | None) -> str | None:
-    """A hard link's target counts from the tarball's root."""
+    """Return a hard link's target relative to `top`; in the tarball it is relative to the root."""
     return target.removeprefix(top) if target and target.startswith(top + "/") else target
 
 
-# What readers read of a machine: their files, listings and links, so that the same readers see the same machine again elsewhere.
+# A record of what the readers read: files, listings and links, so that the machine can be read again elsewhere.
 
 _NOWHERE = "/.nowhere"
 
 
 class RecordedFiles:
-    """Files (see topology.files) that notes what was asked. By real path: `texts`, `links` to absolute targets, and `folders`.
+    """A `Files` wrapper that records every access, by real path: `texts`, `links` to absolute targets, and `folders`.
 
-    A name that was listed and never read is noted as a folder: it is there, and its content stays unread.
+    The same readers can later read the same machine from the record. A name that was listed and never read is recorded as a folder.
     """
 
     def __init__(self, files: Files) -> None:
@@ -456,14 +466,14 @@ class RecordedFiles:
         self.folders: set[str] = set()
 
     def text(self, path: str) -> str | None:
-        """See Files."""
+        """Return the content of a file and record it; see `Files.text`."""
         text, found = self._files.text(path), self._follow(path)
         if text is not None and found:
             self.texts[found] = text
         return text
 
     def names(self, path: str) -> tuple[str, ...]:
-        """See Files."""
+        """Return the names in a folder and record them; see `Files.names`."""
         found, names = self._follow(path), self._files.names(path)
         for name in names:
             below = f"{path.rstrip('/')}/{name}"
@@ -472,18 +482,18 @@ class RecordedFiles:
         return names
 
     def real(self, path: str) -> str | None:
-        """See Files."""
+        """Return the path without links and record the links; see `Files.real`."""
         self._follow(path)
         return self._files.real(path)
 
     def renamed(self, rename: Callable[[str], str], content: Callable[[str, str], str]) -> tuple[dict[str, str], dict[str, str], set[str]]:
-        """(texts, links, folders) with other names and contents, folders without those that hold a file."""
+        """Return (texts, links, folders) with names and contents replaced by the two functions, without folders that hold a file."""
         texts = {rename(path): content(path, text) for path, text in self.texts.items()}
         links = {rename(path): rename(target) for path, target in self.links.items()}
         return texts, links, {rename(path) for path in self.folders} - set(texts) - set(links)
 
     def _follow(self, path: str) -> str | None:
-        """The real path, with the links on the way noted; None where it leads nowhere."""
+        """Return the real path and record the links on it; None where it leads nowhere."""
         if path not in self._known:
             folder, _, name = path.rpartition("/")
             above, found = self._follow(folder), self._files.real(path)

@@ -1,4 +1,4 @@
-"""`collbench probe --gather machine.tar.zst`: what the readers read of this machine, to debug the readers."""
+"""`collbench probe --gather machine.tar.zst`: archive the files that the readers use on this machine, to debug the readers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from collbench.machine.readers.linux import MASKED, shown
 from collbench.machine.readers.text import printable
 from collbench.units import format_bytes
 
-# Takes out of gathered files what names a machine or its owner: the same thing gets the same substitute everywhere in one archive.
+# Masking: names of machines and owners are replaced, with the same substitute everywhere in one archive.
 
-# What names a device, a host or a person, by its shape. A PCI address (0000:19:00.0) has none of these. A name behind a word is in
+# Patterns of names of devices, hosts and persons. A PCI address (0000:19:00.0) matches none of them. A name after a keyword is in
 # the group "value"; the first that fits counts, and what was put in is not looked at again.
 _SHAPES = re.compile(
     "|".join(
@@ -53,23 +53,26 @@ _SHAPES = re.compile(
     re.IGNORECASE,
 )
 _WHOLLY = ("/proc/sys/kernel/hostname", "/etc/hostname")
-# What readers know containers and jobs by (see readers.linux_system); the rest of a path names jobs, users and services.
+# Path parts by which readers detect containers and jobs (see readers.linux); the rest of a path names jobs, users and services.
 _KNOWN_GROUP = re.compile(r"^(?:kubepods|libpod-|docker-|docker$|lxc|slurm|job_(?=\d))")
 
 
 class Mask:
-    """Substitutes for one archive, made with a secret that is thrown away, so names cannot be guessed from them."""
+    """Replacement of names and addresses in one archive, keyed with a random secret that is discarded, so that none can be guessed.
+
+    The same name gets the same substitute everywhere in one archive.
+    """
 
     def __init__(self, hostname: str = "") -> None:
         self._secret = os.urandom(16)
         short, _, domain = hostname.partition(".")
-        # A name that is a word ("node", "intel") would take others' words with it.
+        # A name that is an ordinary word ("node", "intel") would mask other text too.
         names = [re.escape(name) for name in (hostname, short) if len(name) >= 4 and not name.isalpha()]
         names += [rf"[\w.-]*\.{re.escape(domain)}"] if "." in domain else []
         self._host = re.compile(rf"(?<![\w])(?:{'|'.join(names)})(?![\w])") if names else None
 
     def file(self, path: str, text: str) -> str:
-        """The text of one of the machine's files."""
+        """Return the masked text of one of the machine's files."""
         if path in _WHOLLY:
             return self._host_like(text)
         if path.endswith("/mounts"):
@@ -81,11 +84,11 @@ class Mask:
         return self.text(shown(text) if path == "/proc/cmdline" else text)
 
     def path(self, path: str) -> str:
-        """A path: an interface may be named after its MAC, a device after a UUID. Words of the kernel's stay."""
+        """Return the masked path: an interface may be named after its MAC address, a device after a UUID. Kernel names stay."""
         return _SHAPES.sub(lambda match: self._like(match[0]) if match["shape"] else match[0], path)
 
     def text(self, text: str) -> str:
-        """Any text."""
+        """Return any text with host names, addresses and serial numbers replaced."""
         text = _SHAPES.sub(self._stand_in, text)
         return self._host.sub(lambda match: self._host_like(match[0]), text) if self._host else text
 
@@ -102,7 +105,7 @@ class Mask:
         return f"host-{self._digits(name)[:8]}"
 
     def _like(self, name: str) -> str:
-        """Other digits in the same shape; what is all zeros or all ones means nothing and stays."""
+        """Return other digits in the same shape. Names of only zeros or only ones carry no information and stay."""
         prefix = "0x" if name.startswith("0x") else ""
         body = name.removeprefix(prefix)
         digits = [letter.lower() for letter in body if letter.isalnum()]
@@ -125,13 +128,16 @@ def _chosen(letter: str, stand_ins: Iterator[str]) -> str:
 
 
 def _root_mount(line: str) -> str:
-    """What is mounted at /, and no server's name: whether the root is an overlay is all that is asked."""
+    """Return the file system type of the root mount, "" for other lines. Readers only need to know whether the root is an overlay."""
     words = line.split()
     return f"{words[2]} / {words[2]} rw 0 0" if len(words) > 2 and words[1] == "/" else ""
 
 
 def _known_group(line: str) -> str:
-    """ "0::/masked/slurm/masked/job_0" of "0::/system.slice/slurmstepd.scope/uid_1000/job_77"."""
+    """Return a cgroup line with its unknown parts masked.
+
+    "0::/system.slice/slurmstepd.scope/uid_1000/job_77" becomes "0::/masked/slurm/masked/job_0".
+    """
     start, colon, path = line.rpartition(":")
     known = [_KNOWN_GROUP.match(part) for part in path.split("/") if part]
     return f"{start}{colon}/" + "/".join(match[0].replace("job_", "job_0") if match else MASKED for match in known)
@@ -156,9 +162,9 @@ mounts, and the control groups of jobs and users. Not masked: names of interface
 
 
 def gather(target: Path) -> int:
-    """Writes the archive and reports it on stderr; returns the exit code.
+    """Write the archive, report it on stderr and return the exit code.
 
-    Raises UsageError for a suffix that is not one of SUFFIXES, a file that is there already, and a folder that cannot be written to.
+    Raises UsageError for a suffix that is not in SUFFIXES, an existing file, or a folder that cannot be written to.
     """
     _checked(target)
     parts = collect(Folder(Path("/")), COMMANDS)
@@ -170,14 +176,14 @@ def gather(target: Path) -> int:
 
 
 class Parts:
-    """What goes into an archive: texts by path, links to absolute targets, folders that hold nothing."""
+    """The content of an archive: texts by path, links to absolute targets, and empty folders."""
 
     def __init__(self, texts: dict[str, str], links: dict[str, str], folders: set[str]) -> None:
         self.texts, self.links, self.folders = texts, links, folders
 
 
 def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
-    """What the readers of sysfs and procfs read of `files`, and what these commands print here, masked."""
+    """Return the masked files that the readers of sysfs and procfs read from `files`, and the masked output of `commands`."""
     recorded = RecordedFiles(files)
     host = linux.read(recorded).hostname or ""
     network.read(recorded)
@@ -195,7 +201,7 @@ def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
 
 
 def _ran(command: tuple[str, ...]) -> tuple[str, str]:
-    """(what it printed, how it ended)."""
+    """Run a command and return (its output, how it ended)."""
     path = shutil.which(command[0]) or shutil.which(command[0], path="/usr/sbin:/sbin")
     if not path:
         return "", "not installed"
@@ -214,7 +220,7 @@ def _ran(command: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _manifest(paths: list[str], ran: list[str]) -> str:
-    """What is in the archive, for the sender to check."""
+    """Return the list of the archive's content, for the sender to check."""
     head = f"collbench {__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
     about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
     return "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *paths, ""])
@@ -236,7 +242,7 @@ def _checked(target: Path) -> None:
 
 @contextmanager
 def _new(target: Path) -> Iterator[IO[bytes]]:
-    """A stream that becomes the file when all went well, and never takes another's place."""
+    """Open a temporary file that becomes `target` on success. Never replaces an existing file: raises UsageError instead."""
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as stream:
             yield cast(IO[bytes], stream)

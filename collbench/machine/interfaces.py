@@ -1,4 +1,4 @@
-"""The network interfaces of this host: which one carries an address, how fast it is, whether it is real."""
+"""Network interfaces of this host: which one has an address, its speed, and whether it is virtual."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _VIRTUAL_DRIVERS = {
 class Interface:
     """One network interface.
 
-    speed_bits_per_s    what the kernel reports of a real one; None when unknown or virtual
-    virtual             why its speed means nothing ("veth"), or None for real hardware
-    shaped_bits_per_s   the rate that a traffic shaper on it gives, or None
+    speed_bits_per_s    the speed that the kernel reports; None when unknown or virtual
+    virtual             why its speed is meaningless ("veth"), or None for real hardware
+    shaped_bits_per_s   the rate limit of a traffic shaper on it, or None
     """
 
     name: str
@@ -44,7 +44,7 @@ class Interface:
 
 
 def interface_with(address: str) -> str:
-    """The name of the interface that has this IPv4 or IPv6 address ("lo" for one that none has)."""
+    """Return the name of the interface that has this IPv4 or IPv6 address; "lo" when none has it."""
     import psutil
 
     for name, addresses in psutil.net_if_addrs().items():
@@ -54,7 +54,7 @@ def interface_with(address: str) -> str:
 
 
 def first_family(name: str) -> Family | None:
-    """Return the family of the address that libraries take from an interface that was named to them: IPv4 before IPv6."""
+    """Return the address family that libraries use on an interface given by name: IPv4 before IPv6; None without an address."""
     import psutil
 
     found = [entry.address for entry in psutil.net_if_addrs().get(name, ()) if entry.family in (socket.AF_INET, socket.AF_INET6)]
@@ -62,7 +62,7 @@ def first_family(name: str) -> Family | None:
 
 
 def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
-    """What the kernel reports of an interface. Never raises: what cannot be read is None."""
+    """Return what the kernel reports of an interface. Never raises: unreadable values are None."""
     files, folder = Folder(Path("/")), f"{sysfs.absolute()}/{name}"
     virtual = why_virtual(files, folder)
     return Interface(
@@ -75,7 +75,7 @@ def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
 
 
 def why_virtual(files: Files, folder: str) -> str | None:
-    """Why the speed that an interface shows means nothing. None for hardware, and for a bond or VLAN: as real as what it is made of."""
+    """Return why the reported speed of an interface is meaningless. None for hardware, bonds and VLANs."""
     if folder.endswith(f"/{LOOPBACK}"):
         return "loopback"
     if not files.real(f"{folder}/device"):
@@ -85,7 +85,7 @@ def why_virtual(files: Files, folder: str) -> str | None:
 
 
 def made_of(files: Files, folder: str) -> str | None:
-    """ "bond" or "VLAN" for an interface that is made of others, else None."""
+    """Return "bond" or "VLAN" for an interface that is built on others, else None."""
     if files.real(f"{folder}/bonding"):
         return "bond"
     vlan = "DEVTYPE=vlan" in (files.text(f"{folder}/uevent") or "").split() or files.real(f"/proc/net/vlan/{folder.rpartition('/')[2]}")
@@ -93,13 +93,13 @@ def made_of(files: Files, folder: str) -> str | None:
 
 
 def speed_of(files: Files, folder: str) -> float | None:
-    """Bits per second that an interface shows; None for the -1 of one that is down or does not know, and for nonsense."""
+    """Return the speed of an interface in bits per second; None when it is down (-1), unknown or impossible."""
     megabits = whole(files.text(f"{folder}/speed"), 1, _MOST_MEGABITS)
     return megabits * 1e6 if megabits else None
 
 
 def shapes() -> dict[str, float]:
-    """Bits per second that traffic shapers let through on the interfaces of this host that have one."""
+    """Return the rate limits of traffic shapers on this host, in bits per second by interface."""
     return _shapes()
 
 
@@ -108,7 +108,7 @@ def _kind(files: Files, folder: str) -> str:
 
 
 def _shapes(*which: str) -> dict[str, float]:
-    """The rates of token buckets by interface, from `tc`; none without tc."""
+    """Return the rates of token buckets by interface, from `tc`; {} without tc."""
     tc = shutil.which("tc") or shutil.which("tc", path="/sbin:/usr/sbin")
     if not tc:
         return {}
@@ -120,7 +120,7 @@ def _shapes(*which: str) -> dict[str, float]:
 
 
 def _slowest(qdiscs: list[Mapping[str, Any]], only: str | None) -> dict[str, float]:
-    """Bits per second by interface; `only` is the one that was asked for, which tc's answer then need not name."""
+    """Return bits per second by interface. `only`: the interface that was queried; tc may omit its name from the answer."""
     rates: dict[str, float] = {}
     for qdisc in qdiscs:
         rate = qdisc.get("options", {}).get("rate")

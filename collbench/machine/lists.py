@@ -1,6 +1,6 @@
-"""Which lists of a machine a source covers: a list that it leaves out is unknown, not empty.
+"""Which lists of a machine a source covers. A list that it does not cover is unknown, not empty.
 
-After `with_reasons`, an empty list without an entry in `Machine.unknown` means that there are none.
+After `with_reasons`, an empty list without an entry in `Machine.unknown` means that the machine has no such parts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OF_GPUS = ("gpu_links", "peer_access")
 def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) -> Machine:
     """Return the machine with a reason in `unknown` for each empty list that the source does not cover.
 
-    source    what the reasons name, such as "nvidia-smi nvlink -s"
-    listed    the lists that the source covers: where one is empty and has no reason, there are none
+    source    the source's name in the reasons, such as "nvidia-smi nvlink -s"
+    listed    the lists that the source covers: an empty one without a reason means that there are no such parts
     """
     reasons = {
         name: f"{source} does not list {words}"
@@ -41,5 +41,5 @@ def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) ->
 
 
 def known_none(machine: Machine, name: str) -> bool:
-    """Whether a source reports that the machine has no part of this list."""
+    """Return whether a source reports that the machine has no part of this list."""
     return bool(machine.sources) and not getattr(machine, name) and name not in machine.unknown

@@ -1,7 +1,7 @@
-"""Several sources of one machine become one: per fact the first source that has it, and where each came from.
+"""Merging of several sources of one machine: each fact comes from the first source that has it, with its origin recorded.
 
-A field that has its default means nothing. Paths of facts are those of `model`; `origins` has a part's own path alone where one
-source reported all of it: `origin` finds either.
+A field with its default value counts as unknown. Fact paths are those of `model`. Where one source reported all of a part,
+`origins` has only the part's own path; `origin` finds either.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 from collbench.machine.lists import LISTS, known_none
 from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 
-# Whether two sources report the same of a fact: numbers within a tolerance, names in each source's own words.
+# Comparison of two sources: numbers within a tolerance, names without case and prefixes.
 
-# EDR is 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781: tools print either. 180 of 200 Gb/s is another matter.
+# EDR is 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781: tools print either. 180 of 200 Gb/s is a disagreement.
 _TOLERANCE = 0.04
-# Each source's own words or its own view: names from other data bases, the MTU of a device and of its network interface,
+# Not compared, as sources use their own terms or view: names from other databases, the MTU of a device and of its interface,
 # and NCCL's files, which leave bridges out.
 _WORDS = {"model", "name", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
 
 
 class Said(NamedTuple):
-    """What a source reports."""
+    """A value and the source that reports it."""
 
     source: str
     value: Any
 
 
 def agree(path: str, said: Sequence[Said]) -> Iterator[Disagreement]:
-    """What the lower sources have other than the first one, which is taken."""
+    """Yield a disagreement for each later source with a value other than that of the first source, which is used."""
     name = path.rpartition("/")[2]
     if name in _WORDS:
         return
@@ -44,7 +44,7 @@ def agree(path: str, said: Sequence[Said]) -> Iterator[Disagreement]:
 
 
 def counted(taken: Machine, other: Machine, taken_from: str, other_from: str) -> Iterable[Disagreement]:
-    """GPUs of which two sources count different numbers of links."""
+    """Yield a disagreement for each GPU for which two sources report different numbers of links."""
     ours, theirs = _counts(taken), _counts(other)
     for gpu, count in ours.items():
         if gpu in theirs and theirs[gpu] != count:
@@ -59,7 +59,7 @@ def _counts(machine: Machine) -> Counter[str]:
 
 
 def written(name: str, value: Any) -> str:
-    """A fact for people: "180 Gb/s", "25 GB/s", "16 GT/s", "80 GiB"."""
+    """Return a fact as text for users: "180 Gb/s", "25 GB/s", "16 GT/s", "80 GiB"."""
     if name.endswith("bits_per_s"):
         return f"{value / 1e9:g} Gb/s"
     if name.endswith("bytes_per_s"):
@@ -82,11 +82,11 @@ def _alike(name: str, one: Any, other: Any) -> bool:
 
 
 def _folded(value: Any) -> Any:
-    """Texts without case and without zeros in front: "GPU-AB", "gpu-ab"; 0x is written or not."""
+    """Return a text in lower case without leading zeros and 0x, so that spellings of one value compare equal."""
     return value.lower().removeprefix("0x").lstrip("0") if isinstance(value, str) else value
 
 
-# Which parts of several sources are the same part: GPUs by address, serial number or index, NICs by name or address.
+# Matching of parts between sources: GPUs by address, serial number or index, NICs by name or address.
 
 _LID = re.compile(r"^LID \d+$")  # ibportstate's NIC
 _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
@@ -94,7 +94,7 @@ _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the l
 
 @dataclass
 class Same:
-    """What the merged machine calls each source's parts: one mapping of keys per machine. A part without an entry is left out."""
+    """The merged keys of the sources' parts: one mapping (own key to merged key) per machine. Parts without an entry are left out."""
 
     gpus: list[dict[str, str]] = field(default_factory=list)
     nics: list[dict[str, str]] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Same:
 
 
 def same_parts(machines: Sequence[Machine]) -> Same:
-    """The merged key of every GPU and NIC of every machine, and what could not be matched."""
+    """Return the merged key of every GPU and NIC of every machine, and what could not be matched."""
     same = Same()
     _match_gpus(machines, same)
     _match_nics(machines, same)
@@ -110,7 +110,7 @@ def same_parts(machines: Sequence[Machine]) -> Same:
 
 
 def source_of(machine: Machine) -> str:
-    """What a machine's facts are from, in a few words."""
+    """Return the sources of a machine's facts as a short text."""
     return ", ".join(machine.sources) or "a source without a name"
 
 
@@ -124,7 +124,7 @@ def _match_gpus(machines: Sequence[Machine], same: Same) -> None:
 
 
 def _addressed(machines: Sequence[Machine]) -> list[Gpu]:
-    """One GPU per address, with the first index and serial number that any source gives, in PCI order."""
+    """Return one GPU per address, in PCI order, with the first index and serial number that a source gives."""
     found: dict[str, Gpu] = {}
     for gpu in (gpu for machine in machines for gpu in machine.gpus if gpu.address):
         before = found.get(str(gpu.address), gpu)
@@ -134,7 +134,7 @@ def _addressed(machines: Sequence[Machine]) -> list[Gpu]:
 
 
 def _numbered(bare: Sequence[Gpu], known: Sequence[Gpu], source: str, doubts: list[str]) -> dict[str, str]:
-    """Keys of GPUs that a source only counts. nvidia-smi counts them in PCI order: equal numbers of GPUs then match one to one."""
+    """Return merged keys for GPUs that a source only numbers. nvidia-smi numbers them in PCI order, so equal counts match one to one."""
     by_uuid = {gpu.uuid: gpu.key for gpu in known if gpu.uuid}
     by_index: dict[int | None, str] = {gpu.index: gpu.key for gpu in known if gpu.index is not None}
     if not bare or not known:
@@ -173,19 +173,19 @@ def _match_nics(machines: Sequence[Machine], same: Same) -> None:
 
 
 def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
-    """The devices that other sources name for a NIC of which only the LID is known ("LID 12")."""
+    """Return device names from other sources for NICs of which only the LID is known ("LID 12")."""
     ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
     named = {f"LID {local}": name for name, local in ports if not _LID.match(name)}
     return {name: named[name] for name, _ in ports if name in named}
 
 
 def _nameless(machine: Machine) -> bool:
-    """Whether it knows NICs by their addresses alone: names of other sources come first."""
+    """Return whether the machine names NICs only by address. Names from other sources are preferred."""
     return any(nic.name == nic.address for nic in machine.nics)
 
 
 def _keys_of_nics(nics: Sequence[Nic], names: dict[str, str], at: dict[str, str]) -> dict[str, str]:
-    """By name (an RDMA device's network interface is that device), else by address where this source has one NIC there."""
+    """Return merged keys by name (an RDMA device owns its network interfaces), else by address where the source has one NIC there."""
     here = Counter(nic.address for nic in nics)
     keys: dict[str, str] = {}
     for nic in nics:
@@ -210,7 +210,7 @@ _IDENTITY = {"key", "address", "name", "number", "id", "index"}  # what a part w
 
 @dataclass
 class _Record:
-    """What merging finds out on its way."""
+    """The results that merging collects: origins, disagreements and doubts."""
 
     origins: dict[str, str] = field(default_factory=dict)
     disagreements: list[Disagreement] = field(default_factory=list)
@@ -218,7 +218,7 @@ class _Record:
 
 
 def merge(machines: Sequence[Machine]) -> Machine:
-    """One machine out of several readings of it, the most trusted first. No reading at all gives an empty machine."""
+    """Return one machine from several readings of it, the most trusted first. Without readings, return an empty machine."""
     if not machines:
         return Machine()
     same = same_parts(machines)
@@ -241,7 +241,7 @@ def merge(machines: Sequence[Machine]) -> Machine:
 
 
 def origin(machine: Machine, path: str) -> str | None:
-    """Which source reported a fact: its own entry in `origins`, or that of the part it belongs to."""
+    """Return the source of a fact: its own entry in `origins`, or that of the part it belongs to; None when unknown."""
     while path:
         if path in machine.origins:
             return machine.origins[path]
@@ -265,7 +265,7 @@ def _finished(merged: Machine, readings: Sequence[Machine], same: Same, record: 
 
 
 def _renamed(machine: Machine, gpus: Mapping[str, str], nics: Mapping[str, str]) -> Machine:
-    """The reading with the merged machine's keys everywhere, and without the parts that have none."""
+    """Return the reading with the merged machine's keys, without the parts that have none."""
     keys = {**gpus, **nics}
 
     def pairs(found: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
@@ -300,7 +300,7 @@ def _source(machine: Machine, path: str) -> str:
 
 
 def _first(readings: Sequence[Machine], name: str, record: _Record) -> Any:
-    """The first that a reading has of a fact of the whole machine."""
+    """Return the first known value of a fact of the whole machine; None without one."""
     found = [Said(_source(machine, name), getattr(machine, name)) for machine in readings if getattr(machine, name)]
     if not found:
         return None
@@ -311,7 +311,7 @@ def _first(readings: Sequence[Machine], name: str, record: _Record) -> Any:
 
 
 def _merged_parts(name: str, readings: Sequence[Machine], record: _Record) -> tuple[Any, ...]:
-    """The parts of one list, by key, in the order in which they first appear."""
+    """Return the merged parts of one list, in the order in which they first appear."""
     groups: dict[str, list[tuple[Machine, Any]]] = {}
     for machine in readings:
         for part in getattr(machine, name):
@@ -320,7 +320,7 @@ def _merged_parts(name: str, readings: Sequence[Machine], record: _Record) -> tu
 
 
 def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
-    """One part out of what several sources report of it."""
+    """Return one part merged from the values of several sources."""
     machine, part = group[0]
     if len(group) == 1 and not machine.origins:
         record.origins[path] = source_of(machine)
@@ -361,7 +361,7 @@ def _ports(path: str, found: Sequence[tuple[Machine, tuple[Port, ...]]], record:
 
 @functools.cache
 def _defaults(kind: Any) -> dict[str, Any]:
-    """The fields of a part that report something, with the value that means nothing."""
+    """Return the fields of a part's class with the default value that means unknown."""
     names = {
         one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory() for one in dataclasses.fields(kind)
     }
@@ -369,7 +369,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
-    """The links of the first source that shows their far ends, else of the first that counts them; the others' counts are compared."""
+    """Return the links from the first source with their far ends, else from the first that counts them. Compare the others' counts."""
     having = [machine for machine in readings if machine.gpu_links]
     having.sort(key=lambda machine: all(link.b is None for link in machine.gpu_links))
     if not having:
@@ -383,7 +383,7 @@ def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
 
 
 def _rates(others: Sequence[Machine]) -> dict[str, float]:
-    """Per GPU the rate of a link, from the first source that gives all links of the GPU the same one."""
+    """Return the rate of one link per GPU, from the first source that gives all links of that GPU the same rate."""
     found: dict[str, float] = {}
     for other in others:
         said: dict[str, set[float | None]] = {}
@@ -394,7 +394,7 @@ def _rates(others: Sequence[Machine]) -> dict[str, float]:
 
 
 def _without_circles(devices: Sequence[PciDevice], record: _Record) -> Iterable[PciDevice]:
-    """The devices; where two sources' parents together go round in a circle, the tree ends."""
+    """Return the devices with circular parent chains cut. They occur when two sources disagree about parents."""
     parents = {device.address: device.parent for device in devices}
     sound: set[str] = set()
     for device in devices:
@@ -411,7 +411,7 @@ def _without_circles(devices: Sequence[PciDevice], record: _Record) -> Iterable[
 
 
 def _still_unknown(merged: Machine, readings: Sequence[Machine]) -> dict[str, str]:
-    """The reasons, the first per fact, of what no source knows."""
+    """Return the first reason per fact for the facts that no source knows."""
     reasons = {path: why for machine in reversed(readings) for path, why in machine.unknown.items()}
     parts = {name: {part.key: part for part in getattr(merged, name)} for name in ("numa_nodes", "pci", "gpus", "nics")} if reasons else {}
     none = {name for name in LISTS if any(known_none(machine, name) for machine in readings)}
@@ -419,7 +419,7 @@ def _still_unknown(merged: Machine, readings: Sequence[Machine]) -> dict[str, st
 
 
 def _known(merged: Machine, parts: Mapping[str, Mapping[str, Any]], steps: Sequence[str]) -> bool:
-    """Whether the fact at a path is there now."""
+    """Return whether the merged machine has a value at this path."""
     name, *rest = steps
     at: Any = getattr(merged, name, None)
     if name in parts and rest:

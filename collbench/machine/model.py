@@ -1,8 +1,8 @@
-"""What a machine is, as small immutable values.
+"""The data model of a machine, as small immutable values.
 
-Unknown is None, never 0, and `Machine.unknown` may have the reason. A fact has a path, "gpus/0000:19:00.0/numa": the list in the machine,
-the key of the part, the field. Paths index `unknown`, `origins` and `disagreements`. Rates are bytes or bits per second of one
-direction, as in their names.
+Unknown is None, never 0; `Machine.unknown` may hold the reason. A fact has a path, such as "gpus/0000:19:00.0/numa": the list in the
+machine, the key of the part, the field. Paths are the keys of `unknown` and `origins`, and are part of each disagreement.
+Rates are bytes or bits per second of one direction, as their names state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SWITCH = "switch"  # the far end of a GpuLink that goes to an NVSwitch
 
 @dataclass(frozen=True, slots=True)
 class PcieLink:
-    """The link from a device up to the bridge above it: now, and what the device itself could (GT/s per lane, lanes)."""
+    """The link from a device up to the bridge above it: current values, and the maximum of the device (GT/s per lane, lanes)."""
 
     speed_gt_per_s: float | None = None
     width: int | None = None
@@ -33,10 +33,10 @@ class PciDevice:
     """A PCI function.
 
     address     "0000:19:00.0", lower case, with its domain; files with invented ids keep theirs
-    parent      the address of the bridge above it; None at a root, or unknown (then see `Machine.unknown`)
+    parent      the address of the bridge above it; None at a root, or unknown (see `Machine.unknown`)
     name        as the source prints it
-    acs         the control bits that are on ("SrcValid", "ReqRedir"); None when not read
-    virtual     a virtual function, or a bridge that a hypervisor made up: its link means nothing
+    acs         the control bits that are set ("SrcValid", "ReqRedir"); None when not read
+    virtual     a virtual function, or a bridge that a hypervisor emulates: its link speed is meaningless
     """
 
     address: str
@@ -54,7 +54,7 @@ class PciDevice:
 
     @property
     def key(self) -> str:
-        """What names it in fact paths."""
+        """The key of this device in fact paths."""
         return self.address
 
 
@@ -63,13 +63,14 @@ class Gpu:
     """A GPU, or one die of a module where the software counts dies.
 
     key             its PCI address where known, else "gpu0"
-    index           as its driver's tool counts; None when the source does not count
+    index           its number in the driver's tool; None when the source does not number GPUs
     architecture    "sm_90", "gfx942"
-    links_off       NVLink or xGMI links that it has and that are not up
-    cpu_links       NVLinks to a processor (POWER); they are not GpuLink. cpu_link_bytes_per_s: of one, in one direction
-    memory_numa     the NUMA node that its memory is (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
-    c2c_links       NVLink-C2C links to its CPU; c2c_bytes_per_s: of one link in one direction
-    clique          the NVLink domain that it has joined with GPUs of other nodes: cluster UUID and clique id; None: none, or unknown
+    links_off       number of NVLink or xGMI links that are not up
+    cpu_links       number of NVLinks to a processor (POWER), which are not GpuLinks; cpu_link_bytes_per_s: rate of one, one
+    direction
+    memory_numa     the NUMA node of its memory (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
+    c2c_links       number of NVLink-C2C links to its CPU; c2c_bytes_per_s: rate of one link in one direction
+    clique          the NVLink domain shared with GPUs of other nodes: cluster UUID and clique id; None when there is none or unknown
     """
 
     key: str
@@ -92,10 +93,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuLink:
-    """`count` links from GPU `a` to `b`, seen from `a` (a pair of GPUs has two of these, one from each end).
+    """`count` links from GPU `a` to `b`, as seen from `a`. A pair of GPUs has two of these, one from each end.
 
-    b               key of a GPU, SWITCH, or None when the source shows the count alone
-    bytes_per_s     of one link in one direction, as the source prints it
+    b               key of a GPU, SWITCH, or None when the source only counts links
+    bytes_per_s     rate of one link in one direction, as the source prints it
     """
 
     a: str
@@ -106,7 +107,7 @@ class GpuLink:
 
     @property
     def key(self) -> str:
-        """What names it in fact paths."""
+        """The key of these links in fact paths."""
         return f"{self.a}>{self.b or '?'}"
 
 
@@ -114,13 +115,13 @@ class GpuLink:
 class Port:
     """A port of a NIC.
 
-    rate_bits_per_s    data rate after line coding; None when unknown, and of a port that is down
+    rate_bits_per_s    data rate after line coding; None when unknown or the port is down
     rate_text          as printed, "400 Gb/sec (4X NDR)"
-    state              "active", "down", "init", "armed" (logical); phys_state "linkup", "disabled", "polling"
+    state              logical state: "active", "down", "init", "armed"; phys_state: "linkup", "disabled", "polling"
     link_layer         "infiniband" or "ethernet"
-    mtu_bytes          the active one: InfiniBand's payload (4096), Ethernet's (9000)
-    shaped_bits_per_s  what a traffic shaper on it lets through
-    lanes              in use (4 of "4X"); max_lanes: the most that the port supports and that are enabled
+    mtu_bytes          the active MTU: InfiniBand's payload (4096), Ethernet's (9000)
+    shaped_bits_per_s  rate limit of a traffic shaper
+    lanes              lanes in use (4 of "4X"); max_lanes: the most that are supported and enabled
     counters           error and congestion counters by the kernel's names
     """
 
@@ -144,13 +145,13 @@ class Nic:
     """A network device: an RDMA device (InfiniBand, RoCE, EFA) or a plain Ethernet interface.
 
     name           "mlx5_0", "eth0"
-    address        of its PCI function; None for virtual ones
-    rdma           it has verbs
+    address        address of its PCI function; None for virtual ones
+    rdma           whether it supports verbs
     interfaces     the kernel's network interfaces on it
-    virtual        why it is not a port of the machine ("veth", "scif", "bond"); None for real ones
-    gdr            the source reports that GPUs may reach it directly
-    guid           several ports of one device share it
-    rdma_missing   the card has RDMA, and the kernel has no RDMA device for it: a driver is not loaded
+    virtual        why it is not a physical port ("veth", "scif", "bond"); None for physical ones
+    gdr            whether the source reports that GPUs can reach it directly
+    guid           shared by the ports of one device
+    rdma_missing   the card supports RDMA, but the kernel has no RDMA device for it: a driver is not loaded
     """
 
     name: str
@@ -168,13 +169,13 @@ class Nic:
 
     @property
     def key(self) -> str:
-        """What names it in fact paths."""
+        """The key of this NIC in fact paths."""
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node with CPUs, or with memory alone; memory of GPUs is not listed. cpus as the kernel writes lists, "0-31,64-95"."""
+    """A NUMA node with CPUs, or with memory alone; memory of GPUs is not listed. cpus: in the kernel's list format, "0-31,64-95"."""
 
     id: int
     cpus: str | None = None
@@ -182,20 +183,20 @@ class NumaNode:
 
     @property
     def key(self) -> str:
-        """What names it in fact paths."""
+        """The key of this node in fact paths."""
         return str(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is there once per machine.
+    """Facts of the machine as a whole.
 
-    peer_memory      modules that let NICs read GPU memory, by name ("nvidia_peermem"); () none; None not looked at
-    dma_buf          the GPU driver can export its memory
+    peer_memory      modules that let NICs read GPU memory, by name ("nvidia_peermem"); () for none; None when not read
+    dma_buf          whether the GPU driver can export its memory
     iommu            "off", "passthrough", "translating"
-    virtualization   "kvm", "xen", "vmware", "microsoft"; "" on bare metal; None unknown
-    container        "docker", "kubernetes", "slurm"…; "" outside; None unknown
-    acs_ports        ports with access control, from a source without their addresses; acs_on: at how many it redirects requests
+    virtualization   "kvm", "xen", "vmware", "microsoft"; "" on bare metal; None when unknown
+    container        "docker", "kubernetes", "slurm"…; "" outside of containers; None when unknown
+    acs_ports        number of ports with access control, from a source without addresses; acs_on: how many redirect requests
     """
 
     architecture: str | None = None
@@ -220,7 +221,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class FabricLink:
-    """A cable as a subnet manager's tool lists it: from a host's port to what is at its other end."""
+    """A cable in the output of a subnet manager's tool: a host's port and the port at its other end."""
 
     host: str
     device: str | None = None
@@ -233,7 +234,7 @@ class FabricLink:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Two sources that report different things of one fact; the first was taken."""
+    """Two sources that report different values of one fact; the first value is used."""
 
     path: str
     taken: str
@@ -246,7 +247,7 @@ NCCL_TOPOLOGY: Final = "NCCL topology XML"
 
 
 def is_nccl_topology(source: str) -> bool:
-    """Whether a source is NCCL's topology file, which leaves out root ports and counts virtual interfaces as networks."""
+    """Return whether a source is NCCL's topology file, which omits root ports and counts virtual interfaces as networks."""
     return source.startswith(NCCL_TOPOLOGY)
 
 
@@ -254,11 +255,11 @@ def is_nccl_topology(source: str) -> bool:
 class Machine:
     """One node.
 
-    paths           between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both
-                    directions; "XGMI" and "PCIE" where AMD's tools name the kind of link alone
+    paths           paths between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both
+                    directions; "XGMI" and "PCIE" where AMD's tools state only the kind of link
     peer_access     (GPU key, GPU key) -> "OK", "NS", "GNS"… of the driver's peer-to-peer matrix
-    unknown         by fact path: why it is None; for a list ("nics"): why it is empty, where that does not mean that there are none
-    origins         by fact path: which source it came from (merged machines)
+    unknown         by fact path: why it is None; for a list ("nics"): why it is empty although the machine may have such parts
+    origins         by fact path: its source (merged machines)
     doubts          sentences about unreliable values of a source
     """
 
@@ -279,19 +280,19 @@ class Machine:
     doubts: tuple[str, ...] = ()
 
     def links_of(self, gpu: str) -> int | None:
-        """How many NVLink or xGMI links of a GPU are up, over all far ends; None when no source counted this GPU's."""
+        """Return how many NVLink or xGMI links of a GPU are up, over all far ends; None when no source counts them."""
         counts = [link.count for link in self.gpu_links if link.a == gpu]
         return sum(counts) if counts else None
 
     @property
     def switched(self) -> bool:
-        """GPU links go to a switch: any GPU reaches any other with all its links."""
+        """Whether GPU links go to a switch: each GPU reaches every other GPU with all its links."""
         return any(link.b == SWITCH for link in self.gpu_links)
 
 
-# Figures that no machine has: they pass every check of type, and would become a ceiling.
+# Impossible figures: they pass every type check, and would become an expected bandwidth.
 
-# Far above what there is: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
+# Limits far above hardware: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
 _MOST_BITS_PER_S = 1e13
 _MOST_BYTES_PER_S = 1e12
 _MOST_GT_PER_S = 256.0
@@ -302,14 +303,14 @@ _MOST_THREADS = 1 << 20
 
 
 def impossible(machine: Machine) -> Iterator[str]:
-    """ "a speed of -5 at nics/mlx5_0": figures that are negative, or far above what is built."""
+    """Yield a text for each figure that is negative or far above real hardware: "a speed of -5 at nics/mlx5_0"."""
     for what, where, value, most in _figures(machine):
         if value is not None and not 0 <= value <= most:
             yield f"{what} of {value:g} at {printable(where, 80)}"
 
 
 def _figures(machine: Machine) -> Iterator[tuple[str, str, float | None, float]]:
-    """(what, where, the figure, the most it can be)."""
+    """Yield (name, location, value, maximum) of each figure to check."""
     yield from _system(machine)
     for device in machine.pci:
         for speed in (device.link.speed_gt_per_s, device.link.max_speed_gt_per_s):

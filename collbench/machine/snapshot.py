@@ -1,6 +1,6 @@
-"""A machine as plain JSON and back, without loss; what comes from elsewhere is checked, field by field, before it is believed.
+"""Lossless conversion of a machine to plain JSON and back. Documents are checked field by field when they are read.
 
-A mapping with pairs as keys is a list of [a, b, value]. Everything else has the names of `model`.
+A mapping with pairs as keys becomes a list of [a, b, value]. All other names are those of `model`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines reports beyond the machine itself
-# Fields that documents of earlier releases lack, with the value that means nothing.
+# Fields that are missing in documents of earlier releases, with the value that means unknown.
 LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
     "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
@@ -29,7 +29,7 @@ _Reader = Callable[[object], Any]
 
 
 class _Foreign(Exception):
-    """A value that no machine has: what was expected, and where, the innermost step first."""
+    """A value that is not valid for a machine: what was expected, and the path to it, innermost step first."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected)
@@ -37,19 +37,19 @@ class _Foreign(Exception):
         self.way: list[str] = []
 
     def below(self, step: str) -> _Foreign:
-        """The same, as its parent sees it."""
+        """Add a step to the path and return this error."""
         self.way.append(step)
         return self
 
 
 def to_json(machine: Machine) -> dict[str, Any]:
-    """The machine as JSON values: objects, lists, texts, numbers, true, false, null (unknown)."""
+    """Return the machine as JSON values: objects, lists, strings, numbers, true, false, null (unknown)."""
     plain: dict[str, Any] = _plain(machine)
     return plain
 
 
 def from_json(data: object) -> Machine:
-    """The machine that `to_json` was given. Raises Unreadable, one sentence, for anything else."""
+    """Return the machine that `to_json` wrote. Raises Unreadable, with one sentence, for anything else."""
     try:
         machine: Machine = _part_reader(Machine)(data)
     except _Foreign as foreign:
@@ -60,11 +60,11 @@ def from_json(data: object) -> Machine:
 
 
 def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
-    """A cluster, equal machines once: `{"schema": 1, "machines": [{"hostnames": [...], …machine}]}`.
+    """Return a cluster with equal machines listed once: `{"schema": 1, "machines": [{"hostnames": [...], …machine}]}`.
 
-    Machines are equal when they differ only in host name, serial numbers, addresses in the
-    fabric and error counters. Those are null where one entry describes several machines; its amounts of memory are the first one's,
-    of which the others have some KiB more or less.
+    Machines are equal when they differ only in host name, serial numbers, fabric addresses and error counters.
+    These are null where one entry describes several machines.
+    The memory sizes of such an entry are those of its first machine; the others differ by some KiB.
     """
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
@@ -73,9 +73,9 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
 
 
 def machines_of(document: object, name: str) -> list[Machine]:
-    """The machines of `topology_json` or of `collbench probe --format json`, one per host name.
+    """Return the machines of `topology_json` or of `collbench probe --format json`, one per host name.
 
-    Raises Unreadable for other documents; `name` is the file's, for the sentence.
+    Raises Unreadable for other documents. `name`: the file's name, for the message.
     """
     listed = document.get("machines") if isinstance(document, dict) and document.get("schema") == SCHEMA else None
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
@@ -107,7 +107,7 @@ def _without_identity(machine: Machine) -> Machine:
 
 
 def _rounded(machine: Machine) -> Machine:
-    """Amounts of memory in steps of 4 %: kernels of equal nodes keep some KiB more or less for themselves."""
+    """Return the machine with memory sizes in steps of 4 %, since kernels of equal nodes reserve different amounts."""
     system = dataclasses.replace(machine.system, memory_bytes=_step(machine.system.memory_bytes), shm_bytes=_step(machine.system.shm_bytes))
     nodes = tuple(dataclasses.replace(node, memory_bytes=_step(node.memory_bytes)) for node in machine.numa_nodes)
     return dataclasses.replace(machine, system=system, numa_nodes=nodes)
@@ -141,13 +141,13 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass of the model, by name, with their types."""
+    """Return the fields of a dataclass of the model, by name, with their types."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def _reader(hint: Any) -> _Reader:
-    """What reads a value of a type of the model."""
+    """Return the function that reads a value of a type of the model."""
     if dataclasses.is_dataclass(hint):
         return _part_reader(typing.cast(type, hint))
     origin, inner = get_origin(hint), get_args(hint)
@@ -163,14 +163,14 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _as_they_are(hint: Any) -> frozenset[type]:
-    """The types of JSON values that need no further look: most values, so that no call is spent on them."""
+    """Return the JSON types that need no conversion. Most values have one of them; skipping the call saves time."""
     kinds = frozenset(get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))
     return kinds & {str, int, bool, type(None)}
 
 
 @functools.cache
 def _part_reader(kind: type) -> _Reader:
-    """What reads an object with the fields of a dataclass of the model and no others; those added later may be missing. Built once."""
+    """Return the reader of an object with exactly the fields of a dataclass of the model. Fields added later may be missing. Cached."""
     readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
     names = frozenset(_fields(kind))
     later = {name: value for name, value in LATER.items() if name in names}

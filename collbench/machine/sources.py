@@ -1,6 +1,6 @@
-"""Which reader reads what: files, folders and tarballs that users send become machines, one per host.
+"""Reading of machines from files, folders and tarballs, or from this host; one machine per host.
 
-Readings of one host are merged, the most trusted source first: our own snapshot, the kernel's files, then READERS in their order.
+Readings of one host are merged, the most trusted source first: a `probe` snapshot, the kernel's files, then READERS in their order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
 from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
 from collbench.untrusted import open_file, values_in
 
-# A Linux machine out of its own files, live or copied: one reading per reader, and the network cards without a device.
+# A Linux machine from its own files, live or copied: one reading per reader, plus network cards without a device.
 
 _FILES = "sysfs"
 _NO_CLASS = "/sys/class/net and /sys/class/infiniband are missing or were not copied"
@@ -37,7 +37,7 @@ _NO_DEVICE = "the kernel has no RDMA device for it"
 
 
 def readings(files: Files) -> list[Machine]:
-    """Return what each reader of the kernel's files finds. Lists that the files do not cover have their reasons."""
+    """Return the result of each reader of the kernel's files. Lists that the files do not cover have reasons in `unknown`."""
     tree, rdma, plain = linux.read(files), infiniband.read(files), ethernet.read_ethernet(files)
     classes = bool(files.names(ethernet.ETHERNET_CLASS) or files.names(infiniband.CLASS))
     cards = _cards(tree.pci, (*rdma.nics, *plain.nics), classes)
@@ -50,7 +50,7 @@ def readings(files: Files) -> list[Machine]:
 
 
 def _cards(pci: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
-    """The network functions without a device: of RDMA cards, and, where no device can be seen at all, of all cards."""
+    """Return the network cards without a device: RDMA cards, and all cards where no device is visible."""
     if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
         return Machine()  # which card this device is on is unknown
     owned = {nic.address for nic in nics if nic.rdma}
@@ -62,7 +62,7 @@ def _cards(pci: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> 
 
 
 def _without_device(free: list[PciDevice], nics: tuple[Nic, ...]) -> Iterator[Nic]:
-    """RDMA cards without an RDMA device, under the name of their interface where they have one. Not those given to guests."""
+    """Yield the RDMA cards without an RDMA device, named after their interface if they have one. Skips cards passed to guests."""
     names = {nic.address: nic.name for nic in nics if nic.address}
     for device in free:
         if pci_parts.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):
@@ -70,14 +70,14 @@ def _without_device(free: list[PciDevice], nics: tuple[Nic, ...]) -> Iterator[Ni
             yield replace(bare, name=names.get(device.address, bare.name))
 
 
-# This machine, live: the driver of its GPUs, the kernel's files, and what only a running process can ask.
+# This machine, live: the GPU driver, the kernel's files, and system calls.
 
 _SHARED_MEMORY = Path("/dev/shm")
 _CALLS = "system calls"
 
 
 def this_machine() -> Machine:
-    """The machine that this process runs on, as it may see it. Never raises; what is unknown has its reason in `unknown`."""
+    """Return the machine that this process runs on, as far as it is visible. Never raises; unknown facts have reasons in `unknown`."""
     from collbench.machine.readers import nvml
 
     driver = nvml.read()
@@ -87,7 +87,7 @@ def this_machine() -> Machine:
 
 
 def _asked(shared_memory: Path) -> Machine:
-    """Host name and size of the shared memory's file system, from system calls."""
+    """Return the host name and the size of the shared-memory file system, from system calls."""
     machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
     try:
         status = os.statvfs(shared_memory)
@@ -96,7 +96,7 @@ def _asked(shared_memory: Path) -> Machine:
     return replace(machine, system=System(shm_bytes=status.f_blocks * status.f_frsize))
 
 
-# What a path from the command line leads to: a folder, a tarball, a text. Never blocks, never reads more than the limit.
+# Paths from the command line: a folder, a tarball or a text. Never blocks, never reads more than the limit.
 
 MOST_ENTRIES = 4096  # of a folder
 _TAR_BLOCK = 512
@@ -104,7 +104,7 @@ _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a d
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder, else a file. Raises Unreadable for what is not there, cannot be reached, or is a device or a pipe."""
+    """Return whether the path is a folder, else a file. Raises Unreadable when it is missing, not accessible, a device or a pipe."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as why:
@@ -116,12 +116,12 @@ def is_folder(path: Path) -> bool:
 
 
 def is_root(path: Path) -> bool:
-    """Whether the folder is the root of a machine's files."""
+    """Return whether the folder is the root of a machine's files."""
     return (path / "sys").is_dir() or (path / "proc").is_dir()
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of a folder by name, hidden ones and what is not a regular file aside. Raises Unreadable when it cannot be listed."""
+    """Return the regular, visible files of a folder, sorted by name. Raises Unreadable when it cannot be listed or holds too many."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_file(entry))
@@ -133,7 +133,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a regular file, or a link to one; a link in circles is none."""
+    """Return whether it is a regular file or a link to one; False for a circular link."""
     try:
         return entry.is_file()
     except OSError:
@@ -141,12 +141,12 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def is_tarball(path: Path) -> bool:
-    """Whether the file is a tarball, by its name or its first block."""
+    """Return whether the file is a tarball, by its name or its first block."""
     return path.name.endswith(SUFFIXES) or _begin(path, _TAR_BLOCK)[257:262] == b"ustar"
 
 
 def text_of(path: Path) -> str:
-    """The text of a file, plain or compressed. Raises Unreadable when it is empty, huge, binary or damaged."""
+    """Return the text of a file, plain or compressed. Raises Unreadable when it is empty, too large, binary or damaged."""
     name = printable(path.name)
     data = _begin(path, MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -157,7 +157,7 @@ def text_of(path: Path) -> str:
 
 
 def _begin(path: Path, most: int) -> bytes:
-    """The first `most` bytes, unpacked."""
+    """Return the first `most` bytes, decompressed."""
     try:
         with open_file(path) as raw:
             stream, pieces = unpacked(raw), [b""]
@@ -207,16 +207,16 @@ _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
 
 
 class _Unknown(Unreadable):
-    """A text not in a known format: in a folder it is passed over."""
+    """The error for a text in an unknown format. In a folder such files are skipped."""
 
 
 class _Log(_Unknown):
-    """A log of NCCL, which another command reads."""
+    """The error for an NCCL log, which another command reads."""
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What one source reports, and how far it is trusted."""
+    """The machine that one source reports, and its rank of trust (0 is the most trusted)."""
 
     trust: int
     machine: Machine
@@ -224,23 +224,23 @@ class _Reading:
 
 @dataclass
 class _Unit:
-    """What belongs together: a folder or a tarball, or all files that were named one by one (name "")."""
+    """Readings that belong together: one folder or tarball, or all files named one by one (name "")."""
 
     name: str
     readings: list[_Reading]
 
     @property
     def kinds(self) -> set[int]:
-        """Which readers have read it."""
+        """The trust ranks of the readers that contributed."""
         return {reading.trust for reading in self.readings if reading.machine.sources}
 
 
 def read_paths(paths: Sequence[Path], tell: Callable[[str], None] | None = None) -> list[Machine]:
-    """The machines that these files, folders and tarballs describe, one per host, in the order in which they were named.
+    """Return the machines that these files, folders and tarballs describe, one per host, in the order of the paths.
 
-    What names no host belongs together; folders and tarballs without a host name that hold the same kind of source are
-    machines of their own. `tell` hears which files of a folder are of no kind that is read here. Raises Unreadable, one
-    sentence, for a path that gives no machine.
+    Sources without a host name belong together. Folders and tarballs without a host name that hold the same kind of source are
+    separate machines. `tell` is called with a sentence about skipped files of a folder.
+    Raises Unreadable, with one sentence, for a path without a machine.
     """
     tell = tell or _silent
     units = [_Unit("", [])]
@@ -259,7 +259,7 @@ def _machine(group: Iterable[_Reading]) -> Machine:
 
 
 def _groups(units: Sequence[_Unit]) -> list[list[_Reading]]:
-    """The readings of each machine."""
+    """Return the readings of each machine."""
     hosts: dict[str, list[_Reading]] = {}
     nameless: list[_Unit] = []
     for unit in units:
@@ -277,14 +277,14 @@ def _groups(units: Sequence[_Unit]) -> list[list[_Reading]]:
 
 
 def _host(reading: _Reading) -> str:
-    """The host's name without its domain; an address stays whole."""
+    """Return the host name without its domain; an IP address stays whole."""
     name = reading.machine.hostname or ""
     first = name.partition(".")[0]
     return name if first.isdigit() else first
 
 
 def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
-    """One machine, unless two folders or tarballs hold the same kind of source: then each is one, called after its folder."""
+    """Return one machine, unless two folders or tarballs hold the same kind of source: then each is one, named after its folder."""
     kinds = [kind for unit in units if unit.name for kind in unit.kinds]
     if len(kinds) == len(set(kinds)):
         return [[*(reading for unit in units for reading in unit.readings), *_taken_for_one(units)]] if units else []
@@ -292,7 +292,7 @@ def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
 
 
 def _taken_for_one(units: Sequence[_Unit]) -> list[_Reading]:
-    """A doubt where several folders or tarballs are put together that might be of other machines."""
+    """Return a doubt where several folders or tarballs are merged that may belong to different machines."""
     names = [printable(unit.name) for unit in units if unit.name]
     doubt = f"{', '.join(names)} name no host: they are taken for one machine"
     return [_Reading(_TEXT + len(READERS), Machine(doubts=(doubt,)))] if len(names) > 1 else []
@@ -307,7 +307,7 @@ def _called(reading: _Reading, name: str) -> _Reading:
 
 
 def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
-    """A machine's root, with tools' outputs beside sys and proc, or a folder of files."""
+    """Return the readings of a machine's root (with outputs of tools next to sys and proc), or of a folder of files."""
     root = is_root(folder)
     readings = _of_tree(Folder(folder)) if root else []
     if root and folder.resolve() == Path("/"):
@@ -324,7 +324,7 @@ def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
 
 
 def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool) -> list[_Reading]:
-    """What the readable ones of several files report; damaged ones are a doubt. `alone`: nothing else describes the machine."""
+    """Return the readings of several files; damaged ones become a doubt. `alone`: nothing else describes the machine."""
     readings: list[_Reading] = []
     passed: list[str] = []
     refused: list[Unreadable] = []
@@ -350,7 +350,7 @@ def _silent(sentence: str) -> None:
 
 
 def _of_tarball(path: Path) -> list[_Reading]:
-    """The machine of the tarball's files, with the outputs of tools that were gathered."""
+    """Return the readings of a tarball: the machine's files and the archived outputs of tools."""
     from collbench.machine.files import open_archive
 
     archive = open_archive(path)
@@ -364,7 +364,7 @@ def _of_tarball(path: Path) -> list[_Reading]:
 
 
 def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
-    """What tools printed beside the kernel's files; one that cannot be read becomes a doubt."""
+    """Return the readings of tool outputs stored with the kernel's files; an unreadable one becomes a doubt."""
     readings = []
     for name in files.names(f"/{OUTPUTS}"):
         text = files.text(f"/{OUTPUTS}/{name}") or ""
@@ -377,19 +377,19 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
 
 
 def _of_tree(files: Files) -> list[_Reading]:
-    """What the kernel's files report."""
+    """Return the readings of the kernel's files."""
 
     return [_Reading(_TREE, machine) for machine in readings(files)]
 
 
 def _says_something(machine: Machine) -> bool:
-    """A tree without content gives a machine of which nothing is known."""
+    """Return whether any fact is known. A tree without content gives an empty machine."""
     lists = (machine.numa_nodes, machine.pci, machine.gpus, machine.nics, machine.fabric, machine.gpu_links)
     return any(lists) or machine.system != System()
 
 
 def _of_file(path: Path) -> list[_Reading]:
-    """What one text reports: the output of one tool, or of several one below the other. Raises Unreadable."""
+    """Return the readings of one text: the output of one tool or of several tools in sequence. Raises Unreadable."""
     text, name = text_of(path), path.name
     if text.lstrip().startswith("{") and '"machines"' in text:
         return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
@@ -404,7 +404,7 @@ def _of_file(path: Path) -> list[_Reading]:
 
 
 def _outputs_in(text: str, name: str) -> dict[int, str]:
-    """The lines of each tool, by the reader's place in READERS, where a text holds the outputs of several tools; else fewer than two."""
+    """Return the lines of each tool, by its reader's index in READERS, where a text holds several outputs; else fewer than two entries."""
     if len(text) > _MOST_PASTED:
         return {}
     starting = [(place, reader.starts) for place, reader in enumerate(READERS) if reader.starts]
@@ -420,7 +420,7 @@ def _outputs_in(text: str, name: str) -> dict[int, str]:
 
 
 def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
-    """What several outputs in one text report; one that cannot be read is a doubt. Raises Unreadable when none can be read."""
+    """Return the readings of several outputs in one text; an unreadable one is a doubt. Raises Unreadable when all are unreadable."""
     readings: list[_Reading] = []
     refused: list[Unreadable] = []
     for place, part in parts.items():
@@ -435,7 +435,7 @@ def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
 
 
 def _told_by(reader: Reader, text: str, name: str) -> Machine:
-    """What a reader makes of a text. Raises Unreadable, also where it makes nothing of it: that would read as a machine without GPUs."""
+    """Return the machine that a reader finds in a text. Raises Unreadable, also for an empty result: it would mean "no GPUs"."""
     machine = reader.read(text, name)
     if not _says_something(machine):
         raise Unreadable(f"{printable(name)} is {reader.kind}, but lists no part of a machine: save the whole output again")
@@ -443,7 +443,7 @@ def _told_by(reader: Reader, text: str, name: str) -> Machine:
 
 
 def _recognised(text: str, name: str) -> int | None:
-    """The place in READERS of the first that knows the text."""
+    """Return the index in READERS of the first reader that recognizes the text; None without one."""
     return next((place for place, reader in enumerate(READERS) if reader.looks_like(text, name)), None)
 
 

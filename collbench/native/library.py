@@ -1,4 +1,4 @@
-"""The C loop, loaded if it was built at install; see loop.c."""
+"""Loader of the C timing loop (loop.c), if it was built at install, and its data structures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collbench.operations.program import MAX_ARGS, Call, NativeCall, Program
 
 
 class CallStruct(ctypes.Structure):
-    """One call as loop.c reads it."""
+    """One call in the layout of loop.c."""
 
     _fields_ = [("call", ctypes.c_void_p), ("words", ctypes.c_uint64 * MAX_ARGS)]
 
@@ -22,13 +22,13 @@ class SlotStruct(ctypes.Structure):
 
 
 class FailureStruct(ctypes.Structure):
-    """Where a program stopped."""
+    """The call at which a program stopped, with its error code."""
 
     _fields_ = [("code", ctypes.c_int64), ("call", ctypes.c_int64), ("iteration", ctypes.c_int64)]
 
 
 class DeviceStruct(ctypes.Structure):
-    """The streams and events that collbench_run_on_device times, and the functions it asks; see loop.c."""
+    """The streams and events that collbench_run_on_device times, and the functions it calls; see loop.c."""
 
     _fields_ = [
         ("n", ctypes.c_int64),
@@ -46,7 +46,7 @@ class DeviceStruct(ctypes.Structure):
 
 
 class BarrierStruct(ctypes.Structure):
-    """What collbench_sync needs; see loop.c."""
+    """The state of collbench_sync; see loop.c."""
 
     _fields_ = [
         ("shared", ctypes.c_void_p),
@@ -60,7 +60,7 @@ class BarrierStruct(ctypes.Structure):
 
 
 class StateProbeStruct(ctypes.Structure):
-    """What collbench_ping_pong needs; see reference.c."""
+    """The state of collbench_ping_pong; see reference.c."""
 
     _fields_ = [
         ("line", ctypes.c_void_p),
@@ -76,7 +76,9 @@ SHARED_BYTES = 128  # at least sizeof(shared_t) in loop.c
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the shared object, or None if there was no C compiler at install: then Python measures the time, and rows have a flag."""
+    """Return the shared object, or None if it was not built (C compiler missing at install): then Python measures, and rows have a
+    flag.
+    """
     for file in sorted(Path(__file__).parent.glob("_loop*.so")):
         try:
             return ctypes.CDLL(str(file))
@@ -86,7 +88,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def address(name: str) -> int:
-    """The address of a function of the shared object, for a NativeCall. Raises AttributeError where there is none."""
+    """Return the address of a function of the shared object, for a NativeCall. Raises AttributeError if missing."""
     return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
 
 

@@ -1,1 +1,1 @@
-"""What is moved and what must arrive: one file per operation."""
+"""Operations: what each moves and must deliver (one module per operation), test cases, sweeps and suites."""

@@ -1,4 +1,4 @@
-"""The cell: one thing to measure, before anything about it is known."""
+"""The test case (`Cell`): one combination of operation, backend, size etc. to measure; and the split of ranks into groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Split:
-    """Ranks with the same colour form a group; the word and number are nccl-tests'.
+    """A division of the ranks into groups: ranks with the same colour form a group, as in nccl-tests' NCCL_TESTS_SPLIT.
 
     word    "AND" (colour: rank & number), "OR" (rank | number), "MOD" (rank % number), "DIV" (rank // number)
     """
@@ -30,17 +30,17 @@ class Split:
     number: int
 
     def __str__(self) -> str:
-        """As users type it: "MOD 8", "AND 0x7"."""
+        """Return the split in the user's syntax: "MOD 8", "AND 0x7"."""
         return f"{self.word} {self.number if self.word in ('MOD', 'DIV') else hex(self.number)}"
 
     def colour(self, rank: int) -> int:
-        """What the ranks of a group have in common."""
+        """Return the number that all ranks of a group share."""
         if self.word in ("AND", "OR"):
             return rank & self.number if self.word == "AND" else rank | self.number
         return rank % self.number if self.word == "MOD" else rank // self.number
 
     def groups(self, n: int) -> Groups:
-        """The groups of n ranks, by colour. Raises UsageError where one is empty or has one rank alone, or where their sizes differ."""
+        """Return the groups of n ranks, by colour. Raises UsageError for a group of no or one rank, or different sizes."""
         return _groups(self, n)
 
     def _wrong(self, n: int, sizes: list[int]) -> str | None:
@@ -53,11 +53,11 @@ class Split:
         return f"makes groups of one rank, which move nothing: {self._remedy(n)}" if len(sizes) > 1 and sizes[0] == 1 else None
 
     def _colours(self) -> int | None:
-        """How many groups the word and number ask for; None where that depends on the ranks."""
+        """Return the number of groups that the split requests; None where it depends on the number of ranks."""
         return {"MOD": self.number, "AND": 1 << self.number.bit_count()}.get(self.word)
 
     def _remedy(self, n: int) -> str:
-        """Splits of this kind that fit n ranks."""
+        """Return splits of this kind that fit n ranks."""
         wholes = [k for k in range(2, n // 2 + 1) if n % k == 0]
         if self.word in ("AND", "OR"):
             wholes = [k for k in wholes if k & (k - 1) == 0]
@@ -68,7 +68,7 @@ class Split:
 
 
 def parse_split(text: str) -> Split:
-    """The split that a user typed: "MOD 8", "and0x7", "% 8", or a bare mask "0x7" (AND). Raises UsageError."""
+    """Return the split of "MOD 8", "and0x7", "% 8", or a bare mask "0x7" (AND). Raises UsageError."""
     typed = text.strip(" \t")
     worded = _WORDED.fullmatch(typed)
     if not worded and not _MASK.fullmatch(typed):
@@ -101,17 +101,17 @@ def _ranks(n: int) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """operation × backend × device × dtype × redop × mode × placing × root × buffers × window × size.
+    """A test case: operation × backend × device × dtype × redop × mode × placement × root × buffers × window × size.
 
-    size_bytes   what the user asked for, rounded down to whole elements (nccl-tests' size)
+    size_bytes   the requested size, rounded down to whole elements (nccl-tests' size)
     redop, root  None where the operation has none
     in_place     None: out of place if the library supports it, else in place (shown in the row)
     buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
-    registration how the library knows the buffers: "none", "registered", "symmetric"; None where it has no such thing
-    algorithm, protocol   for the library; None: its own choice
-    split        how the ranks fall into groups that run at the same time; None: one group of all
+    registration how buffers are registered: "none", "registered", "symmetric"; None where the library has no registration
+    algorithm, protocol   required of the library; None: its own choice
+    split        how the ranks are divided into groups that run at the same time; None: one group of all
     traffic      elements from each rank to each rank (alltoallv), else None; streams: TCP connections per pair (socket), else None
-    flags        words already known before measuring, such as "size_rounded"
+    flags        flags known before the measurement, such as "size_rounded"
     """
 
     operation: str
@@ -135,11 +135,11 @@ class Cell:
     streams: int | None = None
 
     def placed(self, in_place: bool) -> Cell:
-        """The same cell with its placing decided."""
+        """Return the same test case with its placement decided."""
         return replace(self, in_place=in_place)
 
     def title(self) -> str:
-        """The cell in a few words, for progress and errors: "allreduce 64 MiB on mpi (float32, sum)", "barrier on mpi"."""
+        """Return a short text for progress and errors: "allreduce 64 MiB on mpi (float32, sum)", "barrier on mpi"."""
         from collbench.units import format_size
 
         root = f"root {self.root}" if self.root is not None else None

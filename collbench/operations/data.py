@@ -1,9 +1,9 @@
-"""Exactly predictable inputs: what rank r sends at element i, and what must arrive.
+"""Exactly predictable inputs, their expected results, verification of received data, and the layout of buffers.
 
-The values are whole numbers so small that any order of summation gives the same bits. They start at 1, not 0, and
-rotate per element and per rank, so that a dropped rank, a swapped rank or a shifted block shows. Past a type's exact range
+The values are integers so small that any order of summation gives the same bits. They start at 1, not 0, and
+rotate per element and per rank, so that a dropped rank, a swapped rank or a shifted block is detected. Beyond a type's exact range
 (bfloat16 sums of more than 128 ranks, float8 ones of more than a few) only as many ranks as fit hold a digit at an element, in turn.
-All values repeat with the prime period 65,521, so that what 1,024 ranks reduce to is computed once per period.
+All values repeat with the prime period 65,521, so that the result of 1,024 ranks is computed once per period.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Values = NDArray[Any]
 
 
 def _mix(count: int, seed: int) -> NDArray[np.int64]:
-    """A fixed, irregular whole number per element, so that neighbouring elements differ."""
+    """Return a fixed, irregular integer per element, so that neighboring elements differ."""
     index = np.arange(min(count, PERIOD), dtype=np.uint64) + np.uint64(seed % PERIOD)
     mixed = (index * np.uint64(2654435761)) ^ (index >> np.uint64(3)) * np.uint64(40503)
     return ((mixed >> np.uint64(7)) % np.uint64(1 << 30)).astype(np.int64)
@@ -39,7 +39,7 @@ def _mix(count: int, seed: int) -> NDArray[np.int64]:
 def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return digits that differ from element to element; their sum over n ranks never exceeds `limit`.
 
-    Where there is no room for digits from 1 to 2 and more, every rank holds its share of a total, and past `limit` ranks a 1 or a 0.
+    Where `limit` is too small for digits from 1 to at least 2, every rank holds its share of a total; past `limit` ranks a 1 or a 0.
     """
     span = min(limit // n, _LARGEST)
     while span > 1 and n % span == 0:  # every element would have the same sum: a shifted block would not show
@@ -51,19 +51,19 @@ def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray
 
 
 def _distinct(rank: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits from 1 that differ between ranks: at every element up to `span` ranks, at most elements beyond."""
+    """Return digits from 1 that differ between ranks: at every element for up to `span` ranks, at most elements beyond."""
     span = min(limit, _LARGEST)
     return 1 + (mixed + rank + (rank // span) * (1 + mixed // span)) % span
 
 
 def _extreme(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits from 1 of which exactly one rank holds the least at an element, each rank in turn; the least differs, too."""
+    """Return digits from 1 with a unique minimum at each element, which each rank holds in turn."""
     levels, turns = min(limit // 2, _LARGEST), max(n, 2)
     return 1 + (mixed // turns) % levels + np.minimum((mixed + rank) % turns, limit - levels)
 
 
 def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A bit that no other rank holds at this element; past `bits` ranks, in turn, and one bit is left out at each element."""
+    """Return one bit per element that no other rank holds there; past `bits` ranks, in turn, with one bit left out at each element."""
     turns = max(n, bits)
     turn = (mixed + rank) % turns
     held = (turn < bits) & (turn != (mixed // turns) % (bits + 1))
@@ -71,24 +71,27 @@ def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[
 
 
 def _held(rank: int, n: int, exact: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits for an average: at each element so few ranks hold the same one, in turn, that any share stands out of the rounding."""
+    """Return digits for an average: few ranks hold the same digit at an element, in turn, so that each share exceeds the rounding
+    error.
+    """
     holders = holders_of_average(n, exact)
     digit = 1 + (mixed // n) % min(exact // holders, _LARGEST)
     return np.where((mixed + rank) % n < holders, digit * _ABOVE_SUBNORMAL, 0)
 
 
 def holders_of_average(n: int, exact: int) -> int:
-    """How many of n ranks hold a digit at an element that is averaged, in a type that is exact up to `exact`.
+    """Return how many of n ranks hold a digit at an element that is averaged, in a type that is exact up to `exact`.
 
-    With k holders an average may be k/2 + 2 units in the last place off (see the room's check): (k + 4) / `exact` of it. Each share
-    is 1/k of it: twice as much, or the whole where one rank holds all. One rank at least holds none, so that no share is the average.
+    With k holders an average may be k/2 + 2 units in the last place off (see `tolerance_of`): (k + 4) / `exact` of it. Each share
+    is 1/k of it: twice as much, or the whole where one rank holds all. At least one rank holds none, so that no share is the
+    average.
     """
     most = int((exact / 2 + 4) ** 0.5) - 2
     return max(1, min(n - 1, most))
 
 
 def _period(rank: int, count: int, place: Place) -> Values:
-    """What a rank sends, as far as it does not repeat, in the cell's dtype."""
+    """Return one period of a rank's send elements, or fewer, in the case's data type."""
     dtype, mixed = place.cell.dtype, _mix(count, place.cell.seed)
     if place.cell.redop:
         return _reducible(rank, place, mixed).astype(dtype.numpy)
@@ -117,7 +120,7 @@ def _reducible(rank: int, place: Place, mixed: NDArray[np.int64]) -> NDArray[np.
 
 
 def write_digits(target: Values, place: Place) -> None:
-    """Writes into `target` (elements of the cell's dtype) what the rank of `place` sends."""
+    """Write the send elements of `place`'s rank into `target` (elements of the case's data type)."""
     period = _period(place.rank, len(target), place)
     whole = len(target) // PERIOD * PERIOD
     if whole:
@@ -132,7 +135,8 @@ _REDUCE = {
 
 
 def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
-    """One period of what a block of `sources` brings (they sent `sent` elements each), reduced by the cell's redop; see `spread`.
+    """Return one period of the data that a block of `sources` delivers (`sent` elements each), reduced by the case's redop; see
+    `spread`.
 
     Exact in every type, except "avg" over a number of ranks that is not a power of two.
     """
@@ -141,7 +145,7 @@ def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
 
 
 def reduced(parts: Iterator[Values], n: int, cell: Cell) -> Values:
-    """The n parts reduced by the cell's redop; the only part as it is where the operation has none."""
+    """Return the n parts reduced by the case's redop; the only part where the operation has none."""
     if cell.redop is None:
         return next(parts)
     whole: Values = reduce(_REDUCE[cell.redop], parts)
@@ -149,17 +153,17 @@ def reduced(parts: Iterator[Values], n: int, cell: Cell) -> Values:
 
 
 def spread(period: Values, at: int, count: int) -> Values:
-    """Elements at … at+count of the endless repetition of `period`."""
+    """Return elements at … at+count of the endless repetition of `period`."""
     at %= len(period)
     if at + count <= len(period):
         return period[at : at + count]
     return np.resize(np.roll(period, -at), count)
 
 
-# Whether what arrived is what had to arrive: counted, and the first difference shown.
+# Verification: errors are counted, and the first difference is explained.
 #
-# What a block must bring is one period of values; a CPU compares all elements with it here, a GPU counts by itself and hands
-# only a window around the first difference back. Both get their `Mismatch` from `explained`.
+# The expected data of a block is one period of values. A CPU compares all elements here; a GPU counts errors itself and returns
+# only a window at the first difference. Both get their `Mismatch` from `explained`.
 
 POISON = 0xA5
 WINDOW = 256  # wrong elements examined to find the rank with the missing contribution
@@ -168,7 +172,9 @@ _CHUNK = PERIOD * 64  # elements compared at a time: bounds the extra memory at 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """What one rank found wrong: how many elements, the first bad index, what was wanted there, what was got, and a guess why."""
+    """A verification error of one rank: number of wrong elements, index of the first, its expected and received value, and a likely
+    cause.
+    """
 
     rank: int
     wrong: int
@@ -178,31 +184,33 @@ class Mismatch:
     hint: str = ""
 
     def sentence(self) -> str:
-        """For rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"."""
+        """Return the text for rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is
+        missing)".
+        """
         hint = f" ({self.hint})" if self.hint else ""
         noun = "element" if self.wrong == 1 else "elements"
         return f"rank {self.rank}: {self.wrong} wrong {noun}, first at {self.index}: wanted {self.wanted}, got {self.got}{hint}"
 
     def as_json(self) -> dict[str, Any]:
-        """For the control plane."""
+        """Return the fields for the control plane."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one block must bring: it begins at element `offset` of the receive buffer, with element `block.at` of the period."""
+    """The expected data of one block. It starts at element `offset` of the receive buffer, with element `block.at` of the period."""
 
     block: Block
     offset: int
     period: NDArray[Any]
 
     def elements(self, start: int, count: int) -> NDArray[Any]:
-        """`count` elements from the block's element `start` on."""
+        """Return `count` expected elements from the block's element `start` on."""
         return spread(self.period, self.block.at + start, count)
 
 
 def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
-    """The blocks that must arrive at this rank, in buffer order; those of no elements left out."""
+    """Yield the blocks that this rank must receive, in buffer order, without empty ones."""
     offset = 0
     for block in operation.expected_blocks(place):
         if block.count:
@@ -212,11 +220,12 @@ def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
 
 
 def tolerance_of(place: Place) -> int:
-    """How many units in the last place an element may be off; 0 except for an average over a number of ranks that is not a power of two.
+    """Return the allowed error of an element in units in the last place; 0 except for averages over a number of ranks not a power of
+    two.
 
     Libraries divide the sum, or multiply every share by 1/n first, as NCCL does. With k shares that are not 0: 1/n in the type is up
-    to 1 unit off, the products together 1, the k - 1 sums half a unit each, and what is wanted is itself rounded: k/2 + 2. Where
-    1/n is a subnormal number of the type, its own error comes on top.
+    to 1 unit off, the products together 1, the k - 1 sums half a unit each, and the expected value is itself rounded: k/2 + 2. Where
+    1/n is a subnormal number of the type, its own error is added.
     """
     n, dtype = place.n, place.cell.dtype
     if place.cell.redop != "avg" or n & (n - 1) == 0:
@@ -227,12 +236,12 @@ def tolerance_of(place: Place) -> int:
 
 
 def poison(buffer: NDArray[Any]) -> None:
-    """Fills a receive buffer with bytes that no moved digit has (only sums of uint8 can reach them): what never arrived shows."""
+    """Fill a receive buffer with bytes that no moved digit has (only sums of uint8 can reach them), so that missing data is detected."""
     buffer.view(np.uint8)[:] = POISON
 
 
 def compare(operation: Operation, place: Place, received: NDArray[Any]) -> Mismatch | None:
-    """Compares `received` (elements of the cell's dtype) with what the operation's blocks promise this rank."""
+    """Compare `received` (elements of the case's data type) with the operation's expected blocks for this rank; None if equal."""
     wrong, first = 0, None
     for wanted in wanted_of(operation, place):
         got = received[wanted.offset : wanted.offset + wanted.block.count]
@@ -244,7 +253,7 @@ def compare(operation: Operation, place: Place, received: NDArray[Any]) -> Misma
 
 
 def _differences(wanted: Wanted, got: NDArray[Any], tolerance: int) -> tuple[int, int]:
-    """(how many elements of a block differ, the first of them), looked at chunk by chunk."""
+    """Return (number of different elements of a block, the first of them), compared in chunks."""
     wrong, first = 0, 0
     for start in range(0, len(got), _CHUNK):
         part = got[start : start + _CHUNK]
@@ -256,7 +265,7 @@ def _differences(wanted: Wanted, got: NDArray[Any], tolerance: int) -> tuple[int
 
 
 def _differ(wanted: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
-    """Where the bits differ, or are further apart than `tolerance` units in the last place."""
+    """Return the indices of elements that differ by more than `tolerance` units in the last place."""
     width = f"u{wanted.itemsize}"
     a, b = wanted.view(width), got.view(width)
     if not tolerance:
@@ -266,21 +275,21 @@ def _differ(wanted: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[
 
 
 def _ascending(bits: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers in the order of the floats that have these bits, one apart where those are; 0 and -0 are one."""
+    """Return integers in the order of the floats with these bits, so that adjacent floats differ by 1; 0 and -0 are equal."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     ascending: NDArray[Any] = np.where(bits & sign, sign - (bits - sign), sign + bits)
     return ascending
 
 
 def explained(place: Place, wanted: Wanted, index: int, got: NDArray[Any]) -> Mismatch:
-    """The mismatch that begins at the block's element `index`, from the elements got there and after (WINDOW of them are enough)."""
+    """Return the mismatch that begins at the block's element `index`, from the received elements from there on (WINDOW are enough)."""
     right = wanted.elements(index, len(got))
     hint = _whose(place, wanted.block.at + index, right, got)
     return Mismatch(place.rank, 1, wanted.offset + index, str(right[0]), str(got[0]), hint)
 
 
 def _whose(place: Place, at: int, wanted: NDArray[Any], got: NDArray[Any]) -> str:
-    """Which rank's data would explain what was got: one that is missing from a sum, or one that came instead of another."""
+    """Return which rank's data explains the received values: missing from a sum, or delivered instead of another's."""
     if np.all(got.view(np.uint8) == POISON):
         return "nothing arrived there"
     if place.cell.redop not in (None, "sum"):
@@ -303,9 +312,9 @@ def _as_floats(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(values).astype(np.float64)
 
 
-# Where a cell's elements lie in a rank's memory: send and receive elements of each slot, and how many slots take turns.
+# Layout of a case's elements in a rank's memory: send and receive elements of each slot, and the number of slots.
 
-# nccl-tests' users know 64 MiB; on a GPU it must be several times the L2, and today's largest has 126 MB.
+# 64 MiB as in nccl-tests; on a GPU it must be several times the L2 cache, of which the largest has 126 MB.
 ROTATION_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 _MOST_SLOTS = 1024
 _MOST_SLOTS_CHECKED = 16
@@ -315,7 +324,7 @@ _ALIGN = 4096
 
 @dataclass(frozen=True)
 class BufferExtent:
-    """Elements of one rank's buffers in one slot; in place, send lies inside the same block as recv."""
+    """The positions of one rank's elements in one slot. In place, the send elements are inside the receive elements' block."""
 
     send: int
     recv: int
@@ -325,7 +334,7 @@ class BufferExtent:
 
     @classmethod
     def of(cls, operation: Operation, place: Place) -> BufferExtent:
-        """Where send and receive elements lie. Out of place they are apart; in place they overlap as the blocks demand."""
+        """Return the positions: separate when out of place, overlapping as the blocks require when in place."""
         send, recv = operation.sends(place), operation.receives(place)
         if not place.cell.in_place:
             return cls.apart(send, recv, place.cell.dtype.size)
@@ -335,20 +344,20 @@ class BufferExtent:
 
     @classmethod
     def apart(cls, send: int, recv: int, width: int) -> BufferExtent:
-        """So many elements of `width` bytes, the receive elements first, the send elements at the next page."""
+        """Return positions with the receive elements first and the send elements at the next page. `width`: bytes per element."""
         gap = -(-recv * width // _ALIGN) * _ALIGN // width
         return cls(send, recv, gap, 0, gap + send)
 
 
 def slots_for(cell: Cell) -> int:
-    """How many slots `--buffers rotating` takes turns over: as many as defeat the caches, 1,024 at most and then further apart."""
+    """Return the number of slots for `--buffers rotating`: enough to exceed the caches, 1,024 at most and then further apart."""
     if cell.buffers != "rotating" or not cell.size_bytes:
         return 1
     return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes))
 
 
 def slots_checked(cell: Cell) -> list[int]:
-    """The slots that are verified: all up to 16, else a sample drawn by the cell's seed, the same on every rank."""
+    """Return the slots that are verified: all up to 16, else a sample from the case's seed, the same on every rank."""
     slots = slots_for(cell)
     if slots <= _MOST_SLOTS_CHECKED:
         return list(range(slots))
@@ -356,7 +365,7 @@ def slots_checked(cell: Cell) -> list[int]:
 
 
 def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
-    """Bytes from one slot to the next."""
+    """Return the bytes from one slot to the next."""
     if slots == 1:
         return -(-max(1, bytes_per_slot) // _ALIGN) * _ALIGN
     least = ROTATION_BYTES[device] // _MOST_SLOTS
@@ -364,7 +373,7 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
 
 
 def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
-    """Bytes from one slot to the next for the rank of n that needs most."""
+    """Return the bytes from one slot to the next for the rank with the largest buffers."""
     count, width = operation.count(cell, n), cell.dtype.size
     if operation.uneven:
         parts = elements(cell.traffic, n, count)
@@ -377,13 +386,13 @@ def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
 
 
 def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
-    """Bytes that one rank of n needs for this cell, the largest rank counted."""
+    """Return the bytes that a rank needs for this case, for the rank with the largest buffers."""
     slots = slots_for(cell)
     return largest_stride(operation, cell, n, slots) * slots
 
 
 def bytes_on_host(operation: Operation, cell: Cell, n: int, ranks: int, groups: int) -> int:
-    """Bytes that `ranks` ranks of one host need together, of so many groups of n; each group has one root, which may need far more."""
+    """Return the bytes that `ranks` ranks of one host need together, in `groups` groups of n; a group's root may need far more."""
     largest = bytes_needed(operation, cell, n)
     if not operation.rooted or n < 2:
         return ranks * largest
@@ -394,10 +403,10 @@ def bytes_on_host(operation: Operation, cell: Cell, n: int, ranks: int, groups: 
 
 
 def seeded(place: Place, slot: int) -> Place:
-    """The place with the digits of a slot: each has its own, so that a slot taken for another shows."""
+    """Return the place with the digits of a slot. Each slot has different digits, so that mixed-up slots are detected."""
     return replace(place, cell=replace(place.cell, seed=place.cell.seed + slot))
 
 
 def grows(cell: Cell) -> bool:
-    """Whether timed calls would change what the next one starts from, so that they run on zeros (products: ones) instead of digits."""
+    """Return whether timed calls would change the input of the next call; these use zeros (products: ones) instead of digits."""
     return bool(cell.in_place) and cell.redop in ("sum", "prod", "avg", "bxor")

@@ -1,4 +1,4 @@
-"""The element types that collbench moves and reduces, and what each can hold exactly."""
+"""The data types and reduction ops of collbench, and the range that each type holds exactly."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DType:
-    """One element type.
+    """A data type of elements.
 
     name       as users type it and rows print it
     size       bytes per element
     kind       "float" or "int"
-    exact      every whole number from 0 to this one is held exactly
+    exact      every integer from 0 to this one is held exactly
     exponent   2**0 … 2**exponent are held exactly
-    patterns   the bit patterns 1 … patterns, read as whole numbers, are finite numbers of the type, in ascending order
+    patterns   the bit patterns 1 … patterns, read as integers, are finite numbers of the type, in ascending order
     """
 
     name: str
@@ -34,7 +34,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy type; bfloat16 and those of 8 bits come from ml_dtypes, imported only when they are asked for."""
+        """The numpy type; bfloat16 and 8-bit floats come from ml_dtypes, imported only when used."""
         import numpy as np
 
         if self.name in _OF_ML_DTYPES:
@@ -76,7 +76,7 @@ BITWISE = frozenset({"band", "bor", "bxor"})
 
 
 def dtype_named(name: str) -> DType:
-    """The type called `name` (or by nccl-tests' name for it). Raises UsageError that lists the known ones."""
+    """Return the data type `name` (or nccl-tests' name for it). Raises UsageError that lists the known ones."""
     found = DTYPES.get(_ALIASES.get(name.lower(), name.lower()))
     if found is None:
         raise UsageError(f"dtype '{name}' is unknown: choose from {', '.join(DTYPES)}")
@@ -84,7 +84,7 @@ def dtype_named(name: str) -> DType:
 
 
 def redop_named(name: str) -> str:
-    """The reduction called `name`. Raises UsageError that lists the known ones."""
+    """Return the reduction op `name`. Raises UsageError that lists the known ones."""
     if name.lower() not in REDOPS:
         raise UsageError(f"redop '{name}' is unknown: choose from {', '.join(REDOPS)}")
     return name.lower()
@@ -100,7 +100,7 @@ def undefined_redop(redop: str, dtype: DType) -> RedopUndefined | None:
 
 
 def unrepresentable_average(dtype: DType, n: int) -> AverageNotRepresentable | None:
-    """Return why a library cannot average over n ranks that stores the factor 1/n in `dtype` itself (NCCL, for floats), else None."""
+    """Return why an average over n ranks fails in a library that stores 1/n in `dtype` itself (NCCL, for floats), else None."""
     import numpy as np
 
     from collbench.operations.unsupported import AverageNotRepresentable

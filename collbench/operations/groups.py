@@ -1,4 +1,4 @@
-"""Which ranks an operation runs over: all, pairs, or the groups of a split; the groups of a cell run at the same time."""
+"""The groups of ranks that an operation runs over: all, pairs, or a split. The groups of a case run at the same time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Round = tuple[Pair, ...]
 
 
 def circle_round(n: int, number: int) -> Round:
-    """The pairs of n places that meet in one round (from 0) of the circle, the lower place first. Raises ValueError for no such round."""
+    """Return the pairs of one round (from 0) of the circle method over n places, lower place first. Raises ValueError for an invalid
+    round.
+    """
     turning = n - 1 + n % 2
     if n < 2 or not 0 <= number < turning:
         raise ValueError(f"{n} places have no round {number}")
@@ -29,11 +31,11 @@ def circle_round(n: int, number: int) -> Round:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The pairs to measure, in this order.
+    """The pairs to measure, in order.
 
-    n        places
-    chosen   numbers of whole rounds; each gives every place a partner, but for the bye
-    at_once  pairs of a round that run at the same time at most; None: all
+    n        number of places (ranks, nodes …)
+    chosen   numbers of the whole rounds to run; in each, every place has a partner, except the one that pauses if n is odd
+    at_once  maximum number of pairs of a round that run at the same time; None: all
     center   measure only the pairs of this place, one by one; None: all pairs
     """
 
@@ -43,7 +45,7 @@ class Schedule:
     center: int | None = None
 
     def rounds(self) -> Iterator[Round]:
-        """The pairs that run at the same time; a round of more than `at_once` in parts."""
+        """Yield the pairs that run at the same time. A round of more than `at_once` pairs is divided."""
         for number in self.chosen:
             pairs = self._whole(number)
             step = self.at_once or len(pairs)
@@ -56,32 +58,32 @@ class Schedule:
 
     @property
     def parts(self) -> int:
-        """How many rounds run one after the other for one whole round."""
+        """The number of consecutive rounds per whole round."""
         return -(-self._width // (self.at_once or self._width))
 
     @property
     def number(self) -> int:
-        """How many rounds `rounds` gives."""
+        """The number of rounds that `rounds` yields."""
         return len(self.chosen) * self.parts
 
     @property
     def pairs(self) -> int:
-        """How many pairs it measures."""
+        """The number of pairs to measure."""
         return len(self.chosen) * self._width
 
     @property
     def possible(self) -> int:
-        """How many there are."""
+        """The number of all possible pairs."""
         return self.whole_rounds * self._width
 
     @property
     def whole_rounds(self) -> int:
-        """How many whole rounds measure all."""
+        """The number of whole rounds that measure all pairs."""
         return self.n - 1 + (self.n % 2 if self.center is None else 0)
 
     @property
     def least(self) -> int:
-        """How many whole rounds give every place a partner: with an odd number of them two, since each round leaves one out."""
+        """The number of whole rounds that give every place a partner: two for an odd number of places, since each round leaves one out."""
         return 1 + (self.n % 2 if self.center is None else 0)
 
     @property
@@ -92,9 +94,9 @@ class Schedule:
 def schedule(
     n: int, *, at_once: int | None = None, center: int | None = None, partners: int | None = None, most: int | None = None, seed: int = 0
 ) -> Schedule:
-    """A seeded choice of the rounds of n places, in seeded order; all of them by default.
+    """Return a seeded choice of the rounds of n places, in seeded order; all of them by default.
 
-    partners: how many each place has at least (with a center: how many that one has); most: how many rounds, parts counted, may run,
+    partners: minimum number of partners per place (with a center: of the center); most: maximum number of rounds, parts included,
     but every place keeps a partner.
     """
     full = Schedule(n, (), at_once, center)
@@ -110,9 +112,9 @@ _NAMED = 8  # pairs named one by one
 
 
 def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:
-    """The groups among n ranks: one of all, those of the cell's split, or for pairs (i, i + n/2).
+    """Return the groups among n ranks: one of all, those of the case's split, or for pairs (i, i + n/2).
 
-    These cross hosts with the usual block placement; the odd rank out rests. Raises UsageError for a split that does not fit.
+    These pairs cross hosts with block placement; an odd rank pauses. Raises UsageError for a split that does not fit.
     """
     if operation.pair:
         return tuple((i, i + n // 2) for i in range(n // 2))
@@ -120,12 +122,12 @@ def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:
 
 
 def group_size(operation: Operation, cell: Cell, n: int) -> int:
-    """How many of n ranks each group has; a pair has two, whether there is one or not. Raises UsageError as `groups_of` does."""
+    """Return the number of ranks per group; 2 for pairs, even if there are none. Raises UsageError as `groups_of` does."""
     return 2 if operation.pair else len(groups_of(operation, cell, n)[0])
 
 
 def group_name(operation: Operation, cell: Cell, groups: Groups) -> str:
-    """What rows call the groups: "all", the split, or the pairs: "0-2,1-3"; the first and last of many."""
+    """Return the groups' name in rows: "all", the split, or the pairs: "0-2,1-3"; the first and last of many."""
     if not operation.pair:
         return str(cell.split) if cell.split and len(groups) > 1 else "all"
     names = [f"{a}-{b}" for a, b in groups]

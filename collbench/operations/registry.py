@@ -1,4 +1,4 @@
-"""Finds the operations: those of collbench.operations.builtin, and the entry points "collbench.operations"."""
+"""The registry of operations: those of collbench.operations.builtin, and the entry points "collbench.operations"."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EntryPoint:
     clash: str = ""
 
     def load(self) -> Any:
-        """Return the object of the entry point. Raises Broken for any exception of its module."""
+        """Return the object of the entry point. Raises BrokenEntry for any exception of its module."""
         if self.clash:
             raise self.broken(self.clash, f"rename its entry point, or uninstall {self.package}")
         try:
@@ -57,7 +57,7 @@ class EntryPoint:
         return BrokenEntry(self.name, self.point.value, defect, remedy or f"fix or uninstall {self.package}")
 
     def tried(self, what: str, call: Any) -> Any:
-        """Return what a call of the plug-in returns. Raises Broken for any exception."""
+        """Return what a call of the plug-in returns. Raises BrokenEntry for any exception."""
         try:
             return call()
         except (Exception, SystemExit) as error:
@@ -108,7 +108,7 @@ def _own() -> Iterator[Operation]:
 
 
 def _inside(plugin: EntryPoint, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
-    """Return a plug-in's own operations: an Operation, or those of a module. Raises Broken."""
+    """Return a plug-in's own operations: an Operation, or those of a module. Raises BrokenEntry."""
     found: Any = plugin.load()
     inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
     if not inside or not all(isinstance(operation, Operation) for operation in inside):

@@ -1,4 +1,4 @@
-"""A suite as read: its own tables, those of the suites that it extends, and the defaults in all of them."""
+"""Reading of a suite: its own sweeps, those of the suites that it extends, defaults, and checks of form and names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNKNOWN_KEY, _LEVELS = "additionalProperties", {"run": "[run]", "defaults": "[d
 
 @cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a suite, as shipped."""
+    """Return the JSON Schema (draft 2020-12) of a suite."""
     found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     return found
 
@@ -52,12 +52,12 @@ def check_form(document: Mapping[str, Any], file: str) -> None:
 
 
 def place_of(number: int, name: str | None) -> str:
-    """How sentences name a sweep, counted from 1: "sweeps[2] 'large'"."""
+    """Return the name of a sweep in messages, counted from 1: "sweeps[2] 'large'"."""
     return f"sweeps[{number}]" + (f" {name!r}" if name else "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown word: the known one that is most like it, else all of them."""
+    """Return the remedy for an unknown word: the most similar known one, else all of them."""
     choices = list(known)
     close = get_close_matches(word.lower(), choices, n=1)
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(choices)}"
@@ -78,7 +78,7 @@ def _check_number(document: Mapping[str, Any], file: str) -> None:
 
 
 def _unique_items(validator: Any, wanted: bool, items: Any, _schema: Any) -> Iterator[ValidationError]:
-    """The library compares each with each where they are of several types, which takes hours for a list of 1 MiB."""
+    """Check for duplicates in linear time. The library compares all pairs of mixed types, which takes hours for a list of 1 MiB."""
     from jsonschema.exceptions import ValidationError
 
     if wanted and validator.is_type(items, "array"):
@@ -88,7 +88,7 @@ def _unique_items(validator: Any, wanted: bool, items: Any, _schema: Any) -> Ite
 
 
 def _order(error: ValidationError) -> tuple[bool, list[str]]:
-    """Unknown keys first: a misspelt key is the cause of what else is missing."""
+    """Return a sort key with unknown keys first: a misspelt key causes other errors."""
     return error.validator != _UNKNOWN_KEY, [f"{part:09}" if isinstance(part, int) else part for part in error.absolute_path]
 
 
@@ -118,7 +118,7 @@ def _place(path: list[Any], document: Mapping[str, Any]) -> str:
 
 
 def _unknown_key(error: ValidationError, path: list[Any]) -> str:
-    """The first unknown key, where it belongs, or which one it may have been."""
+    """Return the message for the first unknown key: where it belongs, or the most similar key."""
     known: Mapping[str, Any] = error.schema["properties"]  # type: ignore[index]
     word = next(key for key in error.instance if key not in known)  # type: ignore[union-attr]
     here = path[0] if path else None
@@ -136,7 +136,7 @@ def _levels() -> Iterator[tuple[str | None, Mapping[str, Any]]]:
 
 
 def _misfit(key: str, value: Any, error: ValidationError, path: list[Any]) -> str:
-    """What a key's value is, and what it may be."""
+    """Return the message for an invalid value of a key, with the valid ones."""
     wrong = _unknown_word(error)
     if wrong is not None:
         return f"{key} {wrong[0]!r} is unknown: {nearest(*wrong)}"
@@ -178,12 +178,12 @@ _FILES = ("traffic",)  # keys that name files, which are looked for beside the s
 
 @dataclass(frozen=True)
 class SuiteSweep:
-    """One sweep, its defaults filled in.
+    """One sweep of a suite, with defaults.
 
     file    the suite that contains it; where: its place there, "sweeps[2] 'large'"
     name    its own name, or None
     own     the keys that it sets itself
-    values  by key, defaults among them: a list, also where one value was written
+    values  by key, including defaults: always a list, also for a single value
     """
 
     file: str
@@ -194,18 +194,18 @@ class SuiteSweep:
 
     @property
     def place(self) -> str:
-        """For sentences: "sweeps[2] 'large' of cluster.toml"."""
+        """The sweep's place for messages: "sweeps[2] 'large' of cluster.toml"."""
         return f"{self.where} of {self.file}"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite.
+    """A suite: a list of sweeps to measure in one launch.
 
-    name     "quick", or the file's name without its ending
-    run      what concerns the whole launch, by key
-    sweeps   those of the suites that it extends first
-    files    all that was read, the suite itself first; digest: SHA-256 of their texts
+    name     "quick", or the file's name without its suffix
+    run      options of the whole launch, by key
+    sweeps   in order, those of extended suites first
+    files    all files that were read, the suite itself first; digest: SHA-256 of their texts
     """
 
     name: str
@@ -216,7 +216,7 @@ class Suite:
     digest: str
 
     def as_json(self) -> dict[str, Any]:
-        """The suite for run.json."""
+        """Return the suite for run.json."""
         sweeps = [{"place": table.place, **({"name": table.name} if table.name else {}), **table.values} for table in self.sweeps]
         return {"name": self.name, "title": self.title, "digest": self.digest, "files": list(self.files), "run": dict(self.run),
                 "sweeps": sweeps}  # fmt: skip
@@ -245,7 +245,7 @@ class _Sweep:
 
 
 def read_suite(name: str) -> Suite:
-    """The built-in suite of that name, or the one in that file, with all that it extends.
+    """Return the built-in suite of that name, or the one in that file, including all that it extends.
 
     Raises UsageError, one sentence with file, place and remedy.
     """
@@ -337,7 +337,7 @@ def _add_sweeps(draft: _Draft, sweeps: Sequence[_Sweep]) -> None:
 
 
 def _beside(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The values, files among them named as seen from here."""
+    """Return the values, with file names relative to the suite's folder resolved."""
     return {key: [str(folder / one) for one in _listed(value)] if key in _FILES else value for key, value in values.items()}
 
 
@@ -389,20 +389,21 @@ def operations_of(names: Sequence[str]) -> tuple[Operation, ...]:
 
 
 def concerns(key: str, chosen: Sequence[Operation]) -> bool:
-    """Whether a key of a sweep means something for some of the operations."""
+    """Return whether a key of a sweep applies to any of the operations."""
     has, _ = _CONCERNS.get(key, (lambda _: True, ""))
     return any(has(operation) for operation in chosen)
 
 
 def whose(key: str) -> str:
-    """What to call the operations that a key of a sweep means something for: "alltoallv", "operations with a root"."""
+    """Return the name of the operations that a key of a sweep applies to: "alltoallv", "operations with a root"."""
     return _CONCERNS[key][1]
 
 
 def check_names(suite: Suite, backends: Collection[str]) -> None:
-    """Raises UsageError, one sentence with the place and the nearest known name, for an unknown operation, backend or type.
+    """Check the names in a suite. Raises UsageError with the place and the nearest known name for an unknown operation, backend or
+    type.
 
-    Also for a key of a sweep that concerns none of its operations.
+    Also for a key of a sweep that applies to none of its operations.
     """
     for table in suite.sweeps:
         wrong = next(_wrong(table, backends), None)

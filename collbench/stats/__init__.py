@@ -1,1 +1,1 @@
-"""Pure numpy: medians, launches and ratios with their intervals, drift, modes, segmented fits."""
+"""Statistics in pure numpy: medians, launches and ratios with their intervals, drift, modes, segmented fits."""

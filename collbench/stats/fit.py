@@ -5,9 +5,9 @@ the number of regimes is chosen by BIC. A single bad size neither bends the fit 
 does (k = 1.345), then those beyond 4 standard deviations and 10 % are left out. The noise they are compared with is the median
 misfit of each size to the line through its two neighbours.
 
-Simulated with 2 % of noise, 8 B-1 GiB: one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is seen in 7, 8 and 4 %, the
-95 % intervals hold α in 90, 92 and 92 %, β in 92, 94 and 95 %. Three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes) are told
-apart in 99.8 %; the intervals hold α and β in 93 and 94 %. A size 1.5 times too slow is the only one off in 98 %; one 0.6 times, in 92 %
+Simulated with 2 % of noise, 8 B-1 GiB: one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is found in 7, 8 and 4 %, the
+95 % intervals hold α in 90, 92 and 92 %, β in 92, 94 and 95 %. Three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes) are separated
+in 99.8 %; the intervals hold α and β in 93 and 94 %. A size 1.5 times too slow is the only one off in 98 %; one 0.6 times, in 92 %
 (at a switch of regime, it counts as a part of it).
 """
 
@@ -39,7 +39,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Points:
-    """Distinct sizes in bytes, ascending, their times in seconds, and the relative noise of a time (one standard deviation)."""
+    """Distinct sizes in bytes (ascending), their times in seconds, and the relative noise of a time (one standard deviation)."""
 
     sizes: Values
     times_s: Values
@@ -60,9 +60,9 @@ class Lines:
 
 
 def points(sizes: Sequence[float], times_s: Sequence[float]) -> Points:
-    """The sound pairs: finite, sizes from 0 on, times positive; the median where a size has several.
+    """Return the valid pairs: finite, sizes from 0 on, positive times; the median where a size has several.
 
-    Raises ValueError when there are not as many sizes as times.
+    Raises ValueError when the numbers of sizes and times differ.
     """
     given, times = np.asarray(sizes, np.float64), np.asarray(times_s, np.float64)
     if len(given) != len(times):
@@ -75,7 +75,9 @@ def points(sizes: Sequence[float], times_s: Sequence[float]) -> Points:
 
 
 def _noise(sizes: Values, times: Values) -> float:
-    """From how far each time is off the line through its two neighbours: the lower median, which kinks and bad sizes do not reach."""
+    """Return the relative noise from each time's distance to the line through its neighbors: a lower median, robust to kinks and bad
+    sizes.
+    """
     if len(sizes) < 3:
         return _LEAST_NOISE
     share = (sizes[1:-1] - sizes[:-2]) / (sizes[2:] - sizes[:-2])
@@ -85,7 +87,7 @@ def _noise(sizes: Values, times: Values) -> float:
 
 
 def through(data: Points, least: int) -> Lines:
-    """The lines through all runs of at least `least` neighbouring points; of more than 48 points, runs between 49 of their gaps.
+    """Return the lines through all runs of at least `least` adjacent points; with more than 48 points, runs between 49 of their gaps.
 
     Huber's weights, iterated; in the last rounds points beyond 4 standard deviations and 10 % are left out.
     """
@@ -114,7 +116,7 @@ def _without_bad(weights: Values, bad: NDArray[np.bool_]) -> Values:
 
 
 def _solve(data: Points, weights: Values) -> tuple[Values, Values]:
-    """Weighted least squares of 1 = α / time + β · size / time, for each row of weights."""
+    """Return α and β by weighted least squares of 1 = α / time + β · size / time, for each row of weights."""
     a, b = 1 / data.times_s, data.sizes / data.times_s
     aa, ab, bb, a1, b1 = (weights @ each for each in (a * a, a * b, b * b, a, b))
     determinant = determined(aa, ab, bb)
@@ -122,7 +124,7 @@ def _solve(data: Points, weights: Values) -> tuple[Values, Values]:
 
 
 def determined(aa: Values, ab: Values, bb: Values) -> Values:
-    """aa · bb - ab², the determinant of the normal equations, kept above zero where a double cannot distinguish the sizes."""
+    """Return aa · bb - ab², the determinant of the normal equations, kept above zero where a double cannot distinguish the sizes."""
     return np.maximum(aa * bb - ab**2, _SINGULAR * aa * bb)
 
 
@@ -156,31 +158,31 @@ class FitSegment:
         return self.alpha_s.value / self.s_per_byte.value if self.s_per_byte.value > 0 else None
 
     def time_s(self, size: float) -> float:
-        """The regime's line at `size` bytes, in seconds."""
+        """Return the segment's time in seconds at `size` bytes."""
         return self.alpha_s.value + size * self.s_per_byte.value
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The regimes, by size ascending.
+    """A segmented fit: the regimes, by size ascending.
 
-    off  (size in bytes, time / fit - 1) where that is more than 10 %, positive: slower than the fit; by size ascending
+    off  (size in bytes, time / fit - 1) where the difference exceeds 10 % (positive: slower than the fit), by size ascending
     """
 
     regimes: tuple[FitSegment, ...]
     off: tuple[tuple[float, float], ...]
 
     def time_s(self, size: float) -> float:
-        """The fitted time in seconds at `size` bytes: by the last regime that begins there or before, else by the first one."""
+        """Return the fitted time in seconds at `size` bytes, from the last regime that begins there or before, else from the first one."""
         return next((each for each in reversed(self.regimes) if each.first <= size), self.regimes[0]).time_s(size)
 
 
 def fit(sizes: Sequence[float], times_s: Sequence[float]) -> Fit | None:
-    """The segmented fit of times (seconds) over sizes (bytes); None with fewer than four distinct sizes.
+    """Return the segmented fit of times (seconds) over sizes (bytes); None with fewer than four distinct sizes.
 
-    Pairs with NaN, sizes below zero and times that are not positive are dropped; several times at one size are their
+    Pairs with NaN, negative sizes and non-positive times are dropped; several times at one size are replaced by their
     median. The intervals (Student's t, the misfit of all regimes together) hold for independent errors, given the breakpoints.
-    Raises ValueError when there are not as many sizes as times.
+    Raises ValueError when the numbers of sizes and times differ.
     """
     data = points(sizes, times_s)
     if len(data.sizes) < _LEAST:
@@ -211,7 +213,7 @@ def _choose(data: Points, lines: Lines) -> list[int]:
 
 
 def _chains(index: dict[tuple[int, int], int], count: int) -> Iterator[list[int]]:
-    """Every way to cover the points by up to three runs that are there."""
+    """Yield every way to cover the points by up to three of the runs."""
     gaps = sorted({first for first, _ in index} - {0})
     for breaks in range(_MOST):
         for cut in combinations(gaps, breaks):

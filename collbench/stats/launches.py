@@ -1,4 +1,4 @@
-"""Several launches of one cell: the launch, not the iteration, is the unit of evidence."""
+"""Medians and ratios over several launches of one test case: the launch, not the iteration, is the unit of evidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANKED = 6  # below, no pair of order statistics covers the median with 95 %
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of n figures with its 95 % interval, in their unit; low and high are None with one figure."""
+    """The median of n values with its 95 % interval, in their unit; low and high are None with one value."""
 
     value: float
     low: float | None
@@ -25,21 +25,21 @@ class Spread:
 
 
 def over_launches(medians: Sequence[float]) -> Spread:
-    """The median of launch medians, one figure per launch, with its 95 % interval over launches.
+    """Return the median of launch medians, one value per launch, with its 95 % interval over launches.
 
-    From 6 on the interval is the narrowest pair of order statistics that covers with 95 % (exact, whatever the noise). For 2 to 5
+    From 6 on the interval is the narrowest pair of order statistics that covers with 95 % (exact, for any noise). For 2 to 5
     there is no such pair: Student's t on ln of the medians, since effects on time multiply. It is wide, because so few launches
     give little information.
     Simulated coverage with launch effects of 3 % × t₄/√2 (MEASUREMENT.md's noise model), 8000 cells each: 96 % for
     2, 3, 4 and 5 launches; 97, 98 and 96 % for 6, 10 and 20.
 
-    Raises ValueError without a figure, or for one that is not finite and positive.
+    Raises ValueError without a value, or for one that is not finite and positive.
     """
     return spread(checked(medians))
 
 
 def checked(medians: Sequence[float]) -> NDArray[np.float64]:
-    """The figures as an array. Raises ValueError without one, or for one that is not finite and positive."""
+    """Return the values as an array. Raises ValueError without one, or for one that is not finite and positive."""
     values = np.asarray(medians, np.float64)
     bad = values[~(np.isfinite(values) & (values > 0))]
     if len(bad):
@@ -50,7 +50,7 @@ def checked(medians: Sequence[float]) -> NDArray[np.float64]:
 
 
 def spread(values: NDArray[np.float64]) -> Spread:
-    """The median of positive figures with its interval, as `over_launches`."""
+    """Return the median of positive values with its interval, as `over_launches` does."""
     n, middle = len(values), float(np.median(values))
     if n == 1:
         return Spread(middle, None, None, 1)
@@ -80,9 +80,9 @@ def _student(logs: NDArray[np.float64]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Ratio:
-    """after / before with its 95 % interval, None where there is none.
+    """after / before with its 95 % interval, None where it is unknown.
 
-    n  launches (or pairs) behind it, on the side that has fewer; samples for `ratio_of_medians`
+    n  number of launches (or pairs), on the side with fewer; number of samples for `ratio_of_medians`
     """
 
     value: float
@@ -92,10 +92,10 @@ class Ratio:
 
 
 def ratio_of_launches(before: Sequence[float], after: Sequence[float]) -> Ratio:
-    """The ratio of the medians of launch medians.
+    """Return the ratio of the medians of launch medians.
 
-    Six launches or more on both sides: the rank intervals of both, combined. Fewer: Welch's t on ln of the launch medians, stretched
-    to hold the value. One launch on a side: no interval. Simulated coverage with launch effects of 3 % × t₄/√2, 4000 cells each:
+    Six launches or more on both sides: the rank intervals of both, combined. Fewer: Welch's t on ln of the launch medians, widened
+    to contain the value. One launch on a side: no interval. Simulated coverage with launch effects of 3 % × t₄/√2, 4000 cells each:
     98, 97, 97 % for 2, 3, 5 launches a side, 99 % for 6 and 10, 95 % for 5 against 20, but 92 % for 2 against 10.
 
     Raises ValueError for medians that are not finite and positive, or none.
@@ -110,7 +110,7 @@ def ratio_of_launches(before: Sequence[float], after: Sequence[float]) -> Ratio:
 
 
 def ratio_of_medians(before: Median, after: Median) -> Ratio:
-    """The ratio of two medians, its interval from those *within* one launch each: another launch may differ by more.
+    """Return the ratio of two medians. Its interval is from those *within* one launch each: another launch may differ by more.
 
     No interval where one is missing, or reaches zero. Raises ValueError when a median is not finite and positive.
     """
@@ -120,10 +120,10 @@ def ratio_of_medians(before: Median, after: Median) -> Ratio:
 
 
 def ratio_of_pairs(before: Sequence[float], after: Sequence[float]) -> Ratio:
-    """The median of the ratios of interleaved pairs (before[i], after[i]), with its interval over pairs as for launches.
+    """Return the median of the ratios of interleaved pairs (before[i], after[i]), with its interval over pairs as for launches.
 
-    What both of a pair share (the state of the machine, neighbours) cancels. Raises ValueError for sides of unequal length, and for
-    figures that are not finite and positive, or none.
+    Effects on both values of a pair (the state of the machine, neighbors) cancel. Raises ValueError for different lengths, and for
+    values that are not finite and positive, or none.
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} figures before and {len(after)} after: must be equally many")

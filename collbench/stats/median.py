@@ -16,11 +16,11 @@ Simulated coverage of the 95 % interval in % (Gaussian AR(1), ranks make every m
 
 When the series ends as soon as the interval is narrow enough, as the protocol does, 92-96 % are left. Series drawn in blocks from what
 real runs recorded: 92, 94, 93 % at n = 60, 200, 600 with blocks of 20, 40, 40 samples. What a series remembers for longer than a
-third of its own length it cannot show: 89 % with blocks of 30 at n = 60; `drift` may.
+third of its own length cannot be detected here: 89 % with blocks of 30 at n = 60; `drift` may detect it.
 
-With 6 to 10 samples nobody can tell whether they remember one another: refusing those that look so leaves the coverage of the
-others as it was (67 instead of 71 % at n = 6 and ρ = 0.7). So the interval is min-max, the widest that the samples allow, and it
-counts for independent samples only.
+With 6 to 10 samples their correlation cannot be detected: rejecting series that seem correlated leaves the coverage of the
+others as it was (67 instead of 71 % at n = 6 and ρ = 0.7). So the interval is min-max, the widest that the samples allow, and
+is valid for independent samples only.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Median:
     """A median with its rank-based 95 % interval, all in the samples' unit.
 
     value      0 without valid samples (n = 0)
-    ci_low/high  None with fewer than 6 samples. Both equal the median when all samples are equal: the clock's step, which the
-        series does not tell, hides the rest
-    n          sound samples: finite and not negative
+    ci_low/high  None with fewer than 6 samples. Both equal the median when all samples are equal: the series cannot show the clock's
+    step
+    n          number of valid samples: finite and not negative
     n_eff      effective number of independent samples; None for a short (up to 10) or constant series
     """
 
@@ -94,9 +94,9 @@ class Median:
 
 
 def median(samples: NDArray[np.float64]) -> Median:
-    """The median of a series in the order it was measured, its interval widened for autocorrelation of sign(x - median).
+    """Return the median of a series in measurement order, its interval widened for autocorrelation of sign(x - median).
 
-    Samples that no working clock can give are left out: `unsound` counts them.
+    Invalid samples are left out: `unsound` counts them.
     """
     series = sound(samples)
     n = len(series)
@@ -109,31 +109,31 @@ def median(samples: NDArray[np.float64]) -> Median:
 
 
 def sound(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The samples that a working clock can give, in their order: finite and not negative."""
+    """Return the valid samples in their order: finite and not negative."""
     series = np.asarray(samples, np.float64)
     return series[np.isfinite(series) & (series >= 0)]
 
 
 def unsound(samples: NDArray[np.float64]) -> int:
-    """How many samples no working clock can give: NaN, infinite or negative."""
+    """Return the number of invalid samples: NaN, infinite or negative."""
     return len(samples) - len(sound(samples))
 
 
 def quantiles(samples: NDArray[np.float64]) -> dict[str, float]:
-    """min, p95, p99 and max in the samples' unit, of the sound ones; all 0 when there is none."""
+    """Return min, p95, p99 and max of the valid samples, in their unit; all 0 without any."""
     series = np.sort(sound(samples))
     ordered = series if len(series) else np.zeros(1)
     return {name: quantile(ordered, share) for name, share in (("min", 0.0), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))}
 
 
 def middle(ordered: NDArray[np.float64]) -> float:
-    """The median of values in ascending order (at least one), as numpy's, which sorts again and takes ten times as long."""
+    """Return the median of values in ascending order (at least one), as numpy's, which sorts again and takes ten times as long."""
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else (float(ordered[half - 1]) + float(ordered[half])) / 2
 
 
 def quantile(ordered: NDArray[np.float64], share: float) -> float:
-    """A quantile (0 to 1) of values in ascending order (at least one), between two of them as numpy's."""
+    """Return a quantile (0 to 1) of values in ascending order (at least one), interpolated as numpy's."""
     place = share * (len(ordered) - 1)
     below = int(place)
     low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
@@ -205,7 +205,7 @@ _OF_DIFFERENCE = 1.25  # 3 half-widths of a whole are 3 / √(3 + 3) of those of
 
 
 def drift(samples: NDArray[np.float64], half_width: float | None) -> float | None:
-    """The relative change of the median from the first third of the series to the last, when it is too large for one number.
+    """Return the relative change of the median from the first third of the series to the last, when it is significant; else None.
 
     None when it is at most max(3 half-widths, 2 %), with fewer than 30 samples or without a half-width (`Median.half_width`).
     Positive: the series became slower.
@@ -243,7 +243,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Mode:
-    """One of the values that a series gathers around: the median of those samples, and their share of all (0 to 1)."""
+    """One mode of a series: the median of its samples, and their share of all (0 to 1)."""
 
     value: float
     share: float

@@ -1,7 +1,7 @@
-"""What an exchange sends over the wire: bytes out of and into each rank, or each host, to be held against counters.
+"""Bytes that an exchange sends out of and into each rank or host, to compare with counters.
 
-Where a library's algorithm is known, or messages go directly from their source to their target, that is exact; of a broadcast and a
-reduction it is the least that any algorithm needs.
+Exact where a library's algorithm is known, or messages go directly from source to target. For a broadcast and a
+reduction it is the minimum of any algorithm.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CrossingBytes:
-    """Bytes by place (a rank, or a host's number), payload alone; exact: no algorithm in question could move more or fewer."""
+    """Payload bytes by place (a rank, or a host's number). exact: no algorithm for the operation could move more or fewer."""
 
     sent: dict[int, float]
     received: dict[int, float]
     exact: bool
 
     def __add__(self, other: CrossingBytes) -> CrossingBytes:
-        """Both, one after the other."""
+        """Return the sum of two exchanges that run one after the other."""
         return CrossingBytes(_sum(self.sent, other.sent), _sum(self.received, other.received), self.exact and other.exact)
 
 
 def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: str | None = None) -> CrossingBytes:
-    """What an exchange moves between places, all its `times` together.
+    """Return the bytes that an exchange moves between places, all its `times` together.
 
-    places     by rank the number of its host; None: every rank is a place of its own
-    algorithm  "ring" (all-reduce, reduce-scatter, all-gather: neighbours are those of the group, the last one's is the first), "direct"
-               (each part directly to its target), "allreduce" (a reduce-scatter that is one, of which each rank keeps its part);
+    places     by rank the number of its host; None: every rank is its own place
+    algorithm  "ring" (all-reduce, reduce-scatter, all-gather: neighbors are those of the group, the last one's is the first),
+    "direct"
+               (each part directly to its target), "allreduce" (a reduce-scatter run as one, of which each rank keeps its part);
                None: "ring" where there is one
 
     Raises UsageError for an operation or an algorithm with an unknown number of bytes.
@@ -60,7 +61,7 @@ def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: st
 def moved_in_step(
     exchanges: Sequence[Exchange], places: Sequence[int] | None = None, algorithms: Mapping[str, str] | None = None
 ) -> CrossingBytes:
-    """What all of them move together; algorithms: by operation, else as `moved` takes it."""
+    """Return the bytes of all exchanges together. algorithms: by operation; default as in `moved`."""
     return reduce(
         CrossingBytes.__add__, (moved(one, places, (algorithms or {}).get(one.operation)) for one in exchanges), CrossingBytes({}, {}, True)
     )

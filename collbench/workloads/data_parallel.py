@@ -1,4 +1,4 @@
-"""Data-parallel training: every rank has the whole model, and all of them sum their gradients, bucket after bucket."""
+"""Data-parallel training (every rank has the whole model, gradients are summed in buckets), FSDP, and hierarchical sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 @dataclass(frozen=True)
 class Bucket:
-    """`times` equal buckets of size_bytes each; which: "buckets 1 to 51 of 52"."""
+    """`times` equal gradient buckets of size_bytes each; which: "buckets 1 to 51 of 52"."""
 
     size_bytes: int
     times: int
@@ -23,9 +23,9 @@ class Bucket:
 
 
 def buckets(shape: Shape, unit: int = 1) -> tuple[Bucket, ...]:
-    """Those of a shape's gradients, each a whole number of `unit` elements: the last one is filled up where that does not work out.
+    """Return the gradient buckets of a shape, each a whole number of `unit` elements; the last one is padded if necessary.
 
-    Bucket sizes are rounded down to whole units. Raises UsageError for a bucket that has no room for one.
+    Bucket sizes are rounded down to whole units. Raises UsageError for a bucket smaller than one unit.
     """
     width = shape.element_bytes * unit
     size = shape.bucket_bytes // width * width
@@ -45,7 +45,7 @@ def _buckets(total: int, size: int) -> Iterator[Bucket]:
 
 
 def filled_up(shape: Shape, unit: int) -> str:
-    """A sentence where the last bucket is filled up to a whole number of units, else ""."""
+    """Return a sentence if the last bucket is padded to a whole number of units, else ""."""
     missing = -shape.parameters % unit
     return f"the last bucket is padded by {missing} of {unit} elements, so that all ranks have parts of the same size" if missing else ""
 
@@ -58,7 +58,7 @@ def filled_up(shape: Shape, unit: int) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """`times` equal units of so many parameters each."""
+    """`times` equal sharding units of this many parameters each."""
 
     parameters: int
     times: int
@@ -66,7 +66,7 @@ class Unit:
 
 
 def units(shape: Shape) -> tuple[Unit, ...]:
-    """What is gathered at once: the embedding and the rest, then each layer; layers of equal parts where no hidden size is known.
+    """Return what is gathered at once: the embedding and the rest, then each layer; equal layers where the hidden size is unknown.
 
     Raises UsageError where the layers have more parameters than the model.
     """

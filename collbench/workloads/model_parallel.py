@@ -1,5 +1,6 @@
-"""Expert-parallel training: every rank has some experts of each layer; tokens are sent to theirs and come back, forward and backward.
+"""Pipeline-, tensor- and expert-parallel training.
 
+Experts: every rank has some experts of each layer; tokens are sent to them and come back, forward and backward.
 A token goes to `top_k` different experts. With an imbalance of X the experts of one rank, drawn by the seed, get X times the average
 of all tokens, and the others share the rest evenly.
 """

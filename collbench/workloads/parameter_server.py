@@ -1,7 +1,7 @@
-"""Parameter servers: workers push their gradients to the servers, which keep the model, and pull the model from them.
+"""Parameter servers: workers push their gradients to the servers, which hold the model, and pull the model from them.
 
-Every worker sends each server its shard of every bucket, and gets that shard of the model back: messages between workers and servers
-alone, all towards a few ranks at once. What a server adds up is its own work, no collective's.
+Every worker sends each server its shard of every bucket, and receives that shard of the model. Messages only go between workers and
+servers, many to a few ranks at once. The sums are computed by the servers, without a collective.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ UPDATES = ("synchronous", "asynchronous", "sharded")
 
 @dataclass(frozen=True)
 class Roles:
-    """The ranks that are servers, and the ranks that are workers; each rank of the job is one of them."""
+    """The ranks that are servers, and the ranks that are workers; together all ranks of the job."""
 
     servers: tuple[int, ...]
     workers: tuple[int, ...]
 
 
 def roles(shape: Shape) -> Roles:
-    """The servers are the first rank of each host, then the second of each … so that they share no NIC where that can be helped.
+    """Return the roles. Servers are the first rank of each host, then the second of each …, to avoid shared NICs where possible.
 
     Raises UsageError for a number of servers that leaves no worker, or a server without a parameter.
     """
@@ -48,7 +48,7 @@ def roles(shape: Shape) -> Roles:
 
 
 def shards(elements: int, servers: int) -> list[int]:
-    """How many elements of a bucket each server has; they differ by one at most."""
+    """Return the number of elements of a bucket per server; they differ by at most one."""
     base, more = divmod(elements, servers)
     return [base + (server < more) for server in range(servers)]
 

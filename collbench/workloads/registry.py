@@ -1,4 +1,4 @@
-"""Finds the regimes: every Regime of the modules listed here."""
+"""The registry of workloads: every Regime in the modules listed here."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ORDER = ("data-parallel", "hierarchical", "parameter-server", "pipeline", "tens
 
 @cache
 def regimes() -> dict[str, Regime]:
-    """All regimes by name, from data-parallel on."""
+    """Return all workloads by name, data-parallel first."""
     modules = [import_module(f"collbench.workloads.{name}") for name in _MODULES]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Regime)]
     return {regime.name: regime for regime in sorted(found, key=lambda regime: _ORDER.index(regime.name))}
 
 
 def regime_named(name: str) -> Regime:
-    """The regime called `name` ("_" for "-" will do). Raises UsageError that lists the known ones."""
+    """Return the workload `name` ("_" is accepted for "-"). Raises UsageError that lists the known ones."""
     found = regimes().get(name.strip().lower().replace("_", "-"))
     if found is None:
         shown = printable(name)

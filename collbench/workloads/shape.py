@@ -1,4 +1,4 @@
-"""Shape: the model and options of the user, as a regime needs them."""
+"""The user's model and options for a workload (`Shape`), their parsing, and the groups of ranks by host."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _MOST_IN_TABLE = 8192  # half a gigabyte
 
 
 def counted(number: int, what: str) -> str:
-    """ "1 rank", "3 ranks"."""
+    """Return "1 rank", "3 ranks"."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def printable(text: str) -> str:
-    """What was typed, for a sentence."""
+    """Return the user's text without control characters, shortened for messages."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:40])
 
 
 def need_ranks(shape: Shape, least: int, regime: str) -> None:
-    """Raises UsageError where there are fewer ranks than `least`."""
+    """Raise UsageError where there are fewer ranks than `least`."""
     if shape.ranks < least:
         raise UsageError(f"{regime} over {counted(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
 
 
 def need_table(shape: Shape, regime: str) -> None:
-    """Raises UsageError for so many ranks that a table of what each sends to each other one would fill the memory."""
+    """Raise UsageError for so many ranks that a [ranks × ranks] table would exceed the memory."""
     if shape.ranks > _MOST_IN_TABLE:
         raise UsageError(
             f"{regime} over {counted(shape.ranks, 'rank')}: what each sends to each other one is kept in a table, and {_MOST_IN_TABLE:,} "
@@ -46,7 +46,7 @@ def need_table(shape: Shape, regime: str) -> None:
 
 
 def by_host(shape: Shape) -> Groups:
-    """The ranks of each host in ascending order, the host of rank 0 first."""
+    """Return the ranks of each host in ascending order, the host of rank 0 first."""
     found: dict[int, list[int]] = {}
     for rank, host in enumerate(shape.hosts):
         found.setdefault(host, []).append(rank)
@@ -54,28 +54,28 @@ def by_host(shape: Shape) -> Groups:
 
 
 def host_after_host(shape: Shape) -> tuple[int, ...]:
-    """All ranks, those of one host beside one another."""
+    """Return all ranks, with the ranks of one host adjacent."""
     return tuple(rank for ranks in by_host(shape) for rank in ranks)
 
 
 def ranks_per_host(shape: Shape) -> int | None:
-    """How many ranks every host has; None where hosts differ."""
+    """Return the number of ranks per host; None where hosts differ."""
     sizes = {len(ranks) for ranks in by_host(shape)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def blocks(ranks: Sequence[int], size: int) -> Groups:
-    """`size` neighbours each; `size` divides their number."""
+    """Return groups of `size` adjacent ranks; `size` divides their number."""
     return tuple(tuple(ranks[at : at + size]) for at in range(0, len(ranks), size))
 
 
 def crossing(groups: Groups, shape: Shape) -> bool:
-    """Whether some group has ranks of several hosts."""
+    """Return whether any group has ranks of several hosts."""
     return any(len({shape.hosts[rank] for rank in group}) > 1 for group in groups)
 
 
 def everybody(shape: Shape) -> Groups:
-    """One group of all."""
+    """Return one group of all ranks."""
     return (tuple(range(shape.ranks)),)
 
 
@@ -103,12 +103,12 @@ class Model:
 
 @cache
 def models() -> dict[str, Model]:
-    """Those that the package carries, by name."""
+    """Return the models in the package, by name."""
     return parse(_FILE.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> dict[str, Model]:
-    """A table of models. Raises UsageError for anything but schema 1 with rows of the known keys."""
+    """Return a table of models. Raises UsageError for anything but schema 1 with rows of the known keys."""
     import tomllib
 
     try:
@@ -128,7 +128,7 @@ def _row(row: Mapping[str, Any]) -> Model:
 
 
 def model_named(text: str) -> Model:
-    """The model of that name, or one of so many parameters ("340M", "1.5B"; K, M, B = powers of 1000). Raises UsageError."""
+    """Return the model of that name, or one with that many parameters ("340M", "1.5B"; K, M, B = powers of 1000). Raises UsageError."""
     typed = text.strip()
     found = models().get(typed.lower())
     if found:
@@ -169,20 +169,20 @@ _MOST_BYTES = 2**40  # of the activations of a microbatch
 
 
 def words(regime: Regime) -> dict[str, str]:
-    """Every option that a regime takes, with its default; "": the model's own, or worked out. Names with "_" for "-"."""
+    """Return every option of a workload with its default; "": the model's own, or computed. Names with "_" for "-"."""
     return {**USUAL, **regime.takes, **regime.options}
 
 
 def help_of(regime: Regime) -> dict[str, str]:
-    """For the same names what they mean, a line each."""
+    """Return the one-line help of every option of a workload, by the same names as `words`."""
     return {name: regime.help[name] if name in regime.options else HELP[name] for name in words(regime)}
 
 
 def shape_of(regime: Regime, typed: Mapping[str, str], hosts: Sequence[int]) -> Shape:
-    """The shape of what was typed, for ranks on these hosts (by rank the number of its host).
+    """Return the shape from the user's options, for ranks on these hosts (by rank the number of its host).
 
-    typed: by option, "_" for "-", only what the user gave. Raises UsageError for words that cannot be read, and for options that
-    mean nothing to the regime; neither depends on the hosts.
+    typed: by option, "_" for "-", only what the user gave. Raises UsageError for invalid values, and for options that
+    do not apply to the workload; neither depends on the hosts.
     """
     said = {**words(regime), **_fitting(regime, typed)}
     model, dtype = model_named(said["model"]), _dtype(said["dtype"])
@@ -200,13 +200,13 @@ def shape_of(regime: Regime, typed: Mapping[str, str], hosts: Sequence[int]) -> 
 
 
 def host_numbers(names: Sequence[str]) -> tuple[int, ...]:
-    """By rank the number of its host, from the hosts' names by rank; rank 0's is host 0."""
+    """Return the number of each rank's host, from the hosts' names by rank; rank 0's is host 0."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return tuple(numbers[name] for name in names)
 
 
 def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
-    """Raises UsageError where layers, hidden size or sequence are not known, or so many copies of activations larger than any memory."""
+    """Raise UsageError where layers, hidden size or sequence are unknown, or where the activations exceed any memory."""
     missing = [name for name in ("layers", "hidden", "sequence") if not getattr(shape, name)]
     if missing:
         named = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
@@ -220,7 +220,7 @@ def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
 
 
 def whole(shape: Shape, name: str) -> int | None:
-    """A regime's own option as a number from 1 on; None where nothing was typed. Raises UsageError."""
+    """Return a workload's own option as a number from 1 on; None where it was not given. Raises UsageError."""
     return _count(name, shape.options.get(name, "")) or None
 
 

@@ -1,4 +1,4 @@
-"""What a training step exchanges: collectives and messages in order, each over groups of ranks that run at the same time."""
+"""The exchanges of a training step: collectives and messages in order, each over groups of ranks that run at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def moved_bytes(step: Step, ranks: int) -> tuple[float, ...]:
-    """Bytes of one step, by rank. Raises UsageError for an operation that is unknown."""
+    """Return the bytes of one step, by rank. Raises UsageError for an unknown operation."""
     moved = [0.0] * ranks
     for exchange in step.exchanges:
         for group in exchange.groups:
@@ -32,7 +32,7 @@ def moved_bytes(step: Step, ranks: int) -> tuple[float, ...]:
 
 
 def operation_of(exchange: Exchange) -> Operation:
-    """What it runs. Raises UsageError for a name that no operation has."""
+    """Return the operation of an exchange. Raises UsageError for an unknown name."""
     found = operations().get(exchange.operation)
     if found is None:
         raise UsageError(f"{exchange.what}: unknown operation '{exchange.operation}': choose from {', '.join(operations())}")
@@ -40,7 +40,7 @@ def operation_of(exchange: Exchange) -> Operation:
 
 
 def bytes_of(exchange: Exchange, n: int) -> tuple[float, ...]:
-    """Bytes of one exchange, all its `times`, by rank of a group of n."""
+    """Return the bytes of one exchange, all its `times`, by rank of a group of n."""
     operation = operation_of(exchange)
     if operation.uneven:
         return _uneven(exchange, operation, n)
@@ -48,7 +48,7 @@ def bytes_of(exchange: Exchange, n: int) -> tuple[float, ...]:
 
 
 def _uneven(exchange: Exchange, operation: Operation, n: int) -> tuple[float, ...]:
-    """The larger of what a rank sends to others and what it gets from them."""
+    """Return the larger of what a rank sends to other ranks and what it receives from them."""
     from collbench.operations.dtypes import dtype_named
 
     width = dtype_named(exchange.dtype).size

@@ -1,1 +1,1 @@
-"""NCCL by function pointer: the backend, and what it needs of the library."""
+"""The backend nccl: NCCL called by function pointer."""

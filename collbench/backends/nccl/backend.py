@@ -1,4 +1,4 @@
-"""NCCL: its functions by pointer on streams of ours, one rank per GPU, one or several GPUs per process. What nccl-tests measures."""
+"""NCCL by function pointer on collbench's streams: one rank per GPU, one or several GPUs per process, as in nccl-tests."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from collbench.device.gpu import Event, GpuMemory, Stream
 
 
-# Opening NCCL: every rank finds its library and its GPUs, all ranks look whether they fit together, then each claims its own.
+# Opening NCCL: every rank finds its library and GPUs, all ranks check that they fit together, then each claims its own.
 
 _SCRATCH_BYTES = 256
 
 
 @dataclass(frozen=True)
 class Driven:
-    """One rank that this process drives: its GPU, the stream of its calls, the events around a sample, a little memory there."""
+    """One rank that this process drives: its GPU, the stream of its calls, the events around a sample, and a little GPU memory."""
 
     gpu: OpenGpu
     stream: Stream
@@ -71,7 +71,7 @@ class Driven:
 
 @dataclass(frozen=True)
 class Opened:
-    """What opening found: the library, this process's ranks, every rank's GPU by its PCI address, and how many ranks drive each of ours.
+    """The result of opening NCCL: library, this process's ranks, PCI address of every rank's GPU, and number of ranks per own GPU.
 
     shared: whether any two ranks drive one GPU.
     """
@@ -84,7 +84,7 @@ class Opened:
 
 
 def probe(env: Mapping[str, str]) -> Available | Unavailable:
-    """Whether CUDA shows a GPU here and NCCL loads, the cheaper question first."""
+    """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
     from collbench.device.present import why_unavailable
 
     missing = why_unavailable(env)
@@ -97,7 +97,9 @@ def probe(env: Mapping[str, str]) -> Available | Unavailable:
 
 
 def open_nccl(world: World, k: int) -> Opened:
-    """Each process's k GPUs, claimed and with a proven checker; all ranks call. Raises UsageError where what they found does not fit."""
+    """Claim each process's k GPUs and test the checker on them. All ranks call. Raises UsageError on all ranks if they do not fit
+    together.
+    """
     library, indices, mine = _look(world, k)
     everyone = world.agree(mine, "opening nccl: which GPUs")
     wrong = next((said["wrong"] for said in everyone if said.get("wrong")), None) or _versions_differ(everyone)
@@ -112,7 +114,7 @@ def open_nccl(world: World, k: int) -> Opened:
 
 
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
-    """Return the library, the indices of this process's GPUs, and the answer for the other ranks; never raises: they wait for it."""
+    """Return the library, the indices of this process's GPUs, and the reply for the other ranks. Never raises, since they wait for it."""
     try:
         library = load_nccl(os.environ)
         indices, place = _our_place(world, k)
@@ -168,10 +170,10 @@ _LOOK_S = 0.001
 
 
 class NcclBackend(BackendBase):
-    """NCCL, on GPU memory.
+    """The backend nccl, on GPU memory.
 
-    flags     "shared_gpu" where some ranks drive one GPU, as the user allowed: results are correct, but rates are not those of the machine
-    ask_ras   returns which ranks lag, by NCCL's own service, when work does not end; set by the code that opens this backend
+    flags     "shared_gpu" where the user lets ranks share a GPU: results are correct, but rates are not those of the machine
+    ask_ras   returns which ranks NCCL's RAS service reports as late, when work does not end; set by the code that opens this backend
     """
 
     name, api = "nccl", "nccl"
@@ -180,11 +182,11 @@ class NcclBackend(BackendBase):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether CUDA shows a GPU and NCCL loads."""
+        """Return whether CUDA shows a GPU and NCCL loads."""
         return probe(os.environ)
 
     def open(self, world: World, settings: Settings) -> None:
-        """Finds library and GPUs; no communicator yet. Raises UsageError where the ranks' GPUs do not fit together."""
+        """Find the library and the GPUs, without a communicator. Raises UsageError where the ranks' GPUs do not fit together."""
         k = settings.gpus_per_process
         opened = open_nccl(world, k)
         self._world, self._timeout_s, self._library = world, settings.timeout_s, opened.library
@@ -197,9 +199,9 @@ class NcclBackend(BackendBase):
         self._driver = {name: driver_address(name) for name in names}
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
-        """A communicator of these ranks. Raises RunFailed, the same at all ranks; a tuning that NCCL refuses is one of the reasons.
+        """Return a communicator of these ranks. Raises RunFailed, the same on all ranks; for example when NCCL rejects the tuning.
 
-        The process of the first rank makes what the others find it by.
+        The process of the first rank creates the unique id.
         """
         mine = [place for place, rank in enumerate(ranks) if rank in self._ours]
         what = f"making a communicator of {len(ranks)} ranks"
@@ -210,7 +212,7 @@ class NcclBackend(BackendBase):
         return Group(tuple(ranks), tuple(mine), comms) if mine else None
 
     def _made(self, ranks: Sequence[int], mine: Sequence[int], identity: str, tuning: Tuning | None) -> tuple[tuple[int, ...], str, int]:
-        """This process's part of a communicator, what is wrong with it ("": nothing), and NCCL's code for that."""
+        """Return this process's part of a communicator, the error ("" for none), and NCCL's error code."""
         gpus = [self._rank(ranks[place]).gpu for place in mine]
         try:
             with tuned(tuning):
@@ -219,7 +221,7 @@ class NcclBackend(BackendBase):
             return (), f"{self._world.me}: {error}", getattr(error, "code", 0)
 
     def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
-        """Raises RunFailed at all ranks if any has failed, with the words of one that knows why; some know only that another one has."""
+        """Raise RunFailed on all ranks if any failed, with the message of a rank that has the cause."""
         try:
             everyone = self._world.agree([wrong, code], what)
         except CollbenchError:
@@ -233,7 +235,7 @@ class NcclBackend(BackendBase):
 
     @property
     def _ours(self) -> range:
-        """The job's ranks that this process drives."""
+        """The ranks of the job that this process drives."""
         return range(self._first, self._first + len(self._driven))
 
     def _rank(self, rank: int) -> Driven:
@@ -243,7 +245,7 @@ class NcclBackend(BackendBase):
         return [self._rank(group.ranks[place]) for place in group.driven]
 
     def _identity(self, first: int, what: str) -> str:
-        """The unique id, or the same error at all ranks."""
+        """Return the unique id. Raises the same error on all ranks."""
         said: list[str | None] = [None, None]
         if first in self._ours:
             try:
@@ -256,7 +258,9 @@ class NcclBackend(BackendBase):
         return identity
 
     def release(self, group: Group) -> None:
-        """ncclCommDestroy, after all that holds on to the communicators; pairs use those of the group that they are a part of."""
+        """Destroy the group's communicators after their registrations and graphs. Pairs use communicators of another group: nothing to
+        do.
+        """
         if not group.names:
             self._forget(group.handle)
 
@@ -267,27 +271,27 @@ class NcclBackend(BackendBase):
         self._communicators.destroy(comms)
 
     def _free_graphs(self, comms: Sequence[int]) -> None:
-        """Before communicators go, even by force: NCCL waits for graphs that are left, for ever. CUDA frees one that runs when it ends."""
+        """Free graphs before their communicators: NCCL waits for remaining graphs forever. CUDA frees a running one when it ends."""
         for graphs in self._graphs:
             graphs.free(comms)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """By the table of what each version brought."""
+        """Return why this NCCL version cannot run the case, else None."""
         return limits(operation, cell, self._library, [rank.gpu.arch for rank in self._driven])
 
     def free_bytes(self, cell: Cell) -> int | None:
-        """The GPU's, divided by the ranks that drive it."""
+        """Return the GPU's free bytes divided by the ranks that drive it."""
         return min(rank.gpu.free_bytes() // self._drivers[rank.gpu.bus_id] for rank in self._driven)
 
     def versions(self) -> Mapping[str, str]:
-        """NCCL as it was really loaded, CUDA, and the GPUs of this process."""
+        """Return the loaded NCCL's version and path, CUDA's versions, and the GPUs of this process."""
         from collbench.device.present import cuda_versions
 
         names = dict.fromkeys(rank.gpu.name for rank in self._driven)
         return {"nccl": dotted(self._library.version), "nccl_path": self._library.path, **cuda_versions(), "gpus": ", ".join(names)}
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> DeviceBuffers:
-        """GPU memory of ours, or of NCCL's own allocator where NCCL is to know it. Raises MemoryError, RunFailed."""
+        """Return buffers in GPU memory, from NCCL's allocator for registered cases. Raises MemoryError, RunFailed."""
         known = cell.registration in REGISTRATIONS
         needed, ranks = bytes_needed(operation, cell, group.n), self._ranks_of(group)
         gpus, streams, take = [rank.gpu for rank in ranks], [rank.stream for rank in ranks], self._of_nccl if known else OpenGpu.allocate
@@ -311,14 +315,16 @@ class NcclBackend(BackendBase):
         return memory
 
     def _ask_room(self, gpu: OpenGpu, needed: int) -> None:
-        """Raises MemoryError where the GPU has less left than a rank needs: asked before CUDA is, which fails in many ways."""
+        """Raise MemoryError where the GPU has less free memory than a rank needs. Checked first, because CUDA fails in many ways."""
         free = gpu.free_bytes() // self._drivers[gpu.bus_id]
         if needed > free:
             about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
             raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
 
     def _in_step(self, cell: Cell, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
-        """Symmetric windows are made by all ranks together: one that has no memory must not leave the others waiting."""
+        """Create buffers on all ranks together: all ranks create symmetric windows, so a rank without memory must not leave others
+        waiting.
+        """
         made: DeviceBuffers | str
         try:
             made = make()
@@ -330,7 +336,7 @@ class NcclBackend(BackendBase):
         return made
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """One program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
+        """Return one program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
         steps = operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
@@ -342,10 +348,10 @@ class NcclBackend(BackendBase):
         return self._captured(program, group, {0, *slots_checked(cell)}) if cell.mode == "graph" else program
 
     def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
-        """Graphs of 20 iterations, over the buffer slots in turn; and of one iteration for each slot that is verified.
+        """Return graphs of 20 iterations over the buffer slots in turn, and of one iteration for each slot that is verified.
 
-        Not for all of up to 1,024 slots: each graph is captured, instantiated and destroyed, and takes memory of the GPU. The others
-        keep their plain calls.
+        Graphs are not made for all of up to 1,024 slots: each takes time and GPU memory. The other slots keep
+        their plain calls.
         """
         graphs, ranks, slots, launch = (
             Graphs(group.handle, program.explain),
@@ -363,7 +369,7 @@ class NcclBackend(BackendBase):
         return Program(tuple(timed), keep=once.keep, explain=driver_error, iterations=GRAPH_ITERATIONS, once=once)
 
     def sync(self, group: Group) -> Program | None:
-        """An all-reduce of one element on the same streams: no sample begins before every rank has come."""
+        """Return an all-reduce of one element on the same streams: no sample begins before every rank has arrived."""
         words = (1, DATATYPES["int32"].number, REDOPS["sum"].number)
         function, calls = self._library.address("ncclAllReduce"), list[list[Call]]()
         for comm, rank in zip(group.handle, self._ranks_of(group), strict=True):
@@ -372,7 +378,7 @@ class NcclBackend(BackendBase):
         return Program((together(calls, self._library),), explain=self._library.given_up)
 
     def clock(self) -> DeviceClock:
-        """Events on the stream of each rank that this process drives."""
+        """Return a clock of events on the stream of each rank that this process drives."""
         return DeviceClock(
             streams=tuple(rank.stream.address for rank in self._driven), starts=tuple(rank.start.address for rank in self._driven),
             ends=tuple(rank.end.address for rank in self._driven), record=self._driver["cuEventRecord"],
@@ -392,7 +398,7 @@ class NcclBackend(BackendBase):
         return "; ".join(said)
 
     def fence(self, deadline_s: float) -> None:
-        """Waits until the streams are empty. Raises RunFailed at the deadline, or for an error of the GPU."""
+        """Wait until the streams are empty. Raises RunFailed at the deadline, or for an error of the GPU."""
         query, end = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._driver["cuStreamQuery"]), time.monotonic() + deadline_s
         for rank in self._driven:
             while code := query(rank.stream.address):
@@ -405,11 +411,11 @@ class NcclBackend(BackendBase):
                 time.sleep(_LOOK_S)
 
     def abort(self, why: str) -> None:
-        """ncclCommAbort of every communicator."""
+        """Call ncclCommAbort on every communicator."""
         self._free_graphs(self._communicators.alive)
         self._communicators.abort(self._communicators.alive)
 
     def close(self) -> None:
-        """Waits for what is pending, then frees graphs, registrations and communicators, in this order."""
+        """Wait for pending work, then free graphs, registrations and communicators, in this order."""
         self.fence(self._timeout_s)
         self._forget(self._communicators.alive)

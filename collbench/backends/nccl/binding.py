@@ -1,4 +1,4 @@
-"""Binds an operation's "nccl" steps to the ranks that a process drives: one program for all of them, or graphs of it."""
+"""The binding of the operations' "nccl" steps to the ranks of a process: one program for all of them, or CUDA graphs of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collbench.device.gpu import Graph, OpenGpu
 
 
-# NCCL's communicators: made under a tuning, given up, and left in order.
+# NCCL's communicators: created with a tuning, aborted, and destroyed in order.
 
 _OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code of its own for it
 
@@ -45,7 +45,7 @@ def tuned(tuning: Tuning | None) -> Iterator[None]:
 
 @contextmanager
 def grouped(library: NcclLibrary) -> Iterator[None]:
-    """Calls of several communicators from one thread, which would wait for one another, go out together at the end."""
+    """Group NCCL calls of several communicators in one thread, which would otherwise wait for one another."""
     library.call("ncclGroupStart")
     try:
         yield
@@ -56,7 +56,7 @@ def grouped(library: NcclLibrary) -> Iterator[None]:
 
 
 class Communicators:
-    """All communicators of this process, by address, in the order in which they were made."""
+    """All communicators of this process, by address, in order of creation."""
 
     def __init__(self, library: NcclLibrary) -> None:
         self._library = library
@@ -64,7 +64,7 @@ class Communicators:
         library.handle.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
 
     def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
-        """One of n ranks for each of `ranks`, on its GPU. All n ranks call. Raises NcclFailed with the remedy."""
+        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks call. Raises NcclFailed with the remedy."""
         made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
         try:
             with grouped(self._library):
@@ -80,7 +80,7 @@ class Communicators:
     def abort(self, comms: Sequence[int]) -> None:
         """Abort these communicators and their pending work.
 
-        All are told to give up before any is freed, as a group does: freeing memory may wait for the whole GPU, on which another of
+        All are aborted in one NCCL group before any is freed: freeing memory may wait for the whole GPU, on which another of
         them hangs (https://github.com/pytorch/pytorch/issues/119797).
         """
         with suppress(NcclFailed), grouped(self._library):
@@ -88,7 +88,7 @@ class Communicators:
                 self._library.handle.ncclCommAbort(ctypes.c_void_p(comm))
 
     def destroy(self, comms: Sequence[int]) -> None:
-        """Frees these, as far as they are alive."""
+        """Destroy these communicators, as far as they are alive."""
         for comm in self._taken(comms):
             self._library.handle.ncclCommDestroy(ctypes.c_void_p(comm))
 
@@ -104,7 +104,7 @@ def _remedy(error: NcclFailed) -> str:
     return "run again with NCCL_DEBUG=INFO for NCCL's log, and run `collbench doctor` to check the machine"
 
 
-# GPU memory of NCCL's own allocator, made known to a communicator: registered, or a symmetric window.
+# GPU memory of NCCL's allocator, known to a communicator: registered, or a symmetric window.
 
 _FORGET = {"registered": "ncclCommDeregister", "symmetric": "ncclCommWindowDeregister"}
 # Both ways return success and no handle where they do nothing (register.cc, dev_runtime.cc).
@@ -115,10 +115,10 @@ _NOTHING_DONE = {
 
 
 class NcclMemory:
-    """Memory of ncclMemAlloc. Freed with its last reference, after every living communicator was made to forget it.
+    """Memory of ncclMemAlloc. Freed with its last reference, after it was deregistered from every living communicator.
 
-    address, n_bytes   as asked for; NCCL rounds up
-    known              by communicator its handle of the memory, and the function that makes it forget
+    address, n_bytes   as requested; NCCL rounds up
+    known              by communicator: NCCL's handle of the memory, and the function that deregisters it
     """
 
     def __init__(self, library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, n_bytes: int) -> None:
@@ -135,9 +135,9 @@ class NcclMemory:
 
 
 def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequence[int], kind: str) -> None:
-    """Makes each memory known to the communicator of its rank, as "registered" or "symmetric" (then all ranks call).
+    """Register each memory with the communicator of its rank, as "registered" or "symmetric" (then all ranks call).
 
-    Raises NcclFailed where NCCL refuses, or does nothing.
+    Raises NcclFailed where NCCL returns an error or has no effect.
     """
     function, handles = REGISTRATIONS[kind][0], [ctypes.c_void_p() for _ in memories]
     flags = (ctypes.c_int(SYMMETRIC_FLAG),) if kind == "symmetric" else ()
@@ -152,7 +152,7 @@ def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequen
 
 
 def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Sequence[int]) -> None:
-    """Makes these communicators forget a memory, as far as they know it."""
+    """Deregister a memory from these communicators, where it is registered."""
     for comm in [comm for comm in known if comm in comms]:
         handle, function = known.pop(comm)
         getattr(library.handle, function)(ctypes.c_void_p(comm), ctypes.c_void_p(handle))
@@ -169,9 +169,9 @@ _START, _END = "ncclGroupStart", "ncclGroupEnd"
 
 
 class NcclBinding(NativeBinding):
-    """x as the operations' "nccl" steps see it, for one driven rank and slot. `stream` is the rank's own.
+    """The binding for the operations' "nccl" steps, for one driven rank and slot. `stream` is the rank's own.
 
-    Calls that must overlap are placed between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags, and no requests.
+    Calls that must overlap are placed between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags or requests.
     """
 
     def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
@@ -187,48 +187,48 @@ class NcclBinding(NativeBinding):
         self.redop = REDOPS[cell.redop].number if cell.redop else 0
 
     def peer(self, rank: int) -> int:
-        """NCCL names ranks by their rank within the communicator."""
+        """Return the rank within the communicator."""
         return self._group.name(rank)
 
     def send_to(self, rank: int, part: Address, count: int) -> NativeCall:
-        """ncclSend."""
+        """Return an ncclSend."""
         return self.call("ncclSend", part, count, self.type, self.peer(rank), self.comm, self.stream)
 
     def receive_from(self, rank: int, part: Address, count: int) -> NativeCall:
-        """ncclRecv."""
+        """Return an ncclRecv."""
         return self.call("ncclRecv", part, count, self.type, self.peer(rank), self.comm, self.stream)
 
     def together(self) -> Iterator[NativeCall]:
-        """The start of a group."""
+        """Yield the start of a group."""
         yield self.call(_START)
 
     post_send, post_receive = send_to, receive_from
 
     def signal_to(self, rank: int) -> NativeCall:
-        """A byte sent."""
+        """Return an ncclSend of one byte."""
         return self.call("ncclSend", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
 
     def signal_from(self, rank: int) -> NativeCall:
-        """A byte received."""
+        """Return an ncclRecv of one byte."""
         return self.call("ncclRecv", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
 
     def post(self, name: str, *words: Any) -> NativeCall:
-        """Inside a group no call waits for another one."""
+        """Return a call; inside a group no call waits for another one."""
         return self.call(name, *words)
 
     def waitall(self) -> NativeCall:
-        """The end of the group sends everything posted since its start on its way; what is enqueued next comes after it."""
+        """Return the end of the group, which starts everything posted. Work enqueued later runs after it."""
         return self.call(_END)
 
     def unless_in_place(self, address: Address) -> Address:
-        """NCCL knows a call in place by its equal addresses."""
+        """Return `address`: NCCL detects in-place calls by equal addresses."""
         return address
 
 
 def together(steps: Sequence[Sequence[Call]], library: NcclLibrary) -> tuple[Call, ...]:
-    """The steps of several ranks that one thread drives: steps at the same position are issued as one group.
+    """Return the calls of several ranks that one thread drives. Calls at the same position are issued as one group.
 
-    A ping-pong so stays a ping-pong: its first message is in another group than the answer.
+    So a ping-pong stays a ping-pong: its first message is in another group than the reply.
     """
     if len(steps) == 1:
         return tuple(steps[0])
@@ -238,7 +238,7 @@ def together(steps: Sequence[Sequence[Call]], library: NcclLibrary) -> tuple[Cal
 
 
 def _phases(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Single calls, and groups from their start to their end."""
+    """Yield single calls, and groups from their start to their end."""
     phase, depth = list[Call](), 0
     for call in calls:
         phase.append(call)
@@ -251,14 +251,14 @@ def _phases(calls: Sequence[Call]) -> Iterator[list[Call]]:
 
 
 class Graphs:
-    """Captured graphs of calls on these communicators, which they hold until `free`. `explain` puts NCCL's codes into words."""
+    """Captured CUDA graphs of calls on these communicators, kept until `free`. `explain` returns the text of NCCL's error codes."""
 
     def __init__(self, comms: Sequence[int], explain: Callable[[int], str]) -> None:
         self._comms, self._explain = frozenset(comms), explain
         self._held: list[Graph] = []
 
     def capture(self, ranks: Sequence[Driven], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
-        """A graph of these calls per driven rank; its launch is all that is left to do. `launch` is cuGraphLaunch's address.
+        """Return the launch of a graph of these calls per driven rank. `launch` is the address of cuGraphLaunch.
 
         Raises NcclFailed where a call cannot be captured.
         """
@@ -278,11 +278,11 @@ class Graphs:
             raise NcclFailed(f"{call.name} cannot be captured into a graph: {self._explain(code)}", code)
 
     def free(self, comms: Sequence[int]) -> None:
-        """Destroys them if they hold one of these communicators."""
+        """Destroy the graphs if they use one of these communicators."""
         if self._comms & set(comms):
             self._held.clear()
 
 
 def rotation(slots: int, graph: int) -> list[int]:
-    """Which buffer slots the iterations of the `graph`th graph use: all slots in turn, over as many graphs as that takes."""
+    """Return the buffer slots that the iterations of graph number `graph` use: all slots in turn, over several graphs."""
     return [(graph * GRAPH_ITERATIONS + i) % slots for i in range(GRAPH_ITERATIONS)]

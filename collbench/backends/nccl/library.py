@@ -1,4 +1,4 @@
-"""libnccl.so.2: finding and loading it, its version, and its errors in words. What is loaded is recorded with its path."""
+"""libnccl.so.2: search and loading, its version, its error texts, and what each version supports."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ RESULTS: Mapping[int, Word] = {
 
 REMOTE_ERROR = 6  # something went wrong at another rank, which knows better what
 
-# Operations that NCCL makes of sends and receives, in functions of its own from 2.28 on: no algorithm or protocol can be asked for.
+# Operations that NCCL implements with sends and receives (own functions from 2.28 on): no choice of algorithm or protocol.
 MADE_OF_MESSAGES = frozenset({"alltoall", "gather", "scatter"})
 
-# How buffers are made known to NCCL: the function that does it, and the first version that has it.
+# How buffers are registered with NCCL: the function, and the first version that has it.
 REGISTRATIONS: Mapping[str, tuple[str, Version]] = {
     "registered": ("ncclCommRegister", (2, 19)),
     "symmetric": ("ncclCommWindowRegister", (2, 27)),
@@ -100,24 +100,26 @@ ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # those of plan.ALGOR
 
 
 def version_of(code: int) -> Version:
-    """ncclGetVersion's number as (major, minor, patch): 2832 is 2.8.32, 23203 is 2.32.3 (NCCL_VERSION of nccl.h)."""
+    """Return ncclGetVersion's number as (major, minor, patch): 2832 is 2.8.32, 23203 is 2.32.3 (NCCL_VERSION of nccl.h)."""
     major = 10_000 if code >= 10_000 else 1_000
     return code // major, code % major // 100, code % 100
 
 
 def code_of(version: Version) -> int:
-    """The number again, as ncclGetVersion gives it."""
+    """Return a version as ncclGetVersion's number."""
     major, minor, patch = version
     return major * (10_000 if (major, minor) > (2, 8) else 1_000) + minor * 100 + patch
 
 
 def dotted(version: Version) -> str:
-    """A version as people write it."""
+    """Return a version as text: "2.32.3"."""
     return ".".join(map(str, version))
 
 
 def datatype(name: str, width: int, version: Version, reduces: bool) -> int | None:
-    """The number of an element type; None where this version cannot reduce it. What is only moved goes as any type of its width."""
+    """Return NCCL's number of a data type; None where this version cannot reduce it. Without a reduction, any type of the width is
+    used.
+    """
     word = DATATYPES.get(name)
     if word and word.since <= version:
         return word.number
@@ -154,35 +156,35 @@ class NcclNotFound(RunFailed):
 
 @dataclass(frozen=True)
 class NcclLibrary:
-    """The loaded library: its handle, the file it was loaded from as the kernel names it, its version."""
+    """The loaded library: its handle, the path of the loaded file, and its version."""
 
     handle: ctypes.CDLL
     path: str
     version: Version
 
     def has(self, name: str) -> bool:
-        """Whether this version has a function `name`."""
+        """Return whether this version has a function `name`."""
         return hasattr(self.handle, name)
 
     def address(self, name: str) -> int:
-        """The address of a function."""
+        """Return the address of a function."""
         return ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
 
     def call(self, name: str, *words: object) -> None:
-        """Calls a function that is not timed. Raises NcclFailed with NCCL's own words."""
+        """Call a function that is not timed. Raises NcclFailed with NCCL's error text."""
         code = getattr(self.handle, name)(*words)
         if code:
             raise NcclFailed(f"{name} of NCCL {dotted(self.version)} failed: {self.explain(code)}", code, self._last_error())
 
     def explain(self, code: int) -> str:
-        """An error code in NCCL's words: "ncclSystemError (2): unhandled system error; it said: …"."""
+        """Return an error code as text: "ncclSystemError (2): unhandled system error; last error: …"."""
         self.handle.ncclGetErrorString.restype = ctypes.c_char_p
         name = RESULTS[code].name if code in RESULTS else "a code that nccl.h 2.32 does not have"
         said = self._last_error()
         return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; last error: {said}" if said else "")
 
     def given_up(self, code: int) -> str:
-        """Return `explain`'s text for a call that ended a program early. Ends the groups left open: later calls would only wait in them."""
+        """Return `explain`'s text for a call that ended a program early. Ends open groups, in which later calls would only wait."""
         words = self.explain(code)
         for _ in range(_DEEPEST):
             self.handle.ncclGroupEnd()
@@ -195,16 +197,16 @@ class NcclLibrary:
         return " ".join(_text(self.handle.ncclGetLastError(None)).split())
 
     def unique_id(self) -> str:
-        """What the ranks of a new communicator find one another by, for the control plane. Raises NcclFailed."""
+        """Return the unique id of a new communicator, in hexadecimal for the control plane. Raises NcclFailed."""
         made = UniqueId()
         self.call("ncclGetUniqueId", ctypes.byref(made))
         return bytes(made.internal).hex()
 
 
 def load_nccl(env: Mapping[str, str]) -> NcclLibrary:
-    """The library that COLLBENCH_NCCL names, else the one this process has loaded already, else the wheel's, else the system's.
+    """Return the library in COLLBENCH_NCCL, else the one that this process has loaded, else the wheel's, else the system's.
 
-    Raises NcclNotFound: there is none, the chosen one does not load, or it is too old.
+    Raises NcclNotFound when there is none, the chosen one does not load, or it is too old.
     """
     handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found()
     path = _loaded_from(handle)
@@ -225,7 +227,7 @@ def _chosen(path: str) -> ctypes.CDLL:
 
 
 def _found() -> ctypes.CDLL:
-    """The first that loads. One that the process has already comes before all others: two would not share what they know of the GPUs."""
+    """Return the first library that loads, preferring one already in this process: two would not share their state of the GPUs."""
     wrong = []
     for name, mode in _places():
         try:
@@ -246,14 +248,14 @@ def _places() -> Iterator[tuple[str, int]]:
 
 
 def _nccl_of(handle: ctypes.CDLL) -> ctypes.CDLL:
-    """The handle itself, if it is an NCCL. Raises OSError."""
+    """Return the handle if it is an NCCL library. Raises OSError."""
     if not hasattr(handle, "ncclGetVersion"):
         raise OSError(f"{handle._name} is not an NCCL library: it has no function ncclGetVersion")
     return handle
 
 
 def _loaded_from(handle: ctypes.CDLL, maps: Path = Path("/proc/self/maps")) -> str:
-    """The file behind a loaded library, links followed, as the kernel mapped it; the name it was asked for where there is no /proc."""
+    """Return the file of a loaded library from /proc, with links resolved; without /proc, the name that was requested."""
     address = ctypes.cast(handle.ncclGetVersion, ctypes.c_void_p).value or 0
     try:
         lines = [line.split(maxsplit=5) for line in maps.read_text(errors="replace").splitlines()]
@@ -274,7 +276,7 @@ def _text(raw: bytes | None) -> str:
 
 
 def limits(operation: Operation, cell: Cell, library: NcclLibrary, archs: Iterable[str]) -> Reason | None:
-    """Why this NCCL cannot do a cell on GPUs of these architectures ("sm_90"), or None."""
+    """Return why this NCCL cannot run a case on GPUs of these architectures ("sm_90"), or None."""
     reductions = _reductions(cell, library, archs) if operation.reduces else iter(())
     return next(reductions, None) or next(_registrations(operation, cell, library), None) or next(_tunings(operation, cell, library), None)
 
@@ -320,6 +322,6 @@ def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:
 
 
 def _capability(arch: str) -> int:
-    """sm_90 is 90; of another kind of name we know nothing, and let NCCL decide."""
+    """Return 90 for sm_90. For an unknown name, assume support and let NCCL decide."""
     found = re.fullmatch(r"sm_(\d+)", arch)
     return int(found[1]) if found else FP8_REDUCES_FROM

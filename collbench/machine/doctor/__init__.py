@@ -1,11 +1,13 @@
-"""What is wrong with the machines before anything is measured: findings with their evidence and remedy.
+"""Checks of the machines before any measurement: findings with evidence and remedy.
 
 To add a rule:
-1. Write a function `name(view: View) -> Iterator[Finding]` in the module of its subject (pcie, nics, counters, gpus, host, paths); over
-   all nodes of a job `(views)` in between, over a log of NCCL or
-   RCCL `(log, views)` in logs (paths) and log_startup. Its docstring starts with a new code: "CB2109: ...".
+1. Write a function `name(view: MachineView) -> Iterator[Finding]` in the module of its subject (pcie, nics, gpus, host). Rules over
+all
+   nodes of a job take `(views)` and are in compare or gpus; rules over a log of NCCL or RCCL take `(log, views)` and are in logs.
+   The docstring starts with a new code: "CB2109: ...".
 2. Append it to the tuple at that module's end (RULES, JOB_RULES): `examine` runs it.
-   What this shell and this host are set to is not in a View: `software` and `job_settings`.
-3. Give the code a page in pages.toml. `collbench explain` shows it; a test fails without it.
-4. Test in tests/doctor that it is found, with its evidence, and that a healthy machine is not accused. Without its facts it yields nothing.
+   Settings of this shell and this host are not in a MachineView: see `examined` and `examined_software` in host.
+3. Give the code a page in pages.toml, which `collbench explain` shows. A test fails without it.
+4. Test in tests/doctor that the problem is found with its evidence, and that a healthy machine gives no finding.
+   Without the facts that it needs, a rule yields nothing.
 """

@@ -1,6 +1,6 @@
-"""CB27xx, against a snapshot of the node from when it was good: what it had then and lacks now.
+"""CB26xx: differences between the nodes of a job. CB27xx: what a node lacks compared with a snapshot from when it was healthy.
 
-A thing is missed only where there are fewer of its kind now: a card that was added may shift the bus addresses of all others.
+A part counts as lost only where the machine now has fewer of its kind: an added card may shift the bus addresses of all others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.units import listed, plural
 
-# CB26xx, between the nodes of a job: one that has less than the others, and software that differs.
+# CB26xx, between the nodes of a job: a node that has fewer parts than the others, and different software.
 
 _SAME = "install the same on all nodes; until then do not compare runs of different nodes"
 
 
 def different_gpus(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2601: nodes with another number of GPUs."""
+    """CB2601: nodes with a different number of GPUs than the others."""
 
     def shown(view: MachineView) -> str | None:
         return plural(len(view.machine.gpus), "GPU") if view.machine.gpus or view.machine.pci else None
@@ -28,7 +28,7 @@ def different_gpus(views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def models(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2607: nodes with other models of GPUs."""
+    """CB2607: nodes with different GPU models than the others."""
 
     def shown(view: MachineView) -> str | None:
         found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver has the prefix
@@ -40,7 +40,7 @@ def models(views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def different_nics(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2602: nodes with other numbers of RDMA ports that are up."""
+    """CB2602: nodes with a different number of active RDMA ports than the others."""
 
     def shown(view: MachineView) -> str | None:
         ports = [port for nic in view.rdma for port in nic.ports]
@@ -52,12 +52,12 @@ def different_nics(views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def drivers(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2603: different GPU drivers."""
+    """CB2603: nodes with different GPU drivers."""
     yield from _odd(views, "CB2603", "warning", what="GPU drivers", shown=lambda view: view.machine.system.driver, remedy=_SAME)
 
 
 def kernels(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2604: different kernels."""
+    """CB2604: nodes with different kernels."""
     yield from _odd(views, "CB2604", "note", what="kernels", shown=lambda view: view.machine.system.kernel, remedy=_SAME)
 
 
@@ -77,7 +77,7 @@ def firmware(views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def mtus(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2606: nodes with RDMA ports that use another MTU."""
+    """CB2606: nodes with RDMA ports that use a different MTU."""
 
     def shown(view: MachineView) -> str | None:
         found = {port.mtu_bytes for nic in view.rdma for port in nic.ports if not is_down(port)}
@@ -90,7 +90,7 @@ def mtus(views: Sequence[MachineView]) -> Iterator[Finding]:
 def _odd(
     views: Sequence[MachineView], code: str, severity: Severity, *, what: str, shown: Callable[[MachineView], str | None], remedy: str
 ) -> Iterator[Finding]:
-    """One finding per minority: the nodes that differ from what most have. Nodes of which nothing is known are left out."""
+    """Yield one finding per minority: the nodes that differ from the majority. Nodes without the fact are skipped."""
     groups: dict[str, list[str]] = {}
     for place, view in enumerate(views):
         if (value := shown(view)) is not None:
@@ -116,7 +116,7 @@ _SEAT = "check the seat of the card, its cables and the kernel's log; when the c
 
 
 def lost_gpus(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2701: fewer GPUs on the bus, or fewer that the driver counts."""
+    """CB2701: fewer GPUs on the bus, or fewer in the driver's count, than in the snapshot."""
     had, have = _on_bus(good), _on_bus(now)
     counted, counts = _counted(good), _counted(now)
     if have is not None and had is not None and len(have) < len(had):
@@ -133,7 +133,7 @@ def lost_gpus(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lost_nics(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2702: fewer NICs."""
+    """CB2702: fewer NICs than in the snapshot."""
     names = {nic.name for nic in now.real_nics}
     missing = [nic for nic in good.real_nics if nic.name not in names and (nic.address is None or nic.address not in now.pci)]
     fewer = len(good.real_nics) - len(now.real_nics)
@@ -144,7 +144,7 @@ def lost_nics(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lost_ports(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2703: a port that was up is down."""
+    """CB2703: a port is down that was up in the snapshot."""
     for nic, port, then in _ports(now, good):
         if then.state == "active" and is_down(port):
             evidence = f"port {port.number}: {', '.join(word for word in (port.state, port.phys_state) if word)} now, {then.state} then"
@@ -153,7 +153,7 @@ def lost_ports(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lower_rates(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2704: a port that is slower than it was."""
+    """CB2704: a port has a lower rate than in the snapshot."""
     for nic, port, then in _ports(now, good):
         if port.rate_bits_per_s and then.rate_bits_per_s and port.rate_bits_per_s < _SLACK * then.rate_bits_per_s:
             evidence = f"port {port.number}: {port.rate_bits_per_s / 1e9:g} Gb/s now, {then.rate_bits_per_s / 1e9:g} Gb/s then"
@@ -162,7 +162,7 @@ def lower_rates(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lost_lanes(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2705: a PCIe link on fewer lanes than it had, or of a NIC at fewer GT/s."""
+    """CB2705: a PCIe link with fewer lanes than in the snapshot, or a NIC's link with fewer GT/s."""
     for device in now.endpoints:
         then = good.pci.get(device.address)
         if then is not None and _same_card(device, then) and (lost := _lost(device, then)):
@@ -171,7 +171,7 @@ def lost_lanes(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lost_links(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2706: a GPU with fewer links to other GPUs than it had."""
+    """CB2706: a GPU with fewer links to other GPUs than in the snapshot."""
     for gpu in now.machine.gpus:
         have, had = now.machine.links_of(gpu.key), good.machine.links_of(gpu.key)
         if have is not None and had is not None and have < had:
@@ -181,7 +181,7 @@ def lost_links(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def less_memory(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2707: less memory than there was."""
+    """CB2707: less memory than in the snapshot."""
     have, had = now.machine.system.memory_bytes, good.machine.system.memory_bytes
     if have and had and have < _SLACK * had:
         evidence = f"{have / 2**30:.0f} GiB now, {had / 2**30:.0f} GiB then"
@@ -192,9 +192,9 @@ SINCE_RULES: tuple[SinceRule, ...] = (lost_gpus, lost_nics, lost_ports, lower_ra
 
 
 def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Machine, Machine]]:
-    """Each machine with its own snapshot, by host name; one snapshot alone is that of all, of nodes that are alike.
+    """Return each machine with its snapshot, matched by host name. A single snapshot applies to all machines.
 
-    Raises UsageError for a machine that none of several snapshots is of.
+    Raises UsageError for a machine that has none among several snapshots.
     """
     if len(good) == 1:
         return [(machine, good[0]) for machine in machines]
@@ -206,7 +206,7 @@ def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Ma
 
 
 def examined(machines: Sequence[Machine], good: Sequence[Machine]) -> list[Finding]:
-    """What the rules find of each machine and its snapshot."""
+    """Return the findings for each machine compared with its snapshot."""
     views = [(MachineView(machine), MachineView(then)) for machine, then in pairs(machines, good)]
     return [finding for now, then in views for rule in SINCE_RULES for finding in rule(now, then)]
 
@@ -216,7 +216,7 @@ def _host(machine: Machine) -> str:
 
 
 def _on_bus(view: MachineView) -> set[str] | None:
-    """Addresses of the GPUs that the bus shows; None where no bus was read."""
+    """Return the addresses of the GPUs on the PCI bus; None where no bus was read."""
     return {each.address for each in view.machine.pci if each.kind == "gpu" and not each.virtual} if view.machine.pci else None
 
 
@@ -229,7 +229,7 @@ def _identity(gpu: Gpu) -> str:
 
 
 def _ports(now: MachineView, good: MachineView) -> Iterator[tuple[Nic, Port, Port]]:
-    """Each port of a real NIC with what it was then."""
+    """Yield (NIC, port now, port in the snapshot) for each port of a physical NIC."""
     then = {(nic.name, port.number): port for nic in good.real_nics for port in nic.ports}
     for nic in now.real_nics:
         for port in nic.ports:
@@ -242,7 +242,7 @@ def _same_card(one: PciDevice, other: PciDevice) -> bool:
 
 
 def _lost(device: PciDevice, then: PciDevice) -> str:
-    """What the link has lost; an idle GPU lowers its speed, which is not a loss."""
+    """Return what the PCIe link lost, "" for nothing. A lower speed of an idle GPU is not a loss."""
     now, was = device.link, then.link
     if now.width and was.width and now.width < was.width:
         return f"x{now.width} now, x{was.width} then"

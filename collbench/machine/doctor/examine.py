@@ -1,4 +1,4 @@
-"""All rules over the machines and logs of a job."""
+"""Run all rules over the machines and logs of a job."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 
-# What the rules could look at and what not: no finding about a thing that was not read proves nothing.
+# What the rules could examine and what not. No finding about a part that was not read proves nothing.
 
 
 def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
-    """ "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
+    """Return what was examined as text: "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
     parts = {
         "GPU": sum(len(machine.gpus) for machine in machines),
         "NIC": sum(len(machine.nics) for machine in machines),
@@ -28,7 +28,7 @@ def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) ->
 
 
 def unexamined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
-    """What no source has, each with how to get it; of several machines also on how many."""
+    """Return what no source covers, each with the way to get it; with several machines also their number."""
     views = [MachineView(machine) for machine in machines]
     found: dict[str, int] = {}
     for view in views:
@@ -106,7 +106,7 @@ _GAPS: tuple[tuple[Callable[[MachineView], bool], str], ...] = (
 
 
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
-    """Both in one line."""
+    """Return what was and what was not examined, in one line."""
     missing = unexamined_parts(machines, logs)
     gaps = [f"not examined: {listed(missing, len(missing))}"] if missing else []
     return "; ".join([f"examined {examined_parts(machines, logs)}", *gaps])
@@ -122,9 +122,9 @@ LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
-    """What is wrong with the machines of a job, worst first; a rule without the facts it needs reports nothing.
+    """Return the findings for the machines of a job, worst first. A rule without the facts it needs reports nothing.
 
-    good: snapshots of when they were. Raises UsageError for a machine that none of several is of.
+    good: snapshots from when the machines were healthy. Raises UsageError for a machine that has none among several snapshots.
     """
     views = [MachineView(machine) for machine in machines]
     found = [finding for view in views for rule in RULES for finding in rule(view)]

@@ -1,4 +1,4 @@
-"""A finding, and the order in which findings are shown."""
+"""Findings, their order and pages, and `MachineView`, the indexed machine that the rules examine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE = Path(__file__).with_name("pages.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The page of a code. `sources` are URLs."""
+    """The explanation of a code in pages.toml: meaning, manual check, remedy, and sources (URLs)."""
 
     code: str
     title: str
@@ -31,7 +31,7 @@ class Page:
 
 @cache
 def pages() -> dict[str, Page]:
-    """All pages by code, in order."""
+    """Return all pages by code, in order of the codes."""
     import tomllib
 
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
@@ -46,9 +46,9 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("severe", "warning", "note")
 class Finding:
     """A problem of a machine.
 
-    code        "CB2101"; `pages` has a page for each
-    severity    "severe": bytes are lost or the job fails; "warning": slower than it could be; "note": look at it
-    hostname    None when the machine's name is unknown, or it is a matter between machines
+    code        such as "CB2101"; `pages` has a page for each
+    severity    "severe": bandwidth is lost or the job fails; "warning": slower than possible; "note": worth a check
+    hostname    None when the machine's name is unknown, or when the problem is between machines
     what        one sentence; evidence: what was read and where; remedy: what to do
     """
 
@@ -61,18 +61,18 @@ class Finding:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Severe ones first, then by code and host."""
+    """Return the findings with the most severe first, then by code and host."""
     return sorted(findings, key=lambda each: (SEVERITIES.index(each.severity), each.code, each.hostname or "", each.what))
 
 
-# A machine as the rules look at it: indexed once, with the questions that several of them ask.
+# A machine as the rules examine it, indexed once.
 
 _LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no collectives
 _INVENTED = frozenset({"switch", "bridge", "root"})
 
 
 class MachineView:
-    """A machine, its devices by address, and its distances."""
+    """A machine as the rules examine it: its devices by address, its distances, and facts that several rules need."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -81,25 +81,25 @@ class MachineView:
         self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
 
     def finding(self, code: str, severity: Severity, *texts: str) -> Finding:
-        """A finding of this machine; `texts`: what, evidence, remedy."""
+        """Return a finding of this machine. `texts`: what, evidence, remedy."""
         what, evidence, remedy = texts
         return Finding(code, severity, self.machine.hostname, what, evidence, remedy)
 
     @cached_property
     def virtual_machine(self) -> bool | None:
-        """Whether a hypervisor shows the devices; None when unknown."""
+        """Whether a hypervisor emulates the devices; None when unknown."""
         if self.machine.system.virtualization is not None:
             return self.machine.system.virtualization != ""
         return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
 
     @cached_property
     def rdma(self) -> tuple[Nic, ...]:
-        """The real RDMA devices."""
+        """The physical RDMA devices."""
         return tuple(nic for nic in self.real_nics if nic.rdma)
 
     @cached_property
     def real_nics(self) -> tuple[Nic, ...]:
-        """Without interfaces of software, and without virtual functions of a card that is here itself: they are shares of its port."""
+        """The NICs without software interfaces, and without virtual functions of a card that is itself listed."""
         real = [nic for nic in self.machine.nics if nic.virtual is None]
         shares = [nic for nic in real if nic.address in self.pci and self.pci[nic.address or ""].virtual]
         whole = {_bus(nic.address) for nic in real if nic not in shares}
@@ -107,7 +107,7 @@ class MachineView:
 
     @cached_property
     def usable(self) -> tuple[Nic, ...]:
-        """The real RDMA devices that no source reports are down."""
+        """The physical RDMA devices except those that a source reports as down."""
         return tuple(nic for nic in self.rdma if not nic.ports or any(not is_down(port) for port in nic.ports))
 
     @cached_property
@@ -116,11 +116,11 @@ class MachineView:
         return tuple(device for device in self.machine.pci if _matters(device))
 
     def path_to(self, address: str) -> tuple[PciDevice, ...]:
-        """A device and the bridges above it, nearest first."""
+        """Return a device and the bridges above it, nearest first."""
         return (self.pci[address], *self.distances.bridges(address))
 
     def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
-        """The shortest known path from a GPU to a usable RDMA device, and the devices at that distance."""
+        """Return the shortest known path from a GPU to a usable RDMA device, and the devices at that distance; None when unknown."""
         if gpu.key not in self._nearest:
             self._nearest[gpu.key] = self._look_around(gpu)
         return self._nearest[gpu.key]
@@ -133,7 +133,7 @@ class MachineView:
         return best, tuple(nic for path, nic in known if path == best)
 
     def name(self, address: str) -> str:
-        """ "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
+        """Return the name of a PCI device for users: "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
         gpu = next((each for each in self.machine.gpus if each.address == address), None)
         if gpu:
             return gpu_name(gpu)
@@ -145,35 +145,35 @@ class MachineView:
 
 
 def gpu_name(gpu: Gpu) -> str:
-    """ "GPU 0 (0000:19:00.0)", or what is known of that."""
+    """Return the name of a GPU for users: "GPU 0 (0000:19:00.0)", or the known part of it."""
     if gpu.index is None:
         return f"GPU {gpu.key.removeprefix('gpu')}"
     return f"GPU {gpu.index} ({gpu.address})" if gpu.address else f"GPU {gpu.index}"
 
 
 def same_host(host: str, hostname: str | None) -> bool:
-    """A log's host and a machine's name are one, with or without the domain; also where either is unknown."""
+    """Return whether a log's host and a machine's name match, with or without the domain. True where either is unknown."""
     return not host or hostname is None or host.partition(".")[0].lower() == hostname.partition(".")[0].lower()
 
 
 def is_down(port: Port) -> bool:
-    """A source reports that nothing passes the port; "init" and "armed" wait for a subnet manager and carry no data either."""
+    """Return whether a source reports that the port carries no data. "init" and "armed" wait for a subnet manager and count as down."""
     return port.state in {"down", "init", "armed"} or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
 
 
 def bytes_per_s(speed: float | None, width: int | None) -> float | None:
-    """What a PCIe link carries in one direction after line coding; None when its speed or width is unknown."""
+    """Return the rate of a PCIe link in one direction after line coding; None when its speed (GT/s) or width (lanes) is unknown."""
     row = pcie(speed)
     return row.bytes_per_s(width) if row and width else None
 
 
 def gigabytes(bytes_per_second: float) -> str:
-    """ "31.5 GB/s"."""
+    """Return a rate as text: "31.5 GB/s"."""
     return f"{bytes_per_second / 1e9:.3g} GB/s"
 
 
 def slots(view: MachineView) -> Iterator[tuple[str, list[Nic]]]:
-    """Real NICs that share a slot: functions of one device."""
+    """Yield (slot address, NICs) for physical NICs: the functions of one device share a slot."""
     found: dict[str, list[Nic]] = {}
     for nic in view.real_nics:
         if nic.address:

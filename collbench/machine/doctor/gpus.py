@@ -1,7 +1,9 @@
-"""CB23xx, GPUs: lost links to other GPUs, peer access, memory that shows as NUMA nodes.
+"""CB23xx, GPUs: lost links to other GPUs, peer access, memory that appears as NUMA nodes. CB25xx: paths between GPUs and NICs.
 
-Behind switches all links of a model lead the same way, so the largest count is what each GPU has. In a mesh, designs give GPUs different
-counts: there a link is lost where its two ends differ, where one pair differs from all others, or where most machines have more at the
+Behind switches all links of a model lead to the same switches, so each GPU has the largest count. In a mesh, designs give GPUs
+different
+counts. There a link is lost where its two ends differ, where one pair differs from all others, or where most machines have more at
+the
 same position.
 """
 
@@ -18,7 +20,7 @@ from collbench.machine.model import Gpu, Machine, Nic
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 
-# GPUDirect RDMA of each GPU with its nearest NICs: one line per state, with the count and the odd ones by name. No findings.
+# GPUDirect RDMA of each GPU with its nearest NICs: one line per state, with the count and the exceptions by name. No findings.
 
 _MOST_NAMES = 4
 
@@ -26,7 +28,7 @@ _MOST_NAMES = 4
 def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
     """Return lines such as "GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded, PIX apart)".
 
-    GPUs apart from the most common reason are named. Machines without an RDMA device that is up are left out.
+    GPUs with another reason than the most common one are named. Machines without an active RDMA device are skipped.
     """
     found: dict[Capability, list[str]] = {}
     for place, machine in enumerate(machines):
@@ -70,20 +72,22 @@ def _named(gpus: Sequence[tuple[str, str]], view: MachineView, gpu: Gpu) -> bool
 
 
 def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
-    """A log of several hosts, or none, proves nothing of a machine without a name, nor of one of several."""
+    """Return whether the log is of this machine. A log of several hosts or none is not, if the machine has no name or is one of
+    several.
+    """
     if machine.hostname is None or not log.hosts:
         return machines == 1 and len(log.hosts) <= 1
     return any(same_host(host, machine.hostname) for host in log.hosts)
 
 
-# CB2501 to CB2504, paths between GPUs and NICs: far NICs, GPUs without a near one, GPUDirect RDMA that cannot be.
+# CB2501 to CB2504, paths between GPUs and NICs: distant NICs, GPUs without a near one, GPUDirect RDMA that is not possible.
 
 _FAR = "SYS"
 _HOST = ("PHB", "NODE")
 
 
 def far(view: MachineView) -> Iterator[Finding]:
-    """CB2501: GPUs with the nearest NIC at another socket; only a note where NVLink leads to a GPU beside a NIC (PXN)."""
+    """CB2501: GPUs with the nearest NIC on another socket; only a note where NVLink leads to a GPU near a NIC (PXN)."""
     remote = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
     if not remote:
         return
@@ -110,7 +114,7 @@ def beside_others(view: MachineView) -> Iterator[Finding]:
 
 
 def not_capable(view: MachineView) -> Iterator[Finding]:
-    """CB2503: GPUs and NICs that are near enough for GPUDirect RDMA and lack something else."""
+    """CB2503: GPUs and NICs that are close enough for GPUDirect RDMA but lack another requirement."""
     why: dict[str, list[str]] = {}
     for gpu in view.machine.gpus:
         best = view.nearest(gpu)
@@ -129,7 +133,7 @@ def not_capable(view: MachineView) -> Iterator[Finding]:
 
 
 def all_at_host(view: MachineView) -> Iterator[Finding]:
-    """CB2504: no GPU has a NIC below its switch, so NCCL stages all bytes by default."""
+    """CB2504: no GPU has a NIC below its switch, so NCCL stages all data through the host by default."""
     at_host = _staged(view)
     if at_host and not _with_nearest(view, CLOSE):
         yield view.finding(
@@ -144,7 +148,7 @@ def _with_nearest(view: MachineView, paths: tuple[str, ...]) -> list[Gpu]:
 
 
 def _staged(view: MachineView) -> list[Gpu]:
-    """GPUs with the nearest NIC beyond a host bridge; not those of Grace, which reach it over C2C."""
+    """Return the GPUs with the nearest NIC beyond a host bridge, except those that may reach it over C2C (Grace)."""
     return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
 
 
@@ -177,7 +181,7 @@ _FEWEST_IN_MESH = 4  # GPUs; of three, two links may be the design
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A GPU of the job, how many links of it are up (None: not counted), and its place among the GPUs of its machine."""
+    """A GPU of the job, how many of its links are up (None: not counted), and its position among the GPUs of its machine."""
 
     view: MachineView
     gpu: Gpu
@@ -186,12 +190,12 @@ class _Place:
 
     @property
     def alike(self) -> tuple[int, int]:
-        """What GPUs of other machines must share to have the same links by design."""
+        """The number of GPUs and the position: GPUs of other machines with the same values have the same links by design."""
         return len(self.view.machine.gpus), self.position
 
 
 def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2301 and CB2302: GPUs with fewer NVLink or xGMI links up than their siblings of the same model in the job.
+    """CB2301 and CB2302: GPUs with fewer NVLink or xGMI links up than other GPUs of the same model in the job.
 
     Links that are off on all of them are normal: a PCIe card of H100 has 12 of its 18.
     """
@@ -210,7 +214,7 @@ def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
-    """Whether its machine has a switch, or no link at all while other machines of the model have a switch."""
+    """Return whether the machine has a switch, or no link at all while other machines of the model have a switch."""
     if place.view.machine.switched:
         return True
     bare = not any(link.count for link in place.view.machine.gpu_links)
@@ -228,7 +232,7 @@ def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
 
 
 def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
-    """A finding per pair of GPUs that lost links; where pairs show none, per GPU with fewer links than at its position elsewhere."""
+    """Yield a finding per pair of GPUs that lost links; without such pairs, per GPU with fewer links than at its position elsewhere."""
     views = list(dict.fromkeys(place.view for place in places))
     damaged: set[MachineView] = set()
     for view in views:
@@ -246,7 +250,7 @@ def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
 
 
 def _one_sided(view: MachineView) -> Iterator[Finding]:
-    """Pairs of which one end counts fewer links than the other."""
+    """Yield findings for pairs of GPUs of which one end counts fewer links than the other."""
     ways = _ways(view.machine)
     ends = {a for a, _ in ways}
     for (a, b), count in ways.items():
@@ -259,7 +263,7 @@ def _one_sided(view: MachineView) -> Iterator[Finding]:
 
 
 def _odd_pairs(view: MachineView) -> Iterator[Finding]:
-    """Pairs with fewer links than most pairs: one alone, or of a minority of GPUs. Where all GPUs lack a pair, the design has none."""
+    """Yield findings for pairs with fewer links than most pairs. Where all GPUs lack a pair, the design has none."""
     ways = _ways(view.machine)
     keys = [gpu.key for gpu in view.machine.gpus]
     if {end for pair in ways for end in pair} != set(keys) or len(keys) < _FEWEST_IN_MESH:
@@ -279,7 +283,7 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
 
 
 def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
-    """The same position on other machines; `counts` are those there and here. Of two machines that differ either may be right."""
+    """Yield a finding if most machines have more links at this position. `counts`: those of all machines. Two machines cannot decide."""
     links = place.links or 0
     usual, many = Counter(counts).most_common(1)[0]
     if len(counts) < _FEWEST_MACHINES:
@@ -291,7 +295,7 @@ def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]
 
 
 def _against_siblings(place: _Place, numbers: Sequence[int]) -> Iterator[Finding]:
-    """The other GPUs of the machine, most of which have the same count. A warning where far ends are known: the design may explain it."""
+    """Yield a finding if most GPUs of the machine have more links. A warning where far ends are known: the design may explain it."""
     links = place.links or 0
     usual, many = Counter(numbers).most_common(1)[0]
     if links < usual and 2 * many > len(numbers):
@@ -300,7 +304,7 @@ def _against_siblings(place: _Place, numbers: Sequence[int]) -> Iterator[Finding
 
 
 def _ways(machine: Machine) -> dict[tuple[str, str], int]:
-    """Links by pair of GPUs, from the first to the second; none of a machine with links to anything else, or to unknown ends."""
+    """Return the number of links by pair of GPUs, from first to second; {} for a machine with links to other ends."""
     keys = {gpu.key for gpu in machine.gpus}
     if any(link.count and not keys >= {link.a, link.b} for link in machine.gpu_links):
         return {}
@@ -325,7 +329,7 @@ def _have(many: int, of: int, usual: int) -> str:
 
 
 def _lost(place: _Place, usual: int, others: str, severity: Severity) -> Finding:
-    """A GPU without any link may be a card without a bridge."""
+    """Return the finding for lost links. A GPU without any link may be a card without a bridge."""
     gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK_ANY)
     bare = not place.links and not place.view.machine.switched
     off = f", {gpu.links_off} off" if gpu.links_off else ""
@@ -337,7 +341,7 @@ def _lost(place: _Place, usual: int, others: str, severity: Severity) -> Finding
 
 
 def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Finding]:
-    """A source that counts the links of a switched machine's GPUs leaves out the one that has none."""
+    """Yield findings for GPUs that a source leaves out while it counts the links of the other GPUs on the switch."""
     uncounted: dict[MachineView, list[Gpu]] = {}
     for place in places:
         if usual and place.view.machine.switched and place.links is None:
@@ -351,7 +355,7 @@ def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Fi
 
 
 def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
-    """A minority with more links off than the others, from sources that do not count links that are up."""
+    """Yield findings for a minority with more links off than the others, from sources that do not count links that are up."""
     off = [(place, place.gpu.links_off) for place in places if place.gpu.links_off is not None]
     if not off:
         return
@@ -364,7 +368,7 @@ def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
 
 
 def no_peer_access(view: MachineView) -> Iterator[Finding]:
-    """CB2303: pairs of GPUs of which the driver reports that they cannot reach one another; a note where the GPU is made so."""
+    """CB2303: pairs of GPUs without peer access according to the driver; a note where the GPU model does not support it."""
     found = {tuple(sorted(pair)): word for pair, word in view.machine.peer_access.items() if word in _NO_PEER and pair[0] != pair[1]}
     if found:
         names = {gpu.key: gpu_name(gpu) for gpu in view.machine.gpus}
@@ -381,7 +385,7 @@ def no_peer_access(view: MachineView) -> Iterator[Finding]:
 
 
 def memory_nodes(view: MachineView) -> Iterator[Finding]:
-    """CB2304: NUMA nodes without processors next to GPUs (POWER9, Grace): their memory may be the GPUs'."""
+    """CB2304: NUMA nodes without processors on machines with GPUs (POWER9, Grace): their memory may be GPU memory."""
     bare = [str(node.id) for node in view.machine.numa_nodes if node.cpus == ""]
     if bare and view.machine.gpus and len(bare) < len(view.machine.numa_nodes):
         yield view.finding(

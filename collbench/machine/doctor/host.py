@@ -1,4 +1,4 @@
-"""CB24xx, the host: shared memory, unknown NUMA nodes, and unreliable values of sources."""
+"""CB24xx, the host (shared memory, NUMA nodes, unreliable sources), and CB28xx, its software and its settings for jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from collbench.machine.doctor.finding import Finding, MachineView
 from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
 from collbench.units import format_bytes, listed, plural
 
-# CB2804 to CB2806: how jobs of this host are set up: NCCL's environment and files, the GID of RoCE, and Slurm's topology.
+# CB2804 to CB2806, settings of jobs on this host: NCCL's environment and files, the GID of RoCE, and Slurm's topology.
 #
-# Examined on rank 0's host alone, beside the software (`software`).
+# Examined only on rank 0's host, with the software (`examined_software`).
 
 _PATIENCE_S: Final = 4.0
 _MOST_BYTES: Final = 1 << 16
@@ -37,13 +37,13 @@ class ConfiguredValue:
 
 
 def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/")) -> list[Finding]:
-    """What the settings of jobs on this host lack. `root` holds etc and sys."""
+    """Return the findings about the job settings of this host. `root`: the folder that holds etc and sys."""
     configured = nccl_variables(env, root)
     return [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root), *no_topology(hostname, env)]
 
 
 def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, ConfiguredValue]:
-    """The variables of NCCL as it reads them: the environment goes before ~/.nccl.conf, and that before /etc/nccl.conf."""
+    """Return the NCCL variables as NCCL reads them: the environment overrides ~/.nccl.conf, which overrides /etc/nccl.conf."""
     home = env.get("HOME")
     own = Path(env["NCCL_CONF_FILE"]) if env.get("NCCL_CONF_FILE") else Path(home) / ".nccl.conf" if home else None
     found: dict[str, ConfiguredValue] = {}
@@ -53,7 +53,7 @@ def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, 
 
 
 def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue]) -> Iterator[Finding]:
-    """CB2804: algorithm, protocol or channels are set by hand here."""
+    """CB2804: algorithm, protocol or channels are set manually on this host."""
     found = {name: configured[name] for name in FORCED if name in configured}
     if found:
         evidence = listed([f"{name}={each.value} in {each.source}" for name, each in found.items()])
@@ -62,7 +62,7 @@ def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue
 
 
 def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], root: Path) -> Iterator[Finding]:
-    """CB2805: NCCL_IB_GID_INDEX names no RoCE v2 address on RoCE ports."""
+    """CB2805: NCCL_IB_GID_INDEX is not the index of a RoCE v2 address on RoCE ports."""
     given = configured.get("NCCL_IB_GID_INDEX")
     if given is None or not given.value.strip().isdigit():
         return
@@ -81,7 +81,7 @@ def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], r
 
 
 def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2806: Slurm places jobs without knowing the switches. Where scontrol is missing or does not answer, nothing is reported."""
+    """CB2806: Slurm places jobs without knowledge of the switches. No finding where scontrol is missing or does not answer."""
     plugin = _slurm_topology(env)
     if plugin in _NO_TOPOLOGY:
         yield Finding(
@@ -95,7 +95,7 @@ def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Findin
 
 
 def _assignments(file: Path) -> Iterator[tuple[str, str]]:
-    """NAME=VALUE of each line, as NCCL reads its files; nothing where the file cannot be read."""
+    """Yield (name, value) of each NAME=VALUE line, as NCCL reads its files; nothing where the file cannot be read."""
     try:
         with file.open("rb") as stream:
             text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
@@ -108,7 +108,7 @@ def _assignments(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _gid_types(root: Path) -> dict[str, dict[int, str]]:
-    """By device the types of the GIDs of its RoCE ports by index; empty entries cannot be read, and are left out."""
+    """Return the GID types of RoCE ports by device and index. Empty entries cannot be read and are left out."""
     found: dict[str, dict[int, str]] = {}
     for port in sorted(root.glob("sys/class/infiniband/*/ports/*")):
         if _line(port / "link_layer") == "Ethernet":
@@ -140,12 +140,12 @@ def _slurm_topology(env: Mapping[str, str]) -> str | None:
     return match[1] if match else None
 
 
-# CB28xx, of this Python and this shell: packages that break one another, and an mpiexec that starts another MPI.
+# CB2801 to CB2803, this Python and this shell: conflicting packages, and an mpiexec of another MPI.
 #
-# What may be broken is imported by a process of its own, with a deadline: the check before a job has some seconds for everything.
+# Packages that may be broken are imported in a separate process with a deadline: all checks before a job have a few seconds.
 
 _SOFTWARE_PATIENCE_S: Final = 6.0
-# What cupy's own check takes for itself (cupy/_environment.py, 14.2); each of them holds a package `cupy`.
+# The distributions in cupy's own check (cupy/_environment.py, 14.2); each of them contains a package `cupy`.
 _CUPY: Final = (
     *("cupy", "cupy-cuda102", "cupy-cuda110", "cupy-cuda111", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
     *("cupy-rocm-4-3", "cupy-rocm-5-0", "cupy-rocm-7-0", "cupy-rocm-7-1", "cupy-rocm-7-14"),
@@ -154,13 +154,13 @@ _ALONE = "-m venv ENVIRONMENT"
 
 
 def examined_software(hostname: str | None, env: Mapping[str, str], path: Sequence[str] | None = None) -> list[Finding]:
-    """What is wrong with the packages on `path` (default: those of this Python) and with what a shell with `env` would start."""
+    """Return the findings about the packages on `path` (default: those of this Python) and the programs in the PATH of `env`."""
     places = list(sys.path if path is None else path)
     return [*broken_torchcomms(hostname, env, places), *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, places)]
 
 
 def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
-    """CB2801: `import torch` fails within an installed torchcomms. One that does not answer in time is accused of nothing."""
+    """CB2801: `import torch` fails because of an installed torchcomms. No finding when the check exceeds its time limit."""
     found, torch = _version("torchcomms", path), _version("torch", path)
     if found is None or torch is None:
         return
@@ -175,7 +175,9 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
 
 
 def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2802: the mpirun or mpiexec that a shell would take is of another MPI than mpi4py's. A warning: it counts where it is typed."""
+    """CB2802: the mpirun or mpiexec in PATH belongs to another MPI than mpi4py's. A warning: it matters only when ranks are started
+    with it.
+    """
     mixed = mixed_mpi(env)
     if mixed:
         evidence = "`--version` of each, and MPI.Get_library_version()"
@@ -184,7 +186,7 @@ def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Find
 
 
 def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding]:
-    """CB2803: several wheels of cupy, which hold files of the same names: the one unpacked last has overwritten the others'."""
+    """CB2803: several cupy wheels, which contain files of the same names: the last one installed overwrote the others."""
     found = {name: version for name in _CUPY if (version := _version(name, path))}
     if len(found) > 1:
         names = listed(list(found))
@@ -196,13 +198,13 @@ def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding
 
 
 def _version(package: str, path: Sequence[str]) -> str | None:
-    """The version on the path, as pip's records have it: nothing is imported."""
+    """Return the installed version of a package from pip's records, without importing it; None when missing."""
     found = next(iter(distributions(name=package, path=list(path))), None)
     return found.version if found else None
 
 
 def _failure(program: str, env: Mapping[str, str]) -> str | None:
-    """What this Python reports on stderr where the program fails; None where it does not, or has not ended in time."""
+    """Return what this Python prints to stderr when the program fails; None when it succeeds or exceeds the time limit."""
     try:
         line = [sys.executable, "-P", "-c", program]
         done = subprocess.run(
@@ -218,7 +220,7 @@ _MOST_DOUBTS = 10
 
 
 def small_shm(view: MachineView) -> Iterator[Finding]:
-    """CB2401: less than 1 GiB of /dev/shm; Docker gives 64 MiB by default."""
+    """CB2401: less than 1 GiB of /dev/shm. Docker's default is 64 MiB."""
     size = view.machine.system.shm_bytes
     if size is None or size >= _LEAST_SHM:
         return
@@ -231,7 +233,7 @@ def small_shm(view: MachineView) -> Iterator[Finding]:
 
 
 def numa_unknown(view: MachineView) -> Iterator[Finding]:
-    """CB2402: GPUs or RDMA devices without a NUMA node on bare metal with several: -1 is unknown, not node 0."""
+    """CB2402: GPUs or RDMA devices without a NUMA node on bare metal with several nodes: -1 means unknown, not node 0."""
     if view.virtual_machine is not False or len(view.machine.numa_nodes) < 2:
         return
     parts = [*((gpu.key, f"GPU {gpu.key}") for gpu in view.machine.gpus), *((nic.key, nic.name) for nic in view.rdma)]
@@ -254,7 +256,7 @@ def doubts(view: MachineView) -> Iterator[Finding]:
 
 
 def disagreements(view: MachineView) -> Iterator[Finding]:
-    """CB2404: sources that report different things of one fact."""
+    """CB2404: sources that report different values of one fact."""
     all_of_them = view.machine.disagreements
     for each in all_of_them[:_MOST_DOUBTS]:
         yield _doubt(view, "CB2404", f"{each.path}: {each.taken} or {each.other}?", f"{each.taken_from} (taken) and {each.other_from}")

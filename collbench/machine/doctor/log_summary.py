@@ -1,4 +1,4 @@
-"""What a log of NCCL or RCCL reports in all, as typed facts: for the lines of `doctor --log` and for its JSON."""
+"""Summary of an NCCL or RCCL log as typed facts, for the output of `doctor --log` and its JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_CHOICES = 6
 
 
 class LinkLayer(Enum):
-    """What an RDMA port uses on its wire."""
+    """The link layer of an RDMA port."""
 
     INFINIBAND = "InfiniBand"
     ROCE = "RoCE"
 
 
 class GpuDirect(Enum):
-    """Whether the log shows GPUDirect RDMA."""
+    """Whether the log shows that GPUDirect RDMA is in use."""
 
     IN_USE = "in use"
     ONE_DIRECTION = "one direction"
@@ -48,7 +48,7 @@ _GPUDIRECT_TEXT = {
 
 @dataclass(frozen=True, slots=True)
 class Hca:
-    """An RDMA device as the library lists it; number is the library's own."""
+    """An RDMA device as the library lists it. number: the library's own index."""
 
     number: int
     name: str
@@ -59,7 +59,7 @@ class Hca:
 
 @dataclass(frozen=True, slots=True)
 class CountedChoice:
-    """An algorithm and protocol that the library chose, and for how many calls."""
+    """An algorithm and protocol that the library chose, with the number of calls."""
 
     collective: str | None
     algorithm: str | None
@@ -69,15 +69,15 @@ class CountedChoice:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """The facts of one log; None and () where it has none.
+    """The facts of one log; None and () where the log does not have them.
 
     version         "2.27.3"; release as printed, "2.27.3+cuda12.9"
     network         "IB", "Socket", "Libfabric"
-    hcas            of the first host that lists any; interfaces those of TCP sockets
-    ranks           of the largest communicator; at_least: the log shows no more than a part of them
+    hcas            of the first host that lists any; interfaces: those of TCP sockets
+    ranks           of the largest communicator; ranks_at_least: the log may show only a part of them
     nvls            whether NVLink multicast is available; channels by kind {"coll": 16, "nvls": 16, "p2p": 32}
-    connections     transport -> how many lines
-    collnet         connections for reductions in the network were made
+    connections     number of lines by transport
+    collnet         whether connections for in-network reductions were made
     plugins         by kind, "loaded: NCCL RDMA Plugin v10" or "absent"
     """
 
@@ -124,7 +124,7 @@ def summarize(log: NcclLog) -> LogSummary:
 
 
 def hcas_in(log: NcclLog) -> dict[str, list[Hca]]:
-    """By host the RDMA devices that the library lists with their link layer."""
+    """Return the RDMA devices that the library lists with their link layer, by host."""
     sharp = {device.name for device in log.startup_of(CollNetDevice)}
     found: dict[str, list[Hca]] = {}
     if log.net != "Socket":
@@ -136,7 +136,7 @@ def hcas_in(log: NcclLog) -> dict[str, list[Hca]]:
 
 
 def gpudirect_of(log: NcclLog) -> GpuDirect:
-    """What the connections prove, else what the library reports."""
+    """Return the state that the connections prove, else what the library reports."""
     if log.gdr_send or log.gdr_receive:
         if log.staged:
             return GpuDirect.PARTLY
@@ -149,7 +149,7 @@ def gpudirect_of(log: NcclLog) -> GpuDirect:
 
 
 def choices_in(log: NcclLog) -> tuple[CountedChoice, ...]:
-    """The algorithms by collective, the most frequent first, over all sizes."""
+    """Return the algorithms by collective over all sizes, the most frequent first."""
     calls: dict[tuple[str | None, str | None, str | None], int] = {}
     for (collective, _), choices in log.choices.items():
         for choice, count in choices.items():
@@ -160,7 +160,7 @@ def choices_in(log: NcclLog) -> tuple[CountedChoice, ...]:
 
 
 def summary_lines(summary: LogSummary) -> Iterator[str]:
-    """The summary as text, a few lines."""
+    """Yield the summary as a few lines of text."""
     release = summary.release or "version unknown"
     warned = f" · {plural(summary.warnings, 'warning')}" if summary.warnings else ""
     yield f"{summary.name or 'log'}: {summary.library} {release} · {_ranks(summary)}{warned}"
@@ -212,7 +212,7 @@ def _algorithms(summary: LogSummary) -> str:
 
 
 def _plugins(log: NcclLog) -> dict[str, str]:
-    """By kind the plug-in that was loaded, else what became of it."""
+    """Return the loaded plug-in by kind, else its state."""
     found: dict[str, str] = {}
     for plugin in log.startup_of(NcclPlugin):
         if plugin.state is PluginState.LOADED:

@@ -1,4 +1,4 @@
-"""CB2511 to CB2516: what a log of NCCL or RCCL shows of the paths that the bytes took, and what the library warns of."""
+"""CB2511 to CB2534: what an NCCL or RCCL log shows of the data path, the library's warnings and its start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 
 
 def over_tcp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2511: bytes between nodes go over TCP sockets, or no other network was found. Not for a job on one node."""
+    """CB2511: data between nodes goes over TCP sockets, or no other network was found. Not for a job on one node."""
     count = log.lines_of("NET/Socket")
     if log.net != "Socket" or (log.inside_one_node and not count):
         return
@@ -48,7 +48,7 @@ def over_tcp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def _reasons(log: NcclLog) -> tuple[list[str], str]:
-    """Why the log has no RDMA, and what to do about the first reason."""
+    """Return the reasons why the log shows no RDMA, and the remedy for the first one."""
     causes = log.startup_of(HostProblem)
     found: list[tuple[str, str]] = []
     found += [(f"{name}={value} is set", f"unset {name}") for name, value in log.settings.items() if _excludes_rdma(name, value)]
@@ -70,7 +70,7 @@ def _excludes_rdma(name: str, value: str) -> bool:
 
 
 def staged(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2512: RDMA without GPUDirect: bytes are staged through the host's memory."""
+    """CB2512: RDMA without GPUDirect: data is staged through host memory."""
     direct = sum(count for key, count in log.transports.items() if key.endswith(GDR))
     if log.staged:
         part = f"{log.staged} of {log.staged + direct} RDMA connections" if direct else "all RDMA connections"
@@ -86,7 +86,7 @@ def staged(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def _without_gdr(log: NcclLog) -> str | None:
-    """Why this hardware may not have GPUDirect RDMA at all, where the log shows it."""
+    """Return why this hardware may not support GPUDirect RDMA, where the log shows it."""
     if HostProblem.NO_PLUGIN_GDR in log.startup_of(HostProblem):
         return HostProblem.NO_PLUGIN_GDR.value
     models = sorted({gpu.model for gpu in log.startup_of(ListedGpu)})
@@ -105,7 +105,7 @@ def one_way(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def shared_memory(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2514: GPUs of one host exchange through the host's shared memory."""
+    """CB2514: GPUs of one host exchange data through the host's shared memory."""
     count = log.lines_of(SHARED_MEMORY)
     if count:
         tool = "rocm-smi --showtopo" if log.library is LogLibrary.RCCL else "nvidia-smi topo -p2p r"
@@ -115,7 +115,7 @@ def shared_memory(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Findin
 
 
 def unknown_speed(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2515: NCCL could not read a NIC's speed and takes it for 10 Gb/s."""
+    """CB2515: NCCL could not read a NIC's speed and assumes 10 Gb/s."""
     if log.default_speed:
         named = [name for name in log.default_speed if name != "?"]
         what = f"{log.library.value} takes {listed(named) or 'a NIC'} for 10 Gb/s: it chooses algorithms and channels by that"
@@ -151,15 +151,15 @@ def _gdr_remedy(log: NcclLog) -> str:
 
 
 def finding_of(log: NcclLog, code: str, severity: Severity, *texts: str) -> Finding:
-    """A finding of a log, on its host where one alone wrote it; `texts`: what, evidence, remedy."""
+    """Return a finding of a log, with its host if only one host wrote it. `texts`: what, evidence, remedy."""
     what, evidence, remedy = texts
     host = log.hosts[0] if len(log.hosts) == 1 else None
     return Finding(code, severity, host, what, f"{log.name}: {evidence}" if log.name else evidence, remedy)
 
 
-# CB2517 to CB2534: what a log of NCCL or RCCL shows of the start: rails, NVLink domain, plug-ins, settings, and what the host lacks.
+# CB2517 to CB2534, the start of NCCL or RCCL: rails, NVLink domain, plug-ins, settings, and missing host features.
 #
-# A rule needs the lines that would contradict it: where a log may be cut, or does not print settings, it stays silent.
+# A rule needs the lines that would contradict it. It yields nothing where a log may be truncated or does not print settings.
 
 FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
 FORCED_RCCL = ("NCCL_ALGO", "NCCL_PROTO")  # AMD recommends NCCL_MIN_NCHANNELS for some GPUs
@@ -174,7 +174,7 @@ _DISABLE_NVLINK = ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_P2P_DISABLE")
 
 
 def mixed_rails(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2517: InfiniBand and RoCE devices among those that NCCL uses; a note where no connection shows which are in use."""
+    """CB2517: NCCL uses both InfiniBand and RoCE devices; a note where no connection shows which are in use."""
     listed_here = hcas_in(log)
     used = _used(log, listed_here)
     for host, found in listed_here.items():
@@ -199,7 +199,7 @@ def mixed_rails(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]
 
 
 def no_nvls(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2518: no NVLink multicast where GPUs and NVSwitch support it. Boards without NVSwitch have none, and are not accused."""
+    """CB2518: no NVLink multicast although GPUs and NVSwitch support it. Boards without NVSwitch give no finding."""
     if log.nvls_available is not False:
         return
     model = _multicast_model(log, views)
@@ -216,7 +216,7 @@ def no_nvls(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def collapsed_nvlink_domain(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2519: nodes of one NVLink domain (NVL72) that exchange over the NICs."""
+    """CB2519: nodes of one NVLink domain (NVL72) that exchange data over the NICs."""
     broken = log.startup_of(FabricBroken)
     if broken:
         size = next((plural(each.clique_size, "GPU") for each in broken if each.clique_size), None)
@@ -260,7 +260,7 @@ def collapsed_nvlink_domain(log: NcclLog, views: Sequence[MachineView]) -> Itera
 
 
 def slow_bridges(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2520: PCIe links of less than 1 GB/s in the graph by which NCCL plans, mostly bridges that a hypervisor emulates."""
+    """CB2520: PCIe links below 1 GB/s in NCCL's topology graph, mostly bridges that a hypervisor emulates."""
     found = log.startup_of(SlowGraphLink)
     if found:
         slowest = min(found, key=lambda each: each.gb_per_s)
@@ -278,7 +278,7 @@ def slow_bridges(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding
 
 
 def no_verbs(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2521: libibverbs cannot be loaded. Not for jobs on one node, nor with a network plug-in that carries the bytes."""
+    """CB2521: libibverbs cannot be loaded. Not for jobs on one node, nor with a network plug-in that carries the data."""
     if HostProblem.NO_VERBS_LIBRARY not in log.startup_of(HostProblem) or log.net not in (None, "Socket"):
         return
     if log.inside_one_node:
@@ -296,7 +296,7 @@ def no_verbs(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def plugin_mismatch(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2522: a network plug-in is there and its interface does not fit this NCCL: host plug-in and container NCCL of different age."""
+    """CB2522: a network plug-in does not fit this NCCL version, such as a host plug-in with the NCCL of a container."""
     plugins = [plugin for plugin in log.startup_of(NcclPlugin) if plugin.kind is PluginKind.NET]
     states = {plugin.state for plugin in plugins}
     if PluginState.UNSUITABLE in states and PluginState.LOADED not in states:
@@ -311,7 +311,7 @@ def plugin_mismatch(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Find
 
 
 def unused_sharp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2523: InfiniBand switches can reduce (SHARP), and a job on several nodes does not use it."""
+    """CB2523: InfiniBand switches support reductions (SHARP), and a job on several nodes does not use them."""
     devices = [device.name for device in log.startup_of(CollNetDevice)]
     complete = log.stated and log.lines_of("NET") and log.job
     if not devices or not complete or log.collnet or not log.job or log.job.nodes < 2:
@@ -330,7 +330,7 @@ def unused_sharp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding
 
 
 def gid_index(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2524: RoCE with GID 0, which NCCL before 2.21 takes unless NCCL_IB_GID_INDEX is set."""
+    """CB2524: RoCE with GID 0, the default of NCCL before 2.21 unless NCCL_IB_GID_INDEX is set."""
     roce = sorted({hca.name for found in hcas_in(log).values() for hca in found if hca.link_layer is LinkLayer.ROCE})
     old = log.library is LogLibrary.NCCL and log.version and _number(log.version) < _CHOOSES_GID_SINCE
     shown = log.settings and log.lines_of("NET/IB")  # settings are printed at all, and connections were made
@@ -346,7 +346,7 @@ def gid_index(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
 
 
 def no_profiler(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2525: a job on several nodes without a profiler plug-in: nothing records its collectives."""
+    """CB2525: a job on several nodes without a profiler plug-in, so that its collectives are not recorded."""
     states = {plugin.state for plugin in log.startup_of(NcclPlugin) if plugin.kind is PluginKind.PROFILER}
     if states == {PluginState.ABSENT} and log.job and log.job.nodes > 1:
         yield finding_of(
@@ -360,7 +360,7 @@ def no_profiler(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]
 
 
 def forced_choice(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2526: algorithm, protocol or channels are set by hand, so that the library cannot choose by size."""
+    """CB2526: algorithm, protocol or channels are set manually, so that the library cannot choose by size."""
     names = FORCED_RCCL if log.library is LogLibrary.RCCL else FORCED
     own = {setting.name for setting in log.startup_of(PluginSetting)}  # a plug-in knows its network
     found = {name: log.settings[name] for name in names if name in log.settings and name not in own}
@@ -371,7 +371,7 @@ def forced_choice(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Findin
 
 
 def iommu(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2531: RCCL misses iommu=pt; not where the machine's IOMMU is known to be off or in passthrough mode."""
+    """CB2531: RCCL reports that iommu=pt is missing. Not where the machine's IOMMU is known to be off or in passthrough mode."""
     wrote = [view.machine.system.iommu for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
     if wrote and all(mode in ("off", "passthrough") for mode in wrote):
         return
@@ -397,7 +397,7 @@ def _iommu_of(modes: Sequence[str | None]) -> str:
 
 
 def fine_grain(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2532: RCCL misses HSA_FORCE_FINE_GRAIN_PCIE."""
+    """CB2532: RCCL reports that HSA_FORCE_FINE_GRAIN_PCIE is missing."""
     if HostProblem.NO_FINE_GRAIN_PCIE in log.startup_of(HostProblem):
         yield finding_of(
             log,
@@ -423,7 +423,7 @@ def numa_balancing(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Findi
 
 
 def no_peer_memory(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2534: RCCL finds no peer-memory support, so that NICs cannot reach GPU memory; not where GPUDirect RDMA is proven."""
+    """CB2534: RCCL finds no peer-memory support, so that NICs cannot reach GPU memory. Not where GPUDirect RDMA is proven."""
     needless = log.gdr_send or log.gdr_receive or log.inside_one_node
     if HostProblem.NO_PEER_MEMORY in log.startup_of(HostProblem) and not needless and log.net not in (None, "Socket"):
         yield finding_of(
@@ -437,7 +437,7 @@ def no_peer_memory(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Findi
 
 
 def _used(log: NcclLog, found: dict[str, list[Hca]]) -> dict[str, list[Hca]]:
-    """By host the devices over which connections go."""
+    """Return the devices that connections use, by host."""
     numbers: dict[str, set[int]] = {}
     for host, connection in log.channels:
         match = re.match(r"NET/IB[^/]*/(\d{1,4})", connection.transport)
@@ -447,7 +447,7 @@ def _used(log: NcclLog, found: dict[str, list[Hca]]) -> dict[str, list[Hca]]:
 
 
 def _multicast_model(log: NcclLog, views: Sequence[MachineView]) -> str | None:
-    """The GPUs of which it is known that they and their NVSwitches support multicast."""
+    """Return the GPU model if it and its NVSwitches are known to support multicast."""
     tested = log.startup_of(ListedGpu)
     full = max((len({gpu.device for gpu in tested if gpu.host == host}) for host in {gpu.host for gpu in tested}), default=0)
     switched = bool(log.startup_of(NvSwitch)) or full >= _FULL_BOARD or (log.job is not None and log.job.local_ranks >= _FULL_BOARD)
@@ -472,7 +472,7 @@ def _has_multicast(architecture: str | None, model: str | None) -> bool:
 
 
 def _hosts_of_one_domain(log: NcclLog) -> list[str]:
-    """The largest group of hosts with GPUs that report the same NVLink domain and clique."""
+    """Return the largest group of hosts with GPUs that report the same NVLink domain and clique."""
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for host, fact in log.startup:
         if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):

@@ -1,4 +1,4 @@
-"""CB2201 to CB2210, NICs and fabric: slow slots, ports that are down, subnet managers, wrong fabrics, MTU, slow rails, missing drivers."""
+"""CB2201 to CB2225, NICs and fabric: slow slots, ports that are down, subnet managers, wrong fabrics, MTU, slow rails, error counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
 
-# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, at an unknown time.
+# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since their last reset, at an unknown time.
 
 _ERRORS = (
     "symbol_error",
@@ -32,13 +32,13 @@ _TWICE = "read the counters before and after a run: what grows is what counts"
 
 
 def errors(view: MachineView) -> Iterator[Finding]:
-    """CB2221: bits that arrived wrongly."""
+    """CB2221: ports with bit errors."""
     remedy = f"clean or change the cable and its ends; {_TWICE}"
     yield from _counted(view, "CB2221", "warning", what="errors on the wire of", names=_ERRORS, many=_MANY_ERRORS, remedy=remedy)
 
 
 def flaps(view: MachineView) -> Iterator[Finding]:
-    """CB2222: links that went down again and again; the counter stops at 255."""
+    """CB2222: links that went down repeatedly; the counter stops at 255."""
     remedy = f"change the cable or transceiver, and check the switch's log; {_TWICE}"
     yield from _counted(
         view, "CB2222", "warning", what="the link went down again and again:", names=_FLAPS, many=_MANY_FLAPS, remedy=remedy
@@ -46,14 +46,14 @@ def flaps(view: MachineView) -> Iterator[Finding]:
 
 
 def losses(view: MachineView) -> Iterator[Finding]:
-    """CB2223: packets that were lost or overtaken: congestion, above all of RoCE without flow control; adaptive routing overtakes, too."""
+    """CB2223: lost or reordered packets: congestion, mostly of RoCE without flow control. Adaptive routing also reorders packets."""
     remedy = f"check priority flow control and ECN along the way, on hosts and switches; {_TWICE}"
     what = "packets were lost, or came out of order, on"
     yield from _counted(view, "CB2223", "note", what=what, names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
 
 
 def congestion(view: MachineView) -> Iterator[Finding]:
-    """CB2224: RoCE had to slow down very often. Some of it is how congestion control works."""
+    """CB2224: RoCE reduced its rate very often. A low count is normal for congestion control."""
     remedy = f"look for many senders to one receiver, and for ECN thresholds that are too low on the switches; {_TWICE}"
     yield from _counted(
         view, "CB2224", "note", what="congestion was signalled very often on", names=_CONGESTION, many=_MUCH_CONGESTION, remedy=remedy
@@ -61,7 +61,7 @@ def congestion(view: MachineView) -> Iterator[Finding]:
 
 
 def waits(view: MachineView) -> Iterator[Finding]:
-    """CB2225: an InfiniBand port that waited far longer for credits than its siblings; all of them wait somewhat."""
+    """CB2225: an InfiniBand port that waited far longer for credits than the other ports. Some waiting is normal."""
     ports = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _WAIT in port.counters]
     if len(ports) < _COUNTERS_FEWEST_SIBLINGS:
         return
@@ -99,7 +99,7 @@ _WIFI = 0x0280  # "network controller"
 
 
 def slow_slots(view: MachineView) -> Iterator[Finding]:
-    """CB2201: all ports of a card together are faster than its slot at its best."""
+    """CB2201: the ports of a card together are faster than the maximum of its slot."""
     if view.virtual_machine:
         return
     for _, nics in slots(view):
@@ -117,7 +117,7 @@ def slow_slots(view: MachineView) -> Iterator[Finding]:
 
 
 def down(view: MachineView) -> Iterator[Finding]:
-    """CB2202: an RDMA device without a port that is up; a second port or function of a card in use may lie idle."""
+    """CB2202: an RDMA device without an active port. A second port or function of a card in use may be unused."""
     dead = [nic for nic in view.rdma if nic.ports and all(_dead(port) for port in nic.ports)]
     in_use = {_card(nic) for nic in view.rdma if any(port.state == "active" for port in nic.ports)}
     for nic in dead:
@@ -134,7 +134,7 @@ def down(view: MachineView) -> Iterator[Finding]:
 
 
 def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
-    """CB2203: InfiniBand links that are up and that no subnet manager has set up."""
+    """CB2203: InfiniBand links that are up but not configured by a subnet manager."""
     found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _unmanaged(port)]
     if found:
         nic, port = found[0]
@@ -147,7 +147,7 @@ def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
 
 
 def other_fabric(view: MachineView) -> Iterator[Finding]:
-    """CB2204: Ethernet among InfiniBand: often a storage or management port that NCCL would count as a rail."""
+    """CB2204: Ethernet among InfiniBand: often a storage or management port that NCCL would use as a rail."""
     layers = [(nic, port.link_layer) for nic in view.usable for port in nic.ports if not is_down(port)]
     odd = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "ethernet"))
     rails = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "infiniband"))
@@ -160,7 +160,7 @@ def other_fabric(view: MachineView) -> Iterator[Finding]:
 
 
 def not_real(view: MachineView) -> Iterator[Finding]:
-    """CB2205: RDMA devices of software, and virtual interfaces that a file of NCCL counts as networks."""
+    """CB2205: software RDMA devices, and virtual interfaces that an NCCL file lists as networks."""
     counted = any(map(is_nccl_topology, view.machine.sources))
     found = [nic for nic in view.machine.nics if nic.virtual is not None and (nic.rdma or counted) and nic.virtual != "bond"]
     if found:
@@ -173,7 +173,7 @@ def not_real(view: MachineView) -> Iterator[Finding]:
 
 
 def small_mtu(view: MachineView) -> Iterator[Finding]:
-    """CB2206: RoCE in 1024 byte packets, since the interface's frames hold 1500 bytes."""
+    """CB2206: RoCE with packets of 1024 bytes, because the interface's frames hold 1500 bytes."""
     found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "ethernet" and not is_down(port)]
     small = [(nic, port) for nic, port in found if port.mtu_bytes and port.mtu_bytes < _ROCE_MTU]
     if small:
@@ -187,7 +187,7 @@ def small_mtu(view: MachineView) -> Iterator[Finding]:
 
 
 def small_frames(view: MachineView) -> Iterator[Finding]:
-    """CB2207: fast Ethernet with frames of 1500 bytes where TCP is the only way."""
+    """CB2207: fast Ethernet with frames of 1500 bytes where TCP is the only transport."""
     if view.usable:
         return
     fast = [(nic, port) for nic in view.machine.nics if nic.virtual is None for port in nic.ports if (port.rate_bits_per_s or 0) >= _FAST]
@@ -202,7 +202,7 @@ def small_frames(view: MachineView) -> Iterator[Finding]:
 
 
 def slow_rails(view: MachineView) -> Iterator[Finding]:
-    """CB2208: a port beside a GPU that is slower than most of its siblings: a wire that lost lanes, or trained low."""
+    """CB2208: a port near a GPU that is slower than most others: a cable that lost lanes, or a link trained at a low rate."""
     rails = [(nic, port) for nic in _rails(view) for port in nic.ports if port.rate_bits_per_s]
     models = {(nic.model, port.link_layer) for nic, port in rails}
     for model in sorted(models, key=str):
@@ -218,7 +218,7 @@ def slow_rails(view: MachineView) -> Iterator[Finding]:
 
 
 def no_rdma_device(view: MachineView) -> Iterator[Finding]:
-    """CB2210: RDMA cards on the PCI bus for which the kernel has no RDMA device; only a note of cards that work as Ethernet."""
+    """CB2210: RDMA cards on the PCI bus without an RDMA device in the kernel; only a note for cards that work as Ethernet."""
     cards = [(nic, view.pci.get(nic.address or "")) for nic in view.real_nics if nic.rdma_missing]
     for idle in (True, False):
         found = [(nic, device) for nic, device in cards if idle == (not nic.interfaces)]
@@ -237,7 +237,7 @@ def no_rdma_device(view: MachineView) -> Iterator[Finding]:
 
 
 def _module(device: PciDevice | None) -> str:
-    """The kernel module that makes a card's RDMA device."""
+    """Return the kernel module that provides a card's RDMA device."""
     vendor, part = (device.vendor_id, device.device_id or 0) if device else (None, 0)
     if vendor == MELLANOX:
         return "mlx4_ib" if part < _FIRST_OF_MLX5 else "mlx5_ib"
@@ -250,7 +250,7 @@ def _rails(view: MachineView) -> list[Nic]:
 
 
 def _slot(view: MachineView, nic: Nic) -> float | None:
-    """What the card's PCIe link carries at its best; None when unknown."""
+    """Return the maximum rate of the card's PCIe link; None when unknown."""
     device = view.pci.get(nic.address or "")
     if device is None or device.virtual:
         return None
@@ -289,7 +289,7 @@ def _unmanaged(port: Port) -> bool:
 
 
 def _loss(view: MachineView, nic: Nic) -> Severity:
-    """Severe when nothing is left, or when the rail of a GPU is lost while other GPUs have theirs."""
+    """Return "severe" when no usable NIC is left, or when a GPU lost its rail while other GPUs have theirs; else "warning"."""
     if not view.usable:
         return "severe"
     near = [gpu for gpu in view.machine.gpus if view.distances.path(gpu.key, nic.key) in CLOSE]

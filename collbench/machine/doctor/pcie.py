@@ -1,4 +1,4 @@
-"""CB21xx, PCIe: links that run below what both ends can, slots that limit GPUs, ACS, and the IOMMU."""
+"""CB21xx, PCIe: links below the capability of both ends, slots that limit GPUs, ACS, and the IOMMU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESEAT = "reseat the card, riser or cable and check the slot's settings in the 
 
 @dataclass(frozen=True)
 class _Wire:
-    """A link that carries a GPU or NIC: from a device up to the port above it."""
+    """A PCIe link that carries a GPU's or NIC's data: from a device up to the port above it."""
 
     device: PciDevice
     port: PciDevice | None
@@ -25,31 +25,31 @@ class _Wire:
 
     @property
     def speed(self) -> tuple[float | None, float | None]:
-        """GT/s now, and what both ends can as far as known."""
+        """The current GT/s, and the maximum of both ends as far as known."""
         link, port = self.device.link, self.port.link.max_speed_gt_per_s if self.port else None
         ends = [each for each in (link.max_speed_gt_per_s, port) if each]
         return link.speed_gt_per_s, min(ends) if link.max_speed_gt_per_s else None
 
     @property
     def width(self) -> tuple[int | None, int | None]:
-        """Lanes now, and what both ends have as far as known."""
+        """The current lanes, and the maximum of both ends as far as known."""
         link, port = self.device.link, self.port.link.max_width if self.port else None
         ends = [each for each in (link.max_width, port) if each]
         return link.width, min(ends) if link.max_width else None
 
     @property
     def both_ends(self) -> bool:
-        """The port above was read, too: what it allows is known."""
+        """Whether the limits of the port above are known, too."""
         return self.port is not None and bool(self.port.link.max_speed_gt_per_s and self.port.link.max_width)
 
     @property
     def only_gpus(self) -> bool:
-        """No NIC hangs below."""
+        """Whether no NIC is below the link."""
         return all(device.kind == "gpu" for device in self.carries)
 
 
 def narrow(view: MachineView) -> Iterator[Finding]:
-    """CB2101: fewer lanes than both ends have."""
+    """CB2101: a link uses fewer lanes than both ends support."""
     for wire in _wires(view):
         now, could = wire.width
         if now and could and now < could:
@@ -58,7 +58,7 @@ def narrow(view: MachineView) -> Iterator[Finding]:
 
 
 def slow(view: MachineView) -> Iterator[Finding]:
-    """CB2102: fewer GT/s than both ends can; not of idle GPUs."""
+    """CB2102: a link runs at fewer GT/s than both ends support. Not for idle GPUs."""
     for wire in _wires(view):
         now, could = wire.speed
         if now and could and now < could and not (now == _IDLE and wire.only_gpus):
@@ -67,7 +67,7 @@ def slow(view: MachineView) -> Iterator[Finding]:
 
 
 def slot_limits(view: MachineView) -> Iterator[Finding]:
-    """CB2103: a GPU in a slot that has less than the GPU. That a slot is slower than a NIC's wire is CB2201."""
+    """CB2103: a GPU in a slot with fewer lanes or GT/s than the GPU supports. For NICs see CB2201."""
     found = [(wire, less) for wire in _wires(view) if wire.device.kind == "gpu" and wire.port and (less := _less(wire))]
     if found:
         wire, less = found[0]
@@ -78,7 +78,7 @@ def slot_limits(view: MachineView) -> Iterator[Finding]:
 
 
 def idle(view: MachineView) -> Iterator[Finding]:
-    """CB2104: GPUs with a link that reads 2.5 GT/s, as it does when they have nothing to do."""
+    """CB2104: GPUs with a link at 2.5 GT/s, the normal speed of an idle GPU."""
     wires = [wire for wire in _wires(view) if wire.only_gpus and wire.speed[0] == _IDLE and (wire.speed[1] or 0) > _IDLE]
     if wires:
         names = listed([view.name(wire.device.address) for wire in wires])
@@ -87,7 +87,7 @@ def idle(view: MachineView) -> Iterator[Finding]:
 
 
 def acs(view: MachineView) -> Iterator[Finding]:
-    """CB2105: ACS sends traffic between devices below a switch up to the root complex. In a virtual machine it has to."""
+    """CB2105: ACS redirects traffic between devices below a switch to the root complex. Virtual machines need it."""
     if view.virtual_machine or not view.machine.gpus:
         return
     known = view.virtual_machine is False
@@ -110,7 +110,7 @@ def _acs(view: MachineView, severity: Severity, what: str, ports: list[PciDevice
 
 
 def iommu(view: MachineView) -> Iterator[Finding]:
-    """CB2106: the IOMMU translates each access of devices; not on POWER, where it always does."""
+    """CB2106: the IOMMU translates each access of devices. Not for POWER, where it always does."""
     system = view.machine.system
     if system.iommu != "translating" or view.virtual_machine is not False or system.architecture in ("ppc64le", "ppc64"):
         return
@@ -123,7 +123,7 @@ def iommu(view: MachineView) -> Iterator[Finding]:
 
 
 def slower_above(view: MachineView) -> Iterator[Finding]:
-    """CB2107: a bridge that reads slower than what hangs below it, from a source without the bridge's own limits."""
+    """CB2107: a bridge with a slower link than a device below it, from a source without the bridge's own limits."""
     found: dict[str, tuple[PciDevice, PciDevice]] = {}
     for endpoint in view.endpoints:
         below = endpoint.link.speed_gt_per_s
@@ -141,7 +141,7 @@ def slower_above(view: MachineView) -> Iterator[Finding]:
 
 
 def _wires(view: MachineView) -> list[_Wire]:
-    """The links that bytes of GPUs and NICs cross, each once. Going up, every second step is a wire, the others lie inside a switch."""
+    """Return the links that GPU and NIC data crosses, each once. Every second step up is a link; the others are inside a switch."""
     if view.virtual_machine:
         return []
     found: dict[str, tuple[PciDevice, PciDevice | None, list[PciDevice]]] = {}
@@ -155,9 +155,10 @@ def _wires(view: MachineView) -> list[_Wire]:
 
 
 def _severity(view: MachineView, wire: _Wire) -> Severity:
-    """A NIC loses nothing while its ports are slower than its link; without the port's limits the slot may be the reason.
+    """Return "severe", or "warning" where the lower speed may not matter.
 
-    Beside the only GPU of a machine no other GPU can be compared: laptops and small boards wire fewer lanes than both ends claim.
+    A NIC loses nothing while its ports are slower than its link. Without the port's limits the slot may be the reason.
+    The only GPU of a machine cannot be compared: laptops and small boards connect fewer lanes than both ends claim.
     """
     lone = wire.only_gpus and sum(each.kind == "gpu" for each in view.endpoints) == 1
     if lone or not wire.both_ends or (wire.device.kind == "nic" and _enough(view, wire.device)):
@@ -188,7 +189,7 @@ def _most(device: PciDevice) -> str:
 
 
 def _less(wire: _Wire) -> str | None:
-    """What the port above has, when it is less than the card. A file without links as they are now (NCCL's) leaves such ports out."""
+    """Return the limits of the port above when they are lower than the card's. NCCL's file has no current link values: None there."""
     card, port = wire.device.link, wire.port.link if wire.port else None
     if port is None or wire.port is None or card.width is None or port.width is None:
         return None
@@ -201,7 +202,7 @@ def _figure(value: float | None) -> str:
 
 
 def _redirecting(view: MachineView) -> list[PciDevice]:
-    """Ports with ACS on between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
+    """Return the ports with ACS between two cards, one of them with a GPU. An AMD card has an internal switch, which does not count."""
     below: dict[str | None, set[str]] = {}  # bridge -> cards; None: all of the machine
     ports: dict[str, PciDevice] = {}
     for endpoint in view.endpoints:

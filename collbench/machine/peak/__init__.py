@@ -1,1 +1,1 @@
-"""What it could do: the ceilings that a measured rate is set against."""
+"""Theoretical and measured reference rates: expected bandwidth and hard limits of operations on a machine."""

@@ -1,4 +1,4 @@
-"""The ceiling: the rate that a measured busbw is compared with, and the links that set it."""
+"""The reference rate that a measured busbw is compared with, and the links that limit it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Ceiling:
 
     kind          "measured" (a reference, not a limit), "network", "topology", "given" (--ceiling), "simulated" or "none"
     bytes_per_s   the rate; None when there is none, and then `limited_by` is the reason
-    limited_by    the link or the copy that limits, as text: "NIC eth0 1 Gb/s", "memory copy and sum"
+    limited_by    the limiting link or copy as text: "NIC eth0 1 Gb/s", "memory copy and sum"
     model         "ring" or "bound"
-    source        where the figure comes from: "measured before the first case", "tc qdisc on eth0", "--ceiling"
+    source        the origin of the rate: "measured before the first case", "tc qdisc on eth0", "--ceiling"
     low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
-    disturbed     the repetitions of a measured reference did not agree: it gives no percentage
+    disturbed     the repetitions of a measured reference did not agree: no percentage is shown
     limited_by_parts   the links of `limited_by`; empty where no link limits, and in rows stored by earlier versions
     """
 
@@ -40,13 +40,13 @@ class Ceiling:
     limited_by_parts: tuple[Limit, ...] = ()
 
     def as_json(self, complete: bool = False) -> dict[str, Any]:
-        """Return it as JSON values; the interval, `disturbed` and the parts only where it has them, or where all are wanted."""
+        """Return it as JSON values. The interval, `disturbed` and the parts are omitted when empty, unless `complete`."""
         values = {**vars(self), "limited_by_parts": _as_json(self.limited_by_parts)}
         return values if complete else {name: value for name, value in values.items() if name not in _OPTIONAL or value}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Ceiling:
-        """Return the ceiling that `as_json` made `values` of. Raises TypeError for a field that is missing or unknown."""
+        """Return the ceiling from the values of `as_json`. Raises TypeError for a missing or unknown field."""
         if not isinstance(values, dict):
             raise TypeError("a ceiling that is not an object")
         parts = values.get("limited_by_parts")
@@ -73,37 +73,37 @@ CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "lim
 
 
 def given_ceiling(gigabytes_per_s: float) -> Ceiling:
-    """The ceiling that the user gave, in GB/s."""
+    """Return the ceiling that the user gave, in GB/s."""
     return Ceiling("given", gigabytes_per_s * 1e9, "the ceiling given", source="--ceiling")
 
 
 def no_ceiling(why: str) -> Ceiling:
-    """No ceiling, and why."""
+    """Return a ceiling without a rate, with the reason."""
     return Ceiling("none", None, why)
 
 
 def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
-    """Return the percentage that a rate is of a ceiling; None where either is unknown."""
+    """Return a rate as a percentage of a ceiling; None where either is unknown."""
     return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None
 
 
-# Ceilings inside one host: CPU backends have no theoretical peak that means anything, so references are measured.
+# Inside one host, CPU backends have no meaningful theoretical peak, so references are measured.
 #
-# What an operation costs the rank that has most to do, in copies of its size S (nccl-tests' size), where a byte passes from rank to rank
+# The cost for the busiest rank, in copies of the size S (nccl-tests' size), where a byte passes from rank to rank
 # by one copy; its own part, (1/n)·S, is copied as well unless it is in place, and is not in the busbw. So 100 % is reached in place.
 #     broadcast, sendrecv                S copied by the receiver; along a chain all receive at once
 #     allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
 #     alltoallv                          at most S copied by the busiest rank
-#     gather, scatter                    (n-1)/n·S copied at the root, which alone has work; where the others copy for it, each its S/n at
+#     gather, scatter                    (n-1)/n·S copied at the root, the only busy rank; where the others copy for it, each its S/n at
 #                                        the same time, they may reach n-1 times the reference
 #     reduce                             S summed by every rank of a chain; or (n-1)/n·S summed by every rank, and as much copied by the
-#                                        root (a reduce-scatter and a gather): what is faster here, for two ranks always the second
+#                                        root (a reduce-scatter and a gather): the faster one; for two ranks always the second
 #     reducescatter                      (n-1)/n·S summed by every rank
-#     allreduce                          both of the last but one kind: (n-1)/n·S summed, and as much copied
+#     allreduce                          reducescatter and allgather: (n-1)/n·S summed, and as much copied
 # Libraries that pass bytes through a shared segment copy twice, one rank in and one out of it, in turns or at the same time.
 #
-# A reference is not a bound. It is measured with all ranks at it, so an operation in which one rank works while the others wait (gather of
-# two ranks) has more of the memory for itself: up to 1.8 times on two cores. And what keeps data in cache may pass it, too.
+# A reference is not a limit. It is measured with all ranks busy, so an operation in which one rank works while others wait (gather of
+# two ranks) has more memory bandwidth for itself: up to 1.8 times on two cores. Operations that keep data in cache may exceed it, too.
 
 _SOURCE = "measured by all ranks of the host at once, before the first cell"
 _AT_SIZE = "measured at this size by all ranks of the host at once, before the first cell"
@@ -113,7 +113,7 @@ _WIDEST = 0.25  # half of the interval, relative to the rate
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate in bytes per second with its interval; `disturbed` where its rounds did not agree."""
+    """A rate in bytes per second with its interval. `disturbed`: its rounds did not agree."""
 
     value: float
     low: float
@@ -123,7 +123,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class HostRates:
-    """What this host did, by rank, with all its ranks at it at the same time; None: not measured.
+    """Reference rates of this host per rank, measured with all ranks active at the same time; None: not measured.
 
     copy, sum      by message size in bytes: memcpy, and the element-wise sum into a buffer
     stream_one     TCP over loopback, one direction between two ranks
@@ -137,7 +137,7 @@ class HostRates:
 
 
 def agreed(rounds: Sequence[Rate]) -> Rate | None:
-    """Return what the last two rounds of a reference agree on: their mean, with an interval that covers both; None: measure again."""
+    """Return the mean of the last two rounds with an interval that covers both; None when they differ: measure again."""
     if len(rounds) < 2:
         return None
     one, other = rounds[-2:]
@@ -147,7 +147,7 @@ def agreed(rounds: Sequence[Rate]) -> Rate | None:
 
 
 def settled(rounds: Sequence[Rate]) -> Rate:
-    """Return what the rounds agree on; where they do not, their median over the whole range, as disturbed."""
+    """Return the rate that the rounds agree on; otherwise their median with the whole range, marked as disturbed."""
     known = agreed(rounds)
     if known is not None:
         return known
@@ -155,10 +155,11 @@ def settled(rounds: Sequence[Rate]) -> Rate:
 
 
 def memory_ceiling(model: str, size_bytes: int, rates: HostRates, n: int = 2) -> Ceiling:
-    """For libraries that share memory inside a host, by the operation's model over n ranks.
+    """Return the reference for libraries that share memory inside a host, by the operation's model over n ranks.
 
     "copy": moving operations. "sum": reductions. "allreduce": 2/(1/copy + 1/sum), since a ring takes
-    (n-1)/n·S·(1/sum + 1/copy) and its bus factor is 2(n-1)/n. "reduce": the same time with the bus factor 1, or "sum" if that is faster.
+    (n-1)/n·S·(1/sum + 1/copy) and its bus factor is 2(n-1)/n. "reduce": the same time with the bus factor 1, or "sum" if that is
+    faster.
     """
     copy, added = rates.copy.get(size_bytes), rates.sum.get(size_bytes)
     if copy and model == "copy":
@@ -176,7 +177,7 @@ def memory_ceiling(model: str, size_bytes: int, rates: HostRates, n: int = 2) ->
 
 
 def stream_ceiling(both_ways: bool, rates: HostRates) -> Ceiling:
-    """For libraries that go through TCP over loopback inside a host: one stream a rank, either way or both at once."""
+    """Return the reference for libraries that use TCP over loopback inside a host: one stream per rank, one or both directions."""
     rate = rates.stream_both if both_ways else rates.stream_one
     if rate is None:
         return no_ceiling("loopback TCP was not measured on this host")
@@ -184,7 +185,7 @@ def stream_ceiling(both_ways: bool, rates: HostRates) -> Ceiling:
 
 
 def _harmonic(factor: float, copy: Rate, added: Rate) -> Rate:
-    """Return the rate of a copy and a sum one after the other, times a factor."""
+    """Return the rate of a copy followed by a sum, times a factor."""
     value, low, high = (factor / (1 / a + 1 / b) for a, b in ((copy.value, added.value), (copy.low, added.low), (copy.high, added.high)))
     return Rate(value, low, high, copy.disturbed or added.disturbed)
 

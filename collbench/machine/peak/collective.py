@@ -1,4 +1,4 @@
-"""The ceilings of a collective on a job: the ring reference, the hard limit that no algorithm passes, and what NCCL's constants allow."""
+"""Reference rates of a collective on a job: the ring reference, the hard limit, and the rate with NCCL's constants."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from collbench.machine.peak.published import published
 from collbench.reason import Fact, Text
 from collbench.units import format_percent, format_rate
 
-# The ranks of a job on its nodes, and the partitions of them that ceilings are computed over.
+# The ranks of a job on its nodes, and the partitions of ranks from which the rates are computed.
 
 
 KIND = "topology"
 _RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
 _CUT = (*_RINGS, "alltoall", "gather", "scatter")
-# What moves the same bytes over the same links: one-sided messages of a pair; half a size to each of a ring's two neighbours.
+# Operations that move the same bytes over the same links: one-sided messages of a pair; half a size to each of two ring neighbors.
 _LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "sendrecv", "neighbor-alltoall": "sendrecv"}
 OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *_LIKE)
 
 
 @dataclass(frozen=True)
 class CollectiveCeilings:
-    """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate has the reason.
+    """The reference rates of an operation's busbw, in bytes per second.
 
-    ring          what a ring on the slowest link reaches
-    bound         what no algorithm can pass
-    achievable    the ring (else the bound) with the own constants of NCCL, or of RCCL, for the links
+    None: the operation has none of this kind. A `Ceiling` without a rate has the reason.
+
+    ring          the rate of a ring on the slowest link
+    bound         the hard limit, which no algorithm can exceed
+    achievable    the ring (else the bound) with the constants of NCCL or RCCL for the links
     library       the library of `achievable`
     """
 
@@ -46,7 +48,7 @@ class CollectiveCeilings:
 
 
 def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
-    """All three for an operation of OPERATIONS. Raises UsageError for another one."""
+    """Return the reference rates for an operation of OPERATIONS. Raises UsageError for any other operation."""
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
     alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbours are one rank, which needs the same bytes once
@@ -68,12 +70,12 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
 
 
 def like(operation: str) -> str:
-    """The operation with the same ceilings; mostly itself."""
+    """Return the operation with the same reference rates; mostly the operation itself."""
     return _LIKE.get(operation, operation)
 
 
 class InputGiven(Fact, frozen=True):
-    """An option gave this input of the hard limit."""
+    """A value behind the hard limit was set with an option. If a rate exceeds the limit, check this option first."""
 
     what: str
     option: str
@@ -84,7 +86,7 @@ class InputGiven(Fact, frozen=True):
 
 
 class InputRead(Fact, frozen=True):
-    """A file or tool is the source of this input of the hard limit."""
+    """A value behind the hard limit was read from a file or tool. If a rate exceeds the limit, check this source first."""
 
     what: str
     source: str
@@ -95,7 +97,10 @@ class InputRead(Fact, frozen=True):
 
 
 class SumsNotCounted(Fact, frozen=True):
-    """Reductions inside switches are not part of the hard limit, because no source shows them."""
+    """The hard limit does not include reductions inside switches (NVLink SHARP, InfiniBand SHARP), because no source shows them.
+
+    If the job uses them, a rate can exceed the limit. Add `--nvls` or `--sharp` to include them.
+    """
 
     option: Literal["--nvls", "--sharp"]
     link: str = ""
@@ -109,7 +114,7 @@ class SumsNotCounted(Fact, frozen=True):
 
 
 def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | SumsNotCounted | Text:
-    """Return the input to check first when a rate is above the hard limit: first what is not counted from hardware."""
+    """Return the input to check first when a rate exceeds the hard limit: first what is not counted from hardware."""
     bound = ceilings(operation, cluster).bound
     parts = bound.limited_by_parts if bound else ()
     links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
@@ -140,7 +145,7 @@ def _why_none(job: Job) -> str | None:
 
 
 def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
-    """The bound without the rounding that would put it a hair below the ring."""
+    """Return the bound, at least the ring: rounding could put it slightly below."""
     if ring and ring.bytes_per_s and bound.bytes_per_s and bound.bytes_per_s < ring.bytes_per_s:
         return replace(bound, bytes_per_s=ring.bytes_per_s)
     return bound
@@ -151,7 +156,7 @@ def _at(host: str | None) -> str:
 
 
 def _ring(job: Job) -> Ceiling:
-    """The slowest link that a ring has to cross."""
+    """Return the rate of the slowest link that a ring has to cross."""
     sides = [Side(1, node.injection.known, (node.injection,)) for node, _ in job.kinds]
     sides += [side for partition, _ in job.partitions for side in partition]
     slowest = min(sides, key=lambda side: side.bytes_per_s)
@@ -179,7 +184,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
 
 
 def _of_singles(operation: str, job: Job) -> LeastTime:
-    """Every GPU for itself: over its links to the node's others, and over the NICs where these have a way of their own."""
+    """Return the least time with each GPU as its own set: its links within the node, and the NICs where they have a separate path."""
     plain = least_time(operation, job.singles)
     if operation != "allreduce" or not any(node.nvls for node, _ in job.kinds):
         return plain
@@ -188,21 +193,22 @@ def _of_singles(operation: str, job: Job) -> LeastTime:
 
 
 def _with_nvls(job: Job, node: Node, side: Side) -> LeastTime:
-    """A GPU with a switch that adds sends S, and the sum of its part for the multicast: S(1 + 1/g); another sends S. NICs carry theirs."""
+    """Return the least time of a GPU with NVLink SHARP, which sends S(1 + 1/g): S, and its part of the sum for the multicast."""
     nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
     inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
     return LeastTime(1 / (inside + nics), replace(side, links=_adding(side.links)) if node.nvls else side)
 
 
 def _adding(links: Sequence[Link]) -> tuple[Link, ...]:
-    """The links, those of GPUs marked as having switches that add."""
+    """Return the links, with those of GPUs marked as having switches that reduce."""
     return tuple(link.under(nvls=True) if isinstance(link.part, GpuLinkLimit) else link for link in links)
 
 
 def _flow(operation: str, job: Job) -> Link:
-    """Messages between ranks, sent directly: inside a node the pair's way; between nodes the NICs, shared, and the GPU's own PCIe link.
+    """Return the path of messages between two ranks: inside a node the pair's links; between nodes the shared NICs and the GPU's PCIe
+    link.
 
-    Pairs alone leave a fabric idle enough to carry them at the NICs' rate, however thin it is for all nodes at once.
+    A single pair per node leaves even an oversubscribed fabric with enough capacity for the NICs' rate.
     """
     if not job.several:
         return job.nodes[0].pair if operation == "p2p" else job.nodes[0].neighbours
@@ -217,7 +223,7 @@ def _flow(operation: str, job: Job) -> Link:
 
 
 def _achievable(operation: str, job: Job) -> Ceiling | None:
-    """With NCCL's constants, where it has one for every link that is known."""
+    """Return the rate with NCCL's constants; None where NCCL has no constant for a known link."""
     links = [link for node, _ in job.kinds for link in (node.injection, *((node.egress,) if job.several else ()))]
     if any(link.bytes_per_s is not None and link.nccl_bytes_per_s is None for link in links):
         return None
@@ -227,7 +233,7 @@ def _achievable(operation: str, job: Job) -> Ceiling | None:
 
 
 def _library(job: Job) -> str:
-    """Return the library that the links between GPUs are for: RCCL on AMD's."""
+    """Return the library for the links between the GPUs: RCCL on AMD's."""
     return next((node.injection.library for node, _ in job.kinds if node.injection.library != NCCL), NCCL)
 
 
@@ -241,7 +247,7 @@ def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceilin
     return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=named)
 
 
-# A rate against its ceilings, as text: "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)".
+# A rate compared with its references, as text: "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)".
 
 Model = Literal["ring", "bound", "doubtful"]
 _NAMES = {"ring": "ring reference", "bound": "hard limit"}
@@ -282,7 +288,7 @@ def headline(measured: float | None, found: CollectiveCeilings) -> str:
 
 
 def lines(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> list[str]:
-    """Return the headline, what limits, what the library's constants allow, what others published, what is doubtful or assumed."""
+    """Return the headline, what limits, the rate with the library's constants, published results, and doubts and assumptions."""
     model, _ = chosen(measured, found)
     shown = [headline(measured, found)]
     if model == "doubtful":
@@ -295,7 +301,7 @@ def lines(operation: str, measured: float | None, found: CollectiveCeilings, job
 
 
 def assumed(operation: str, job: Job) -> list[str]:
-    """Return what the ceilings assume, a sentence each."""
+    """Return what the reference rates assume, one sentence each."""
     if job.given is not None or operation == "barrier" or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds):
         return []
     operation, nodes = like(operation), [node for node, _ in job.kinds]
@@ -325,7 +331,7 @@ def assumed(operation: str, job: Job) -> list[str]:
 
 
 def doubts(job: Job) -> list[str]:
-    """What the readings of the nodes should not be relied on for; the same sentence once."""
+    """Return what is unreliable in the readings of the nodes, without duplicates."""
     return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
 
 
@@ -343,14 +349,15 @@ def _clique(node: Node) -> str:
     return f" (clique {node.clique})" if node.clique else ""
 
 
-# alltoallv with a known matrix: the busiest node's bytes through its NICs, the busiest GPU's through its links.
+# alltoallv with a known matrix: the busiest node's bytes through its NICs, the busiest GPU's bytes through its links.
 
 
 def uneven(job: Job) -> tuple[float, Side | None]:
-    """The bound of the busbw and what sets it; infinite, and None, where no byte crosses a link that is known.
+    """Return the bound of the busbw of alltoallv in bytes per second, and the set that limits it; (infinity, None) without a known
+    link.
 
-    The busbw is (n-1)/n of the size in a second, and the size what the busiest rank sends or receives, its own part included.
-    Raises UsageError for a matrix that is not ranks × ranks of numbers from 0 on.
+    The busbw is (n-1)/n of the size per second. The size is what the busiest rank sends or receives, including its own part.
+    Raises UsageError for a matrix that is not ranks × ranks of non-negative numbers.
     """
     bytes_between = _matrix(job)
     size = max(bytes_between.sum(axis=0).max(), bytes_between.sum(axis=1).max())
@@ -368,7 +375,7 @@ def uneven(job: Job) -> tuple[float, Side | None]:
 
 
 def _of_gpus(sides: Sequence[Side], sent: np.ndarray, received: np.ndarray) -> list[tuple[float, Side]]:
-    """The busiest of a node's GPUs, and all of them together, in seconds; `sides` in the order of the ranks."""
+    """Return (seconds, set) of each GPU of a node, and of all of them together. `sides`: in the order of the ranks."""
     busiest = [(max(one, other) / side.bytes_per_s, side) for side, one, other in zip(sides, sent, received, strict=True)]
     return [*busiest, (max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0])]
 

@@ -1,4 +1,4 @@
-"""Multi-node NVLink: the nodes that one NVLink fabric joins act as one node with all of their GPUs (GB200 NVL72: 18 nodes of 4)."""
+"""Multi-node NVLink: nodes in one NVLink fabric count as one node with all of their GPUs (GB200 NVL72: 18 nodes of 4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collbench.machine.peak.node import Node
 
 
 def joined(nodes: Sequence[Node], gpus: int) -> tuple[Node, ...]:
-    """Return the nodes joined, in their order, to domains of this many GPUs; the last domain may be smaller.
+    """Return the nodes merged, in order, into domains of `gpus` GPUs each. The last domain may be smaller.
 
     Raises UsageError where a domain would end inside a node, or the GPUs of a node have no NVLinks.
     """
@@ -34,7 +34,7 @@ def joined(nodes: Sequence[Node], gpus: int) -> tuple[Node, ...]:
 
 
 def joined_by_clique(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes with those joined that follow each other and have the same clique id; nodes without one stay as they are."""
+    """Return the nodes with consecutive nodes of the same clique id merged. Nodes without a clique id stay as they are."""
     found: list[Node] = []
     for clique, part in groupby(nodes, key=lambda node: node.clique if node.apart and node.gpus > 1 else None):
         same = list(part)
@@ -43,7 +43,9 @@ def joined_by_clique(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _one(nodes: Sequence[Node]) -> Node:
-    """Return a domain as one node: its GPUs reach each other over NVLink, and what leaves it leaves by the NICs of all of its nodes."""
+    """Return a domain as one node: its GPUs reach each other over NVLink, and its traffic to other domains uses the NICs of all its
+    nodes.
+    """
     if len(nodes) == 1:
         return nodes[0]
     injection = narrowest(node.injection for node in nodes)
@@ -64,7 +66,7 @@ def _one(nodes: Sequence[Node]) -> Node:
 
 
 def _together(nodes: Sequence[Node]) -> Link:
-    """Return the NICs of all nodes as one link; unknown where those of one node are."""
+    """Return the NICs of all nodes as one link; unknown where those of one node are unknown."""
     links = [node.egress for node in nodes]
     silent = next((link for link in links if link.bytes_per_s is None), None)
     if silent is not None:

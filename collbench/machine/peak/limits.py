@@ -1,4 +1,4 @@
-"""Links that set a ceiling, as values: rows store them beside their text, and pictures mark them."""
+"""Links that limit a reference rate, as values: rows store them with their text, and diagrams mark them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ P = TypeVar("P", bound="LimitPart")
 
 
 class LimitPart(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """A link, or several equal links together, that set a ceiling.
+    """A link, or several equal links together, that limit a rate.
 
-    gpus         the links of so many GPUs together
-    nodes        the links of each of so many nodes, which one NVLink domain joins
+    gpus         the links of this many GPUs together
+    nodes        the links of each of this many nodes, which one NVLink domain joins
     fabric       the fabric carries the rate divided by this (--oversubscription)
-    shared_by    so many flows share it: `sharing` is their kind
+    shared_by    this many flows share the link; `sharing` is their kind
     host         the node, where the nodes of a job differ
     """
 
@@ -30,11 +30,11 @@ class LimitPart(Fact, frozen=True, kw_only=True, omit_defaults=True):
     host: str | None = None
 
     def alone(self: P) -> P:
-        """Return the link itself: without host, fabric, or what shares it."""
+        """Return the link itself: without host, fabric and sharing."""
         return msgspec.structs.replace(self, gpus=1, nodes=1, fabric=1.0, shared_by=1, sharing="pairs", host=None)
 
     def of(self: P, **changes: Any) -> P:
-        """Return a copy with these fields."""
+        """Return a copy with these fields changed."""
         return msgspec.structs.replace(self, **changes)
 
     def _with_conditions(self, link: str) -> str:
@@ -48,7 +48,7 @@ class LimitPart(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PcieLimit(LimitPart, frozen=True):
-    """The PCIe link of a GPU or NIC."""
+    """The PCIe link of a GPU or NIC limits the rate."""
 
     generation: int
     lanes: int
@@ -59,7 +59,7 @@ class PcieLimit(LimitPart, frozen=True):
 
 
 class BridgeLimit(LimitPart, frozen=True):
-    """The PCIe link above a switch that several devices share."""
+    """The PCIe link above a switch limits the rate. The devices below the switch share it."""
 
     address: str
 
@@ -69,11 +69,11 @@ class BridgeLimit(LimitPart, frozen=True):
 
 
 class NicLimit(LimitPart, frozen=True):
-    """The NICs of a node together.
+    """The NICs of a node together limit the rate.
 
-    ports        how many ports have which rate in bits per second, the fastest first
-    interface    the network interface, where TCP uses one alone
-    slots        the PCIe links of the slots that carry less than their NICs' ports
+    ports        pairs of (number of ports, rate in bits per second), the fastest first
+    interface    the network interface, where TCP uses only one
+    slots        the PCIe links of the slots that are slower than their NICs' ports
     """
 
     ports: tuple[tuple[int, float], ...]
@@ -89,12 +89,12 @@ class NicLimit(LimitPart, frozen=True):
 
 
 class GpuLinkLimit(LimitPart, frozen=True):
-    """NVLinks or xGMI links between GPUs.
+    """The NVLinks or xGMI links between GPUs limit the rate.
 
-    count        links of one GPU (or of the pair); None where only their rate together is known
-    bytes_per_s  of one link, or of all where `count` is None; one direction
-    way          the links of one GPU, of a pair of GPUs, of a way through a third GPU, or those between two sets of GPUs (`sets`)
-    nvls         the switches add (NVLink SHARP)
+    count        number of links of one GPU (or of the pair); None where only their total rate is known
+    bytes_per_s  rate of one link, or of all where `count` is None; one direction
+    way          the links of one GPU, of a pair of GPUs, of a path through a third GPU, or between two sets of GPUs (`sets`)
+    nvls         whether the switches reduce data (NVLink SHARP)
     """
 
     link: Literal["NVLink", "xGMI"]
@@ -105,7 +105,7 @@ class GpuLinkLimit(LimitPart, frozen=True):
     nvls: bool = False
 
     def alone(self) -> GpuLinkLimit:
-        """Return the link itself, without sums in the switch as well."""
+        """Return the link itself, also without NVLink SHARP."""
         return super().alone().of(nvls=False)
 
     def render(self) -> str:
@@ -123,18 +123,18 @@ Limit = NicLimit | PcieLimit | BridgeLimit | GpuLinkLimit
 
 
 class LimitedBy(Fact, frozen=True):
-    """The links that set a ceiling: several where only all of them together have the rate."""
+    """The links that limit a rate. Several links are listed where only all of them together have that rate."""
 
     parts: tuple[Limit, ...]
 
     def render(self) -> str:
-        """Return "NIC 4×100 Gb/s and NVLink 12×25 GB/s of a pair"; with the host where the nodes of a job differ."""
+        """Return "NIC 4×100 Gb/s and NVLink 12×25 GB/s of a pair", with the host where the nodes of a job differ."""
         host = next((part.host for part in self.parts if part.host), None)
         return " and ".join(part.render() for part in self.parts) + (f" of {host}" if host else "")
 
 
 def limit_parts(value: Any) -> tuple[Limit, ...]:
-    """Return the parts that a stored row has; none for those of an earlier version, which has only text, or of a later one."""
+    """Return the limiting links of a stored row; () for rows of earlier versions, which have only text, and of later ones."""
     try:
         parts: tuple[Limit, ...] = msgspec.convert(value or (), tuple[Limit, ...])
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""NVLink and xGMI between the GPUs of a job: counted links times the rate of one, by where they lead."""
+"""Capacities of links: PCIe, NVLink and xGMI between GPUs, NICs and TCP, and their place in a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, Limi
 from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, pcie, xgmi
 from collbench.machine.readers.pci import is_with_cpu
 
-# A capacity with its name: what every ceiling is made of.
+# A capacity with its name: the element of every reference rate.
 
 COUNTED = "counted"
 NCCL, RCCL = "NCCL", "RCCL"
@@ -23,11 +23,11 @@ NCCL, RCCL = "NCCL", "RCCL"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one direction of a link, or of several together, can carry.
+    """The capacity of one direction of a link, or of several links together.
 
     bytes_per_s         None when it is unknown, and then `name` is the reason
     name                as text: "NVLink 12×25 GB/s", "NIC 4×100 Gb/s", "PCIe Gen4 x16"
-    source              "counted" from hardware, the option that gave it ("--nic"), or the file that has it
+    source              "counted" from hardware, the option that set it ("--nic"), or the file that has it
     nccl_bytes_per_s    the rate that NCCL (for AMD: RCCL) assumes; None when it has no constant for it
     library             the library of that constant: "NCCL" or "RCCL"
     part                the link as a value, of which `name` is the text; None where it is unknown or absent
@@ -47,7 +47,7 @@ class Link:
 
     @property
     def is_given(self) -> bool:
-        """Whether an option gave it."""
+        """Whether an option set it."""
         return self.source.startswith("--")
 
     @property
@@ -56,11 +56,11 @@ class Link:
         return float("inf") if self.bytes_per_s is None else self.bytes_per_s
 
     def as_nccl_takes_it(self) -> Link:
-        """The same link with NCCL's constant for its rate."""
+        """Return the same link with NCCL's constant as its rate."""
         return replace(self, bytes_per_s=self.nccl_bytes_per_s)
 
     def divided(self, by: float, **conditions: Any) -> Link:
-        """Return a fraction of it; `conditions` are the fields of its part that give the reason, such as `fabric`."""
+        """Return the link with its rate divided by `by`. `conditions`: fields of its part that give the reason, such as `fabric`."""
         nccl = None if self.nccl_bytes_per_s is None else self.nccl_bytes_per_s / by
         rate = None if self.bytes_per_s is None else self.bytes_per_s / by
         return replace(self.under(**conditions), bytes_per_s=rate, nccl_bytes_per_s=nccl)
@@ -76,14 +76,14 @@ def unknown(why: str) -> Link:
     return Link(None, why)
 
 
-# PCIe of a machine: what each device's own link can carry, and the links above that devices share.
+# PCIe of a machine: the capacity of each device's own link, and the links above that devices share.
 
 _IDLE = 2.5  # GT/s that idle GPUs and emulated bridges show
 
 
 @dataclass
 class PcieTree:
-    """The PCI devices of a machine by address. `doubts` grows by what was read and not believed."""
+    """The PCI devices of a machine by address. `doubts` collects values that were read and rejected as implausible."""
 
     machine: Machine
     doubts: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ class PcieTree:
                 self._fastest_below[device.parent] = max(rate, self._fastest_below.get(device.parent, 0.0))
 
     def above(self, address: str | None) -> list[str]:
-        """The addresses of the bridges above a device, nearest first; ends where a parent is unknown or comes again."""
+        """Return the addresses of the bridges above a device, nearest first, up to an unknown or repeated parent."""
         found: list[str] = []
         device = self.devices.get(address or "")
         while device and device.parent in self.devices and device.parent not in found and device.parent != address:
@@ -108,7 +108,7 @@ class PcieTree:
         return found
 
     def own(self, address: str | None) -> Link:
-        """The link of a GPU or NIC up to the bridge above it, at the speed that both ends could do and the width that they have."""
+        """Return the link of a GPU or NIC to the bridge above it, at the maximum speed of both ends and the current width."""
         device = self.devices.get(address or "")
         if device is None:
             return unknown(f"the PCIe link{f' of {address} is' if address else 's are'} in none of the sources; give --pcie")
@@ -119,7 +119,7 @@ class PcieTree:
         return _named(speed, width, source_of(self.machine, f"pci/{device.address}/link"))
 
     def of_gpu(self, gpu: Gpu) -> Link:
-        """A GPU's own link; a file that claims more than the model can do is not believed."""
+        """Return a GPU's own link. A speed or width above the capability of its model is rejected."""
         link, model = self.own(gpu.address), gpu_model(gpu.model)
         if (model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links:
             return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
@@ -134,7 +134,7 @@ class PcieTree:
         return link
 
     def shared(self, bridge: str) -> float:
-        """Bytes per second of a bridge's link up; infinite when unknown, virtual, or slower than it can be."""
+        """Return the bytes per second of a bridge's upward link; infinity when unknown, virtual, or implausibly slow."""
         device = self.devices[bridge]
         speed = device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
         rate = _rate(speed, _width(device))
@@ -156,13 +156,13 @@ class PcieTree:
 
 
 def gen(generation: int, lanes: int, source: str) -> Link:
-    """PCIe of this generation and width, as an option gives it."""
+    """Return a PCIe link of this generation and width, as set with an option."""
     speed = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}[generation]
     return _named(speed, lanes, source)
 
 
 def narrowest(links: Iterable[Link]) -> Link:
-    """The slowest of the known ones; when none is known, the first."""
+    """Return the slowest of the known links; when none is known, the first."""
     return min(links, key=lambda link: link.known)
 
 
@@ -182,7 +182,7 @@ def _rate(speed: float | None, width: int | None) -> float | None:
 
 
 def source_of(machine: Machine, path: str) -> str:
-    """Which source a fact of the machine comes from, for people."""
+    """Return the source of a fact of the machine, as text for users."""
     return origin(machine, path) or ", ".join(machine.sources) or "probed"
 
 
@@ -192,11 +192,11 @@ _KINDS: Mapping[str, Literal["NVLink", "xGMI"]] = {"nvlink": "NVLink", "xgmi": "
 
 @dataclass
 class Wires:
-    """Bytes per second of one direction: `mesh[a][b]` between GPUs of the job, `switch[a]` into a switch that all of them are on.
+    """Link rates in bytes per second of one direction: `mesh[a][b]` between GPUs of the job, `switch[a]` into a switch that all share.
 
-    one         of one link, for each GPU that has any; `Link` with NCCL's constant beside it
-    count       links of each GPU that lead to others of the job; `into_switch` those of them that lead to the switch
-    doubts      what was read and not believed
+    one         the rate of one link, for each GPU that has any; its `Link` has NCCL's constant
+    count       links of each GPU to others of the job; `into_switch`: those of them to the switch
+    doubts      values that were read and rejected as implausible
     """
 
     mesh: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class Wires:
     doubts: list[str] = field(default_factory=list)
 
     def out_of(self, gpu: str) -> Link:
-        """All links of a GPU to others of the job."""
+        """Return all links of a GPU to other GPUs of the job, as one link."""
         one, count = self.one.get(gpu), self.count.get(gpu, 0)
         if one is None or not count:
             return Link(0.0, "no link between GPUs")
@@ -219,17 +219,17 @@ class Wires:
         return Link.of(count * one.bytes_per_s, part, one.source, nccl, one.library)
 
     def between(self, a: str, b: str) -> float:
-        """From a to b, without passing through another GPU."""
+        """Return the rate from a to b, not counting paths through another GPU."""
         if a in self.switch and b in self.switch:
             return min(self.switch[a], self.switch[b])
         return self.mesh.get(a, {}).get(b, 0.0)
 
     def around(self, a: str, b: str) -> float:
-        """From a to b through any one GPU that both have links to, all such ways together."""
+        """Return the rate from a to b over all paths through one other GPU."""
         return sum(min(rate, self.mesh[c].get(b, 0.0)) for c, rate in self.mesh.get(a, {}).items() if c in self.mesh)
 
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
-        """The GPUs that reach each other over these links, in the order of `keys`."""
+        """Return the groups of GPUs that reach each other over these links, in the order of `keys`."""
         group = {key: key for key in keys}
 
         def top(key: str) -> str:
@@ -250,7 +250,7 @@ class Wires:
 
 
 def links_per_gpu(machine: Machine) -> dict[str, Link]:
-    """For each GPU, all its NVLink or xGMI links wherever they lead: what a data sheet calls its bandwidth, one direction."""
+    """Return all NVLink or xGMI links per GPU, to any far end: the bandwidth of the data sheet, one direction."""
     found = {}
     rows = _rows(machine)
     for gpu in machine.gpus:
@@ -263,7 +263,7 @@ def links_per_gpu(machine: Machine) -> dict[str, Link]:
 
 
 def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
-    """Why it is unknown whether these GPUs have links among them; None when a source that would have counted them was read."""
+    """Return why it is unknown whether these GPUs are linked; None when a source that counts links was read."""
     chosen = set(keys)
     between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
     if machine.gpu_links:
@@ -277,14 +277,14 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
 
 
 def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
-    """The GPUs that no source counts links of, when others have a switch or far ends that are unknown."""
+    """Return the GPUs without a link count, when others have links to a switch or to unknown ends."""
     told = {end for link in machine.gpu_links for end in (link.a, link.b)}
     elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
     return [key for key in keys if key not in told] if elsewhere else []
 
 
 def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
-    """The links among the GPUs with these keys; links to others do not count."""
+    """Return the links among the GPUs with these keys. Links to other GPUs do not count."""
     rows, gpus, chosen = _rows(machine), {gpu.key: gpu for gpu in machine.gpus}, set(keys)
     wires = Wires(kind=next((_kind(row) for row in rows.values()), "NVLink"))
     for key in keys:
@@ -311,13 +311,13 @@ def _kind(row: Sequence[GpuLink]) -> Literal["NVLink", "xGMI"]:
 
 
 def _distinct(row: Sequence[GpuLink]) -> int:
-    """Links of one GPU: a matrix shows a switch's links once per peer."""
+    """Return the number of links of one GPU. A matrix lists a switch's links once per peer."""
     total = sum(link.count for link in row)
     return total if total <= _MOST_LINKS else max(link.count for link in row)
 
 
 def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link:
-    """The rate of one link: as printed where a source prints it, else by architecture, model or count."""
+    """Return the rate of one link: as printed by a source, else by architecture, model or count."""
     if not row:
         return Link(0.0, "no link between GPUs")
     source = source_of(machine, f"gpu_links/{row[0].key}")
@@ -353,7 +353,7 @@ def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], cho
 
 
 def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bool:
-    """Links with a far end that no source shows: taken as a switch's, but not those of cards that have bridges to one other card."""
+    """Return whether links with unknown far ends lead to a switch. Cards with bridges to one other card do not."""
     model = gpu_model(gpu.model)
     if (own or (model and model.bridge)) and gpus > 2:
         why = (
@@ -368,13 +368,13 @@ def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bo
 
 
 def _alone(wires: Wires, gpu: str) -> None:
-    """Links into a switch that no other GPU of the job is on lead nowhere."""
+    """Remove links into a switch to which no other GPU of the job is connected."""
     del wires.switch[gpu]
     wires.count[gpu] -= wires.into_switch.pop(gpu)
 
 
 def _mirror(wires: Wires) -> None:
-    """A link that only one end lists (a matrix with a row missing) has two ends all the same."""
+    """Add the missing direction of links that only one end lists (a matrix with a missing row)."""
     for a, peers in list(wires.mesh.items()):
         for b, rate in peers.items():
             back = wires.mesh.setdefault(b, {})
@@ -385,7 +385,7 @@ def _mirror(wires: Wires) -> None:
                 wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 1)
 
 
-# What a host can send over TCP: its interface's rate, less what the headers take.
+# TCP rate of a host: its interface's rate without the headers.
 
 _HEADERS = 52  # IPv4 20, TCP 20, timestamps 12: what a packet of MTU bytes does not carry
 _FRAME = 14  # Ethernet header, which a token bucket counts
@@ -393,12 +393,12 @@ _WIRE = 38  # header, checksum, preamble and gap, which the wire's rate counts
 
 
 def tcp_efficiency(mtu: int, shaped: bool) -> float:
-    """Payload per byte that a NIC (or a token bucket) counts: 94.1 % at MTU 1500 on the wire, 95.6 % of a shape."""
+    """Return the payload per byte that a NIC (or a token bucket) counts: 94.1 % at MTU 1500 on the wire, 95.6 % of a shaped rate."""
     return (mtu - _HEADERS) / (mtu + (_FRAME if shaped else _WIRE))
 
 
 def tcp_link(interface: Interface) -> Link:
-    """What an interface can carry of TCP's payload; unknown, with the reason, for virtual ones that no shaper gives a rate."""
+    """Return the TCP payload rate of an interface; unknown, with the reason, for virtual ones without a shaper."""
     bits = interface.shaped_bits_per_s or interface.speed_bits_per_s
     if not bits:
         why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not report its speed"
@@ -409,7 +409,7 @@ def tcp_link(interface: Interface) -> Link:
     return Link.of(bits / 8 * tcp_efficiency(interface.mtu, shaped), part, source)
 
 
-# What a node can send: the NICs that carry its traffic, each no faster than its slot.
+# Egress of a node: the NICs that carry its traffic, each limited by its slot.
 
 _DOWN = frozenset({"disabled", "polling", "sleep", "down"})
 _OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest one's rate is there for storage or management
@@ -417,7 +417,7 @@ _OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest one's rate is the
 
 @dataclass(frozen=True, slots=True)
 class NicRate:
-    """A slot with its NIC: the ports that are up in bits per second, the payload's part of that, and what the slot carries."""
+    """A slot with its NIC: rates of the active ports in bits per second, the payload fraction, and the slot's capacity."""
 
     names: tuple[str, ...]
     address: str | None
@@ -440,7 +440,7 @@ class NicRate:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """All NICs together, one entry per slot, and what was doubted or left out on the way."""
+    """All NICs together, one entry per slot, with doubts and NICs that were left out."""
 
     link: Link
     nics: tuple[NicRate, ...] = ()
@@ -448,7 +448,7 @@ class Egress:
 
 
 def egress_of(machine: Machine, tree: PcieTree) -> Egress:
-    """The sum over slots of min(ports, slot), one direction; unknown, with the reason, when any NIC that counts has no rate."""
+    """Return the sum over slots of min(ports, slot), one direction; unknown, with the reason, when a counted NIC has no rate."""
     candidates = [nic for nic in machine.nics if not nic.virtual and any(_up(port) for port in nic.ports)]
     if not candidates:
         return Egress(unknown(_why_none(machine)))
@@ -485,7 +485,7 @@ def _bits(port: Port) -> float | None:
 
 
 def _fabric(nics: Sequence[Nic]) -> tuple[list[Nic], tuple[str, ...]]:
-    """InfiniBand if there is any, else RDMA over Ethernet, else one plain interface; and what was left out."""
+    """Return the NICs to count (InfiniBand, else RDMA over Ethernet, else one plain interface), and a text about those left out."""
     infiniband = [nic for nic in nics if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
     rdma = [nic for nic in nics if nic.rdma or nic.gdr]
     chosen = infiniband or _fastest(rdma) or _fastest(nics)[:1]
@@ -495,7 +495,7 @@ def _fabric(nics: Sequence[Nic]) -> tuple[list[Nic], tuple[str, ...]]:
 
 
 def _fastest(nics: Sequence[Nic]) -> list[Nic]:
-    """Those of the fabric by their rates, the fastest first; all when a rate is missing."""
+    """Return the NICs of the fastest fabric, the fastest first; all NICs when a rate is missing."""
     rates = {nic.key: sum(_bits(port) or 0.0 for port in nic.ports if _up(port)) for nic in nics}
     if not all(rates.values()):
         return list(nics)
@@ -504,7 +504,7 @@ def _fastest(nics: Sequence[Nic]) -> list[Nic]:
 
 
 def _by_slot(nics: Iterable[Nic], tree: PcieTree) -> tuple[NicRate, ...]:
-    """Functions of one card share their slot; virtual functions have none that is known."""
+    """Return the NICs grouped by slot. Functions of one card share a slot; that of virtual functions is unknown."""
     cards: dict[str, list[Nic]] = {}
     for nic in nics:
         device = tree.devices.get(nic.address or "")
@@ -535,13 +535,14 @@ def _together(slots: Sequence[NicRate], source: str) -> Link:
     return Link.of(total, part, source, sum(link.nccl_bytes_per_s or link.known for link in links))
 
 
-# The parts of a machine that a ceiling names, so that a picture can mark them.
+# The parts of a machine that limit a rate, so that a diagram can mark them.
 
 
 def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[str]:
-    """Return the devices and links of a machine that a ceiling's parts name; `report.machine_picture.picture` marks them.
+    """Return the devices and links of a machine that a reference's parts name, for `report.machine_picture.picture` to mark.
 
-    Several where only all of them together, or each of them, have that rate; of a mesh the links of one GPU. Empty where the machine
+    Several where only all of them together, or each of them, have that rate; for a mesh the links of one GPU. Empty where the
+    machine
     does not have such a link: a virtual interface, a link of another node.
     """
     try:
@@ -575,12 +576,12 @@ def _limiting_nics(machine: Machine, part: NicLimit, tree: PcieTree) -> Iterator
 
 
 def _narrow(slot: NicRate) -> bool:
-    """Whether the slot carries less than its ports."""
+    """Return whether the slot is slower than its ports."""
     return slot.slot.known < sum(slot.port_bits_per_s) / 8 * slot.payload
 
 
 def _limiting_gpu_links(machine: Machine, part: GpuLinkLimit) -> Iterator[str]:
-    """All such links of each GPU that has them; of a mesh, where every line has two ends, those of the first such GPU."""
+    """Yield all such links of each GPU that has them; in a mesh, where each link has two ends, those of the first such GPU."""
     keys = [gpu.key for gpu in machine.gpus]
     links = [link for link in machine.gpu_links if link.b in keys or link.b == SWITCH]
     if part.way == "pair":

@@ -1,4 +1,4 @@
-"""What a job's ceilings need of one node: what a GPU can send to others, what the node can send, and the cuts inside it."""
+"""One node of a job for the reference rates: what a GPU can send, what the node can send, and the cuts inside it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from collbench.machine.peak.links import (
 )
 from collbench.machine.peak.rates import gpu_model, rates
 
-# Cuts: sets of ranks, what may leave each set, and the time that an operation needs at least to cross.
+# Cuts: sets of ranks, the rate out of each set, and the least time of an operation across the cut.
 #
-# All links are full duplex: what may leave a set may enter it at the same time. Times are seconds per byte of the operation's size S as
+# All links are full duplex: a set receives at the rate at which it sends. Times are seconds per byte of the operation's size S as
 # nccl-tests counts it (per rank; of allgather, reducescatter, gather and scatter the whole). With sets of g_i ranks out of N and C_i
 # bytes per second out of each:
 #     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set gives its sum and gets the rest's, and m sums take 2(m-1) moves
@@ -41,15 +41,16 @@ from collbench.machine.peak.rates import gpu_model, rates
 #     broadcast, reduce          1/C_i
 #     alltoall                   g_i(N-g_i)/N/C_i
 #     gather, scatter            g_i/N/C_i of sets without the root, (1-g/N)/C of the root's
-# What all sets need together is no faster than what all can send at once, which is less than the sum of C_i where sets share NICs.
+# All sets together are limited by what all can send at once, which is less than the sum of C_i where sets share NICs.
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A set of ranks: how many, what may leave it (bytes per second, infinite when unknown), and the links that it leaves by.
+    """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing
+    links.
 
-    times      so many equal sets
-    at_once    what may leave each when all sets send at once, if they share links; None: the same
+    times      the number of equal sets
+    at_once    the rate of each when all sets send at once and share links; None: the same
     """
 
     ranks: int
@@ -70,13 +71,13 @@ class Side:
 
     @property
     def all_at_once(self) -> float:
-        """What leaves these sets when all of them send."""
+        """The total rate of these sets when all of them send."""
         return self.times * (self.bytes_per_s if self.at_once is None else self.at_once)
 
 
 @dataclass(frozen=True, slots=True)
 class LeastTime:
-    """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when nothing known limits it."""
+    """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when no known link limits it."""
 
     seconds_per_byte: float
     side: Side | None
@@ -105,9 +106,9 @@ _TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce")
 
 
 def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool = False) -> LeastTime:
-    """What this partition of the ranks costs at least; the root of gather and scatter is in the first set.
+    """Return the least time for this partition of the ranks. The root of gather and scatter is in the first set.
 
-    sums_in_the_network: switches add (SHARP, NVLS), so that each set sends and receives once however many sets there are.
+    sums_in_the_network: switches reduce (SHARP, NVLS), so that each set sends and receives once for any number of sets.
     """
     total, sets = sum(side.ranks * side.times for side in sides), sum(side.times for side in sides)
     if sets < 2 or total < 2:
@@ -119,7 +120,7 @@ def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool 
 
 
 def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[float, Side]]:
-    """The least time of each set by itself."""
+    """Return the least time of each set by itself."""
     share, root = _SHARE[operation], sides[0]
     if operation not in ROOTED:
         return [(_seconds(share(side.ranks, total), side), side) for side in sides]
@@ -128,7 +129,7 @@ def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[floa
 
 
 def _of_all(operation: str, sides: Sequence[Side], total: int, sums_in_the_network: bool) -> float:
-    """Bytes per byte of S that cross borders of sets in all, in one direction."""
+    """Return the total bytes, per byte of S, that cross the borders of sets in one direction."""
     sets = sum(side.times for side in sides)
     if operation == "allreduce":
         return sets if sums_in_the_network else 2 * (sets - 1)
@@ -150,9 +151,9 @@ Partition = tuple[Side, ...]
 
 
 def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
-    """Two-set cuts of GPUs that are wired directly: those that the search for the smallest cut meets (Stoer and Wagner 1997).
+    """Return two-set cuts of directly linked GPUs, from the minimum-cut search of Stoer and Wagner (1997).
 
-    None for a switch, and for meshes in which every pair has the same: there single GPUs are the smallest cut.
+    Empty for a switch, and for meshes in which every pair has the same rate: there single GPUs are the smallest cut.
     """
     rates = {rate for peers in wires.mesh.values() for rate in peers.values()}
     even = len(rates) == 1 and all(len(wires.mesh.get(key, {})) == len(keys) - 1 for key in keys)
@@ -170,7 +171,7 @@ def _halves(wires: Wires, side: Sequence[str], keys: Sequence[str], rate: float)
 
 
 def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> list[tuple[list[str], float]]:
-    """The cut of each phase: (one side's GPUs, bytes per second across)."""
+    """Return the cut of each phase: (GPUs of one side, bytes per second across)."""
     weights = {a: {b: rate for b, rate in mesh.get(a, {}).items() if b != a} for a in keys}
     members = {key: [key] for key in keys}
     cuts = []
@@ -187,7 +188,7 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
 
 
 def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]:
-    """Adds the most tightly bound GPU until all are in; returns the last, the one before it, and what binds the last."""
+    """Add the most tightly connected GPU until all are included. Return the last, the one before it, and the last one's total rate."""
     bound = dict.fromkeys(weights, 0.0)
     last = before = next(iter(weights))
     rate = 0.0
@@ -201,7 +202,9 @@ def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]
 
 
 def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
-    """Where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each level of PCIe switches."""
+    """Return cuts for machines where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each PCIe switch
+    level.
+    """
     keys = [gpu.key for gpu in gpus]
     single = tuple(Side(1, own[key].known + wires.out_of(key).known, _with_gpu_links(own[key], wires, key)) for key in keys)
     groups = tuple(_group(group, own) for group in wires.groups(keys))
@@ -218,7 +221,7 @@ def _group(group: Sequence[str], own: Mapping[str, Link]) -> Side:
 
 
 def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[NicRate]) -> list[Partition]:
-    """For each depth of the PCI tree, the GPUs by the bridge above them: every link of the tree that splits the ranks, in linear time."""
+    """Return the GPUs grouped by the bridge above them, for each depth of the PCI tree: every tree link that splits the ranks."""
     chains = {gpu.key: tree.above(gpu.address)[::-1] for gpu in gpus}
     roads = [(tree.above(nic.address), nic) for nic in nics]
     beside: dict[str, float] = {}
@@ -255,14 +258,14 @@ class Node:
     gpus            ranks on it, one per GPU
     injection       what the slowest GPU can send to others of the node: its NVLinks, or its PCIe link where these do not reach all.
                     With one GPU: its PCIe link
-    apart           injection and the way to the NICs are different links (NVLink inside, PCIe to the NICs)
+    apart           whether injection and the path to the NICs are different links (NVLink inside, PCIe to the NICs)
     pcie            the slowest GPU's PCIe link
-    pair            the fastest direct way from one GPU to another; `neighbours` the slowest between GPUs i and i+1
-    nics            each slot with its NIC; `egress` all of them, no faster than the PCIe links of the job's GPUs
-    nvls            its NVSwitches add (NVLink SHARP)
+    pair            the fastest direct path from one GPU to another; neighbours: the slowest between GPUs i and i+1
+    nics            each slot with its NIC; egress: all of them, limited by the PCIe links of the job's GPUs
+    nvls            whether its NVSwitches reduce data (NVLink SHARP)
     cuts            partitions of its GPUs, single GPUs first
-    host, doubts    its name, if known, and what is not to be relied on
-    machines        the nodes of a job that are joined to this one by a multi-node NVLink domain, itself counted
+    host, doubts    its name, if known, and unreliable values
+    machines        the number of nodes that a multi-node NVLink domain joins to this one, including itself
     clique          the id of that domain, where a source has it
     """
 
@@ -283,11 +286,11 @@ class Node:
 
     @property
     def singles(self) -> Partition:
-        """Each GPU for itself."""
+        """The partition with each GPU as its own set."""
         return self.cuts[0] if self.cuts else (Side(1, self.injection.known, (self.injection,), self.gpus),)
 
     def as_nccl_takes_it(self) -> Node:
-        """The same node with NCCL's constants for its links; its cuts are those of a ring alone."""
+        """Return the node with NCCL's constants as the rates of its links; its cuts are those of a ring only."""
         changed = {name: getattr(self, name).as_nccl_takes_it() for name in ("injection", "egress", "pcie", "pair", "neighbours")}
         return replace(self, **changed, cuts=(), nvls=False)
 
@@ -300,11 +303,11 @@ def node_of(
     nics: Link | None = None,
     domain_known: bool = False,
 ) -> Node:
-    """The node that a machine is to a job with this many of its GPUs (the first ones), these (keys), or all.
+    """Return the node of a job for a machine with all of its GPUs, the first `gpus` of them, or those with the given keys.
 
-    pcie: the link of each GPU, and nics: all NICs together, in place of those of the machine. domain_known: which nodes an
-    NVLink domain joins is given elsewhere, so that NICs are the way between the others. A machine without GPUs
-    takes `gpus` ranks of which nothing is known. Raises UsageError when the sources list fewer GPUs than asked for.
+    pcie: the link of each GPU, and nics: all NICs together, in place of those of the machine.
+    domain_known: the nodes of an NVLink domain are known from elsewhere, so that NICs connect the other nodes.
+    A machine without GPUs takes `gpus` ranks with unknown links. Raises UsageError when the sources list fewer GPUs than requested.
     """
     chosen = _chosen(machine, gpus)
     tree = PcieTree(machine)
@@ -331,9 +334,9 @@ def node_of(
 
 
 def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[str, str]]) -> Link:
-    """The slowest way along these edges between GPUs of a job; unknown where there is none, or no source counts the links.
+    """Return the slowest path along these edges between GPUs of a job; unknown without edges, or where no source counts the links.
 
-    machine: as for `node_of`, and keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not list.
+    machine: as for `node_of`; keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not list.
     """
     if not edges:
         return unknown("no edge of the ring stays inside")
@@ -367,13 +370,13 @@ def _library(chosen: Sequence[Gpu]) -> str:
 
 
 def _clique(chosen: Sequence[Gpu]) -> str | None:
-    """Return the NVLink domain that all of these GPUs have joined; None where one has not, or they are in several."""
+    """Return the NVLink domain of all these GPUs; None where one has none or they are in several."""
     cliques = {gpu.clique for gpu in chosen}
     return cliques.pop() if len(cliques) == 1 else None
 
 
 def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
-    """Where NVLink may join nodes (NVL72), the NICs are not bound of what leaves one."""
+    """Return an unknown egress where NVLink may connect nodes (NVL72): the NICs do not limit what leaves such a node. Else None."""
     name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
     if not name or not machine.switched:
         return None
@@ -385,7 +388,7 @@ def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
 
 
 def _silent(why: str, own: dict[str, Link]) -> Node:
-    """Without knowing the links between GPUs, PCIe is not a ceiling: there may be NVLinks."""
+    """Return a node with unknown links between GPUs. PCIe is then not a limit, because there may be NVLinks."""
     none = unknown(why)
     return Node(len(own), none, none, narrowest(own.values()), none, none)
 
@@ -407,7 +410,7 @@ def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Li
 
 
 def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:
-    """PCIe carries what NVLink does not reach; a ring has to use it somewhere."""
+    """Return the node where PCIe carries what NVLink does not reach: a ring has to use PCIe somewhere."""
     keys = [gpu.key for gpu in gpus]
     cuts = box_cuts(gpus, wires, tree, own, nics)
     slowest = narrowest(own.values())
@@ -420,7 +423,7 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
 
 
 def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link]) -> tuple[Link, Link]:
-    """The fastest direct way between two GPUs, and the slowest between neighbours in their order."""
+    """Return the fastest direct path between two GPUs, and the slowest between consecutive GPUs."""
     hops = [_way(wires, a, b, own) for a, b in pairwise(keys)]
     switched = sorted((key for key in keys if key in wires.switch), key=lambda key: -wires.switch[key])[:2]
     fastest = [_way(wires, switched[0], switched[1], own)] if len(switched) == 2 else []
@@ -429,7 +432,7 @@ def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link]) -> tuple[Link
 
 
 def _way(wires: Wires, a: str, b: str, own: dict[str, Link]) -> Link:
-    """From GPU to GPU: over the switch, their own links, or PCIe; over a third GPU where that is faster than PCIe."""
+    """Return the path from GPU a to b: the switch, direct links, or PCIe; over a third GPU where that is faster than PCIe."""
     if a in wires.switch and b in wires.switch:
         return narrowest([wires.out_of(a), wires.out_of(b)])
     rate, one = wires.between(a, b), wires.one.get(a)
@@ -455,7 +458,7 @@ def _adds(gpus: Sequence[Gpu], wires: Wires) -> bool:
 
 
 def capped(egress: Link, own: Sequence[Link]) -> Link:
-    """What the NICs carry comes out of the job's GPUs over PCIe."""
+    """Return the NICs' link, limited by the PCIe links of the job's GPUs."""
     total = sum(link.known for link in own)
     if egress.bytes_per_s is None or total >= egress.bytes_per_s:
         return egress
@@ -463,7 +466,7 @@ def capped(egress: Link, own: Sequence[Link]) -> Link:
     return replace(own[0].under(gpus=len(own)), bytes_per_s=total, nccl_bytes_per_s=nccl)
 
 
-# Nodes that were typed instead of probed: `--nic 4x100Gb --nvlink 150 --pcie gen4x16`.
+# Nodes given with options instead of probed: `--nic 4x100Gb --nvlink 150 --pcie gen4x16`.
 
 _NIC = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*(?:gb|gbit|g)(?:/s|ps)?", re.IGNORECASE)
 _PCIE = re.compile(r"(?:pcie\s*)?gen\s*([1-6])\s*x\s*(1|2|4|8|16)", re.IGNORECASE)
@@ -473,12 +476,12 @@ _MOST_GB = 100_000
 
 @dataclass(frozen=True)
 class UserOverride:
-    """What was typed of a node; None where nothing was.
+    """The hardware of a node as the user gave it with options; None where an option was not used.
 
     nic         (number, bits per second of each)
     nvlink      bytes per second of one GPU, one direction
     pcie        the link of one GPU
-    nvls        its NVSwitches add
+    nvls        whether its NVSwitches reduce data
     """
 
     nic: tuple[int, float] | None = None
@@ -488,7 +491,7 @@ class UserOverride:
 
     @property
     def nics(self) -> Link | None:
-        """All NICs together."""
+        """All NICs together, as one link."""
         if self.nic is None:
             return None
         count, bits_per_s = self.nic
@@ -497,7 +500,7 @@ class UserOverride:
 
 
 def parse_nic(text: str) -> tuple[int, float]:
-    """Number and bits per second of "4x100Gb", "8x400Gb", "25Gb". Raises UsageError."""
+    """Return number and bits per second of "4x100Gb", "8x400Gb", "25Gb". Raises UsageError."""
     match = _NIC.fullmatch(text.strip())
     count, gbit = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
     if not 0 < count <= 1024 or not 0 < gbit <= _MOST_GBIT:
@@ -508,7 +511,7 @@ def parse_nic(text: str) -> tuple[int, float]:
 
 
 def parse_pcie(text: str) -> Link:
-    """The link of "gen4x16". Raises UsageError."""
+    """Return the link of "gen4x16". Raises UsageError."""
     match = _PCIE.fullmatch(text.strip())
     if not match:
         raise UsageError(f"--pcie '{_short(text)}' is not a valid PCIe link: use generation (1 to 6) and lanes, such as gen4x16")
@@ -516,7 +519,7 @@ def parse_pcie(text: str) -> Link:
 
 
 def parse_gigabytes(option: str, text: str) -> float:
-    """Bytes per second of a rate in GB/s. Raises UsageError for what is not a rate of any hardware."""
+    """Return the bytes per second of a rate in GB/s. Raises UsageError for a rate that no hardware has."""
     try:
         value = float(text)
     except ValueError:
@@ -527,7 +530,7 @@ def parse_gigabytes(option: str, text: str) -> float:
 
 
 def given_node(gpus: int, given: UserOverride) -> Node:
-    """A node of `gpus` GPUs of which only what was typed is known."""
+    """Return a node of `gpus` GPUs with only the hardware that the user gave."""
     none = unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16")
     pcie = given.pcie
     egress = given.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
@@ -537,7 +540,7 @@ def given_node(gpus: int, given: UserOverride) -> Node:
 
 
 def with_given(node: Node, given: UserOverride) -> Node:
-    """The node with the links between GPUs that were typed in place of what was probed."""
+    """Return the node with the GPU links that the user gave in place of the probed ones."""
     if given.nvlink and node.gpus > 1:
         link = _between_gpus(given.nvlink, node.gpus)
         node = replace(node, injection=link, pair=link, neighbours=link, apart=True, cuts=())
@@ -561,7 +564,7 @@ def _between_gpus(rate: float, gpus: int) -> Link:
 
 
 def _nvlink(rate: float) -> Link:
-    """NCCL's constant is that of a GPU with links that add up to this."""
+    """Return a GPU's NVLinks with this total rate, with NCCL's constant for them."""
     by_architecture = {architecture: row for row in rates().nvlink for architecture in row.architectures}
     models = [(gpu.links, by_architecture[gpu.architecture]) for gpu in rates().gpu if gpu.architecture in by_architecture]
     same = [links * row.nccl_gb_per_s * 1e9 for links, row in models if links * row.gb_per_s * 1e9 == rate]
@@ -574,14 +577,14 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """Nodes with their ranks, and what is assumed of the fabric between them.
+    """Nodes with their ranks, and assumptions about the fabric between them.
 
     nodes               one per node; rank 0 and the root are on the first. Equal nodes may be the same object
     oversubscription    the fabric carries a node's rate divided by this; 1: non-blocking
-    sharp               the fabric's switches add (InfiniBand SHARP)
-    ring_edges          edges of the sendrecv ring that leave the busiest node
-    pairs               point-to-point pairs at once that send over the busiest node's NICs in the same direction
-    given               a ceiling that the user gave, bytes per second
+    sharp               whether the fabric's switches reduce data (InfiniBand SHARP)
+    ring_edges          number of edges of the sendrecv ring that leave the busiest node
+    pairs               number of simultaneous point-to-point pairs that send over the busiest node's NICs in the same direction
+    given               a rate that the user gave, bytes per second
     traffic             alltoallv: bytes from rank (row) to rank (column), ranks in the nodes' order; None: even
     """
 
@@ -595,44 +598,44 @@ class Job:
 
     @cached_property
     def ranks(self) -> int:
-        """N."""
+        """The number of ranks."""
         return sum(node.gpus for node in self.nodes)
 
     @cached_property
     def machines(self) -> int:
-        """The number of machines: several of them may be one node here, joined by NVLink."""
+        """The number of machines. Several of them may be one node here, joined by NVLink."""
         return sum(node.machines for node in self.nodes)
 
     @property
     def several(self) -> bool:
-        """More than one node, where nodes that NVLink joins are one."""
+        """Whether there is more than one node; nodes joined by NVLink count as one."""
         return len(self.nodes) > 1
 
     @cached_property
     def kinds(self) -> tuple[tuple[Node, int], ...]:
-        """Nodes that are the same object together, with their number; the root's first."""
+        """Each distinct node object with its number of occurrences; the root's first."""
         found: dict[int, list[Node]] = {}
         for node in self.nodes:
             found.setdefault(id(node), []).append(node)
         return tuple((same[0], len(same)) for same in found.values())
 
     def egress(self, node: Node) -> Link:
-        """What a node can send into the fabric."""
+        """Return the link by which a node sends into the fabric."""
         by = self.oversubscription
         return node.egress if by == 1 else node.egress.divided(by, fabric=by)
 
     @cached_property
     def singles(self) -> Partition:
-        """Every GPU for itself."""
+        """The partition with each GPU as its own set."""
         return tuple(_times(self._with_nics(node, side), times) for node, times in self.kinds for side in node.singles)
 
     def of_gpus(self, node: Node) -> Partition:
-        """Every GPU of one node, in the order of its ranks."""
+        """Return the GPUs of one node as sets of one, in the order of its ranks."""
         return tuple(replace(self._with_nics(node, side), times=1) for side in node.singles for _ in range(side.times))
 
     @cached_property
     def partitions(self) -> tuple[tuple[Partition, bool], ...]:
-        """The nodes if there are several (True), then the cuts inside them (False; single GPUs are `singles`)."""
+        """The partition by nodes if there are several (True), then the cuts inside nodes (False; single GPUs are `singles`)."""
         return tuple(self._partitions())
 
     def _partitions(self) -> Iterator[tuple[Partition, bool]]:
@@ -645,7 +648,7 @@ class Job:
         return tuple(self._with_nics(node, side) for side in (node.cuts[level] if level < len(node.cuts) else node.singles))
 
     def _with_nics(self, node: Node, side: Side) -> Side:
-        """Some GPUs of a node of several: where NICs have a way of their own, bytes leave by these as well as by the links inside."""
+        """Return the GPUs of a node with the NICs' rate added where NICs have a separate path from the links inside the node."""
         if not (self.several and node.apart) or isinf(side.bytes_per_s):
             return side
         nics = self.egress(node)
@@ -653,7 +656,7 @@ class Job:
         return Side(side.ranks, alone, (*side.links, nics), side.times, shared)
 
     def as_nccl_takes_it(self) -> Job:
-        """The same job with NCCL's constants."""
+        """Return the same job with NCCL's constants as the rates of its links."""
         changed = {id(node): node.as_nccl_takes_it() for node, _ in self.kinds}
         return replace(self, nodes=tuple(changed[id(node)] for node in self.nodes))
 

@@ -1,4 +1,4 @@
-"""Bus bandwidths that others published (published.toml), each with its source, and those of machines like the one of a job."""
+"""Published bus bandwidths (published.toml), each with its source, and the selection of those for machines like the one of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A row of published.toml; GB/s. Its fields are explained there."""
+    """A row of published.toml; rates in GB/s. The fields are explained in that file."""
 
     operation: str
     machine: str
@@ -37,7 +37,7 @@ class Published:
     nvlink_domain: int | None = None
 
     def job(self) -> Job:
-        """Return the job that it was measured with, from its typed hardware."""
+        """Return the job of the measurement, from its given hardware."""
         given = UserOverride(
             parse_nic(self.nic) if self.nic else None,
             self.nvlink_gb_per_s * 1e9 if self.nvlink_gb_per_s else None,
@@ -50,7 +50,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """What one or several sources measured on the same machines with the same algorithm.
+    """The result of one or several sources on the same machines with the same algorithm.
 
     busbw_bytes_per_s   the lowest and the highest
     """
@@ -74,7 +74,7 @@ class PublishedFigure:
 
 @cache
 def rows() -> tuple[Published, ...]:
-    """Return the table that the package carries."""
+    """Return the table in the package."""
     return parse(_FILE.read_text(encoding="utf-8"))
 
 
@@ -94,7 +94,7 @@ def parse(text: str) -> tuple[Published, ...]:
 def published(operation: str, job: Job) -> list[PublishedFigure]:
     """Return what was published for machines like those of a job, the nearest numbers of nodes first; at most 4 figures.
 
-    Alike are machines with the same number of GPUs and the same rate of their links; across nodes also of their NICs.
+    Machines are alike if they have the same number of GPUs and the same rate of their links; across nodes also of their NICs.
     """
     mine = _traits(job)
     alike = [row for row in rows() if row.operation == operation and _same(mine, _traits(row.job()))]
@@ -107,7 +107,7 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
 
 @dataclass(frozen=True)
 class _Traits:
-    """What makes machines alike: GPUs of one, whether several take part and are joined by NVLink, and bytes per second."""
+    """The properties that make machines alike: GPUs per node, whether there are several nodes and NVLink joins them, bytes per second."""
 
     gpus: float
     several_machines: bool

@@ -29,10 +29,10 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """A GPU model: NVLinks at most, the PCIe generation of its own interface, and where its links lead.
+    """A GPU model: its maximum number of NVLinks, the PCIe generation of its interface, and where its links lead.
 
-    bridge    to one other card
-    c2c       it is on a module with its CPU: NVLink-C2C, not PCIe, carries what it sends to NICs, and a switch may join several nodes
+    bridge    the links lead to one other card
+    c2c       it is on a module with its CPU: NVLink-C2C, not PCIe, carries its traffic to NICs, and a switch may join several nodes
     """
 
     model: str
@@ -47,7 +47,7 @@ class GpuModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xgmi:
-    """AMD's link between GPUs: GB/s of one link in one direction, and as RCCL takes it."""
+    """AMD's link between GPUs: GB/s of one link in one direction, and RCCL's constant for it."""
 
     architectures: list[str]
     gb_per_s: float
@@ -59,7 +59,7 @@ class Xgmi:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pcie:
-    """A PCIe generation: GT/s of a lane, its coding (payload bits, line bits), and GB/s that NCCL takes sixteen lanes for."""
+    """A PCIe generation: GT/s of a lane, its coding (payload bits, line bits), and NCCL's GB/s for sixteen lanes."""
 
     generation: int
     gt_per_s: float
@@ -70,30 +70,30 @@ class Pcie:
     verified: bool
 
     def bytes_per_s(self, lanes: int) -> float:
-        """Of one direction, after line coding."""
+        """Return the bytes per second of one direction after line coding."""
         return self.gt_per_s * 1e9 * lanes / 8 * self.coding[0] / self.coding[1]
 
     def nccl_bytes_per_s(self, lanes: int) -> float:
-        """What NCCL takes it for."""
+        """Return the bytes per second that NCCL assumes."""
         return self.nccl_gb_per_s * 1e9 * lanes / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciePayload:
-    """Bytes that each PCIe packet carries beside its payload."""
+    """The bytes of each PCIe packet in addition to its payload."""
 
     overhead_bytes: int
     source: str
     verified: bool
 
     def efficiency(self, payload_bytes: int) -> float:
-        """The part of a link that is payload at this largest payload size."""
+        """Return the fraction of a link's rate that is payload at this maximum payload size."""
         return payload_bytes / (payload_bytes + self.overhead_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
-    """What NCCL takes the link between two sockets for, GB/s of one direction."""
+    """NCCL's constant for the link between two sockets, GB/s of one direction."""
 
     processor: str
     gb_per_s: float
@@ -113,7 +113,7 @@ class Upi:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandLane:
-    """An InfiniBand lane: Gb/s as the kernel counts it, and the part of it that is data."""
+    """An InfiniBand lane: Gb/s as the kernel reports it, and the fraction of it that is data."""
 
     name: str
     gbit_per_s: float
@@ -124,7 +124,7 @@ class InfinibandLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The part of a wire's data rate that is payload, by transport and MTU in bytes."""
+    """The fraction of a link's data rate that is payload, by transport and MTU in bytes."""
 
     transport: str
     mtu: int
@@ -135,7 +135,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The whole table."""
+    """The whole table of hardware rates."""
 
     nvlink: tuple[NvLink, ...]
     gpu: tuple[GpuModel, ...]
@@ -163,12 +163,12 @@ _ROWS: dict[str, Any] = {
 
 @cache
 def rates() -> Rates:
-    """The table that the package carries."""
+    """Return the table in the package."""
     return parse(_FILE.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> Rates:
-    """A table of rates. Raises UsageError for anything but schema 1 with its sections and their keys."""
+    """Return a table of rates. Raises UsageError for anything but schema 1 with its sections and their keys."""
     import tomllib
 
     try:
@@ -189,14 +189,14 @@ def _row(section: str, row: dict[str, Any]) -> Any:
 
 @cache
 def gpu_model(name: str | None) -> GpuModel | None:
-    """The row with a model in the GPU's name, the longest such; None when none is."""
+    """Return the row with the longest model name that the GPU's name contains; None without one."""
     rows = [row for row in rates().gpu if row.model in (name or "")]
     return max(rows, key=lambda row: len(row.model), default=None)
 
 
 @cache
 def nvlink(architecture: str | None, model: str | None, count: int) -> NvLink | None:
-    """The NVLink of a GPU by its architecture, else its model, else by its number of links where only one rate has that many."""
+    """Return the NVLink of a GPU by its architecture, else its model, else its number of links where only one rate has that many."""
     row = gpu_model(model)
     wanted = architecture or (row.architecture if row else None)
     if wanted:
@@ -208,19 +208,19 @@ def nvlink(architecture: str | None, model: str | None, count: int) -> NvLink | 
 
 @cache
 def xgmi(architecture: str | None) -> Xgmi | None:
-    """The link between AMD GPUs of this architecture."""
+    """Return the link between AMD GPUs of this architecture; None when unknown."""
     return next((row for row in rates().xgmi if architecture in row.architectures), None)
 
 
 @cache
 def pcie(gt_per_s: float | None) -> Pcie | None:
-    """The PCIe generation with this many GT/s a lane."""
+    """Return the PCIe generation with this many GT/s per lane; None when unknown."""
     return next((row for row in rates().pcie if row.gt_per_s == gt_per_s), None)
 
 
 @cache
 def net_of_printed(bytes_per_s: float) -> float:
-    """The net rate of an NVLink of a rate that a tool printed: 26.562 GB/s is a raw 25."""
+    """Return the net rate of an NVLink for a rate that a tool printed: 26.562 GB/s is a raw 25."""
     for row in rates().nvlink:
         if row.printed_gb_per_s and abs(bytes_per_s / 1e9 / row.printed_gb_per_s - 1) < _CLOSE:
             return row.gb_per_s * 1e9

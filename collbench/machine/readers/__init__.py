@@ -1,1 +1,1 @@
-"""One reader per source: text of a tool, a file format, or a part of the kernel's files, each to a `Machine`."""
+"""One reader per source: each converts a tool's text, a file format, or a part of the kernel's files to a `Machine`."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What hwloc's figures for links mean: a PCIe link is GB/s after line coding, an NVLink matrix is MB/s of all links of a pair together.
 #
 # Both are made by hwloc from counted things (include/private/misc.h and hwloc/topology-nvml.c of https://github.com/open-mpi/hwloc)
-# and are turned back only where one count alone can have given them.
+# and are converted back only where exactly one count is possible.
 
 _MOST_OBJECTS, _MOST_LINKS = 512, 18
 _PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names the nearest of them for a POWER processor
@@ -54,7 +54,7 @@ _PARTS = (
 
 
 class HwlocLinks(NamedTuple):
-    """GPU links, paths between GPUs, the reason why links are not counted, doubts, and by GPU the NVLinks to processors with their rate."""
+    """GPU links, paths between GPUs, why links are not counted, doubts, and per GPU the NVLinks to processors with their rate."""
 
     links: tuple[GpuLink, ...] = ()
     paths: Mapping[tuple[str, str], str] = {}
@@ -64,7 +64,7 @@ class HwlocLinks(NamedTuple):
 
 
 def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str | None]:
-    """The link now, and why not: "15.753846" is 8 GT/s x16 of a part that can no more, else it may be 16 GT/s x8 as well."""
+    """Return the current link, and why it is unknown. "15.753846" is 8 GT/s x16 if the part cannot do more; else it may be 16 GT/s x8."""
     try:
         told = float((gigabytes_per_s or "0")[:32])
     except ValueError:
@@ -82,7 +82,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
 
 
 def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> HwlocLinks:
-    """Links of the matrix "NVLinkBandwidth".
+    """Return the links in the matrix "NVLinkBandwidth".
 
     ends    key of a GPU, or SWITCH, by "OSDev:802" and "PCIDev:449"; other ends are processors (POWER)
     models  by GPU key
@@ -105,7 +105,9 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
 def _to_processors(
     names: Sequence[str], rows: Sequence[Sequence[int]], ends: Mapping[str, str], models: Mapping[str, str | None]
 ) -> dict[str, tuple[int, float]]:
-    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are not whole number of links."""
+    """Return per GPU the number of NVLinks to processors and the bytes/s of one; omitted where the values are not whole numbers of
+    links.
+    """
     found: dict[str, tuple[int, float]] = {}
     for name, row in zip(names, rows, strict=True):
         gpu = ends.get(name, SWITCH)
@@ -121,7 +123,7 @@ def _megabytes_of_a_link(model: str | None) -> int | None:
 
 
 def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str, str]) -> dict[str, int]:
-    """MB/s by far end, switches together; the figure of a GPU with itself means nothing."""
+    """Return MB/s by far end, switches together. The value of a GPU with itself is meaningless."""
     sums: dict[str, int] = {}
     for name, value in zip(names, row, strict=True):
         if value and name in ends and ends[name] != gpu:
@@ -130,7 +132,7 @@ def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str,
 
 
 def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLink] | None:
-    """The links of one GPU by far end; None when its figures are not multiples of what one of its links has."""
+    """Return the links of one GPU by far end; None when its values are not multiples of one link's rate."""
     one = _megabytes_of_a_link(model)
     if one is None or any(value % one for value in sums.values()) or sum(sums.values()) > one * _MOST_LINKS:
         return None if sums else []
@@ -138,7 +140,7 @@ def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLi
 
 
 def _xgmi(topology: Element, ends: Mapping[str, str]) -> HwlocLinks:
-    """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it shows pairs, not links."""
+    """Return pairs only: AMD's matrix has one invented value for every pair joined by xGMI (topology-rsmi.c)."""
     matrix = _matrix(topology, "XGMIBandwidth")
     names, rows, doubt = matrix or ([], [], None)
     paths = {
@@ -152,7 +154,7 @@ def _xgmi(topology: Element, ends: Mapping[str, str]) -> HwlocLinks:
 
 
 def _matrix(topology: Element, name: str) -> tuple[list[str], list[list[int]], str | None] | None:
-    """Names of the objects ("OSDev:802"), rows of values and a doubt; None when the matrix is not there."""
+    """Return names of the objects ("OSDev:802"), rows of values and a doubt; None when the matrix is missing."""
     found = next((each for each in topology if each.tag in ("distances2", "distances2hetero") and each.get("name") == name), None)
     if found is None:
         return None
@@ -170,7 +172,7 @@ def _words(matrix: Element, tag: str) -> list[str]:
     return [word for child in matrix if child.tag == tag for word in (child.text or "").split()]
 
 
-# hwloc's XML as a flat list of objects, each knowing the one it is in: what all versions of the format share.
+# hwloc's XML as a flat list of objects, each with its container: common to all versions of the format.
 #
 # Version 1 has no version attribute and puts what it knows into attributes; versions 2 and 3 add memory and I/O children
 # (https://www.open-mpi.org/projects/hwloc/doc/, "Importing and exporting topologies from/to XML files").
@@ -180,29 +182,29 @@ _LIMITS = FileLimits("a machine's hwloc XML", "save it again with `lstopo --of x
 
 @dataclass(frozen=True, eq=False)
 class Thing:
-    """An <object>, and the one that it is in."""
+    """An <object> element, and the one that contains it."""
 
     element: Element
     inside: Thing | None
 
     @property
     def type(self) -> str:
-        """ "Package", "PCIDev"…; version 1's "Socket" is a Package."""
+        """The type, such as "Package" or "PCIDev"; version 1's "Socket" is a Package."""
         found = self.element.get("type", "")
         return "Package" if found == "Socket" else found
 
     @property
     def address(self) -> str | None:
-        """Of a PCI device or bridge; None for other objects."""
+        """The PCI address of a device or bridge; None for other objects."""
         return pci_address(self.element.get("pci_busid", "")) if self.type in ("PCIDev", "Bridge") else None
 
     @property
     def infos(self) -> dict[str, str]:
-        """Its <info> children by name."""
+        """The <info> children by name."""
         return infos(self.element)
 
     def up(self) -> Iterator[Thing]:
-        """What it is in, from the innermost."""
+        """Yield the containing objects, innermost first."""
         at = self.inside
         while at:
             yield at
@@ -210,7 +212,7 @@ class Thing:
 
 
 def root(text: str, name: str) -> Element:
-    """The <topology>. Raises Unreadable for other or broken XML, entities, and what is bigger than a machine."""
+    """Return the <topology> element. Raises Unreadable for other or broken XML, entities, and oversized files."""
     top = top_element(text, name, _LIMITS)
     if top.tag != "topology":
         raise Unreadable(f"{printable(name)} holds no <topology> of hwloc's: {_LIMITS.again}")
@@ -218,7 +220,7 @@ def root(text: str, name: str) -> Element:
 
 
 def things(topology: Element) -> list[Thing]:
-    """Every <object>, outer ones first."""
+    """Return every <object>, outer ones first."""
     found: list[Thing] = []
     waiting: list[tuple[Element, Thing | None]] = [(topology, None)]
     while waiting:
@@ -231,16 +233,16 @@ def things(topology: Element) -> list[Thing]:
 
 
 def infos(element: Element) -> dict[str, str]:
-    """The <info> children by name."""
+    """Return the <info> children by name."""
     return {child.get("name", ""): printable(child.get("value", "")) for child in element if child.tag == "info"}
 
 
 def number_of(thing: Thing, attribute: str) -> int | None:
-    """A whole number in an attribute; None for nonsense."""
+    """Return the integer in an attribute; None when it is invalid."""
     return whole(thing.element.get(attribute), 0, 1 << 60)
 
 
-# The devices in hwloc's XML: PCI functions and the tree they hang in, what drivers call GPUs, network and RDMA devices.
+# The devices in hwloc's XML: PCI functions and their tree, and the drivers' names of GPUs, network and RDMA devices.
 
 _TYPE = re.compile(r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\](?:.* [0-9a-f]{2} ([0-9a-f]{2})$)?", re.IGNORECASE)
 _GPU_NAME = re.compile(r"^(nvml|rsmi)(\d{1,3})$")
@@ -252,7 +254,7 @@ _MEMORY = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize")  # KiB
 
 @dataclass
 class Devices:
-    """What was found; `ends`: which GPU or switch an object of a distance matrix is."""
+    """The devices found. `ends`: the GPU or switch of each object in a distance matrix."""
 
     pci: tuple[PciDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
@@ -263,7 +265,7 @@ class Devices:
 
 
 def devices(things: Sequence[Thing], version: int, numa_ids: frozenset[int]) -> Devices:
-    """Everything below the bridges of a topology. `version` is the format's major one, 1 to 3."""
+    """Return everything below the bridges of a topology. `version` is the format's major version, 1 to 3."""
     found = Devices()
     drivers = _drivers(things)
     seen: dict[str, PciDevice] = {}
@@ -281,7 +283,7 @@ def devices(things: Sequence[Thing], version: int, numa_ids: frozenset[int]) -> 
 
 
 def _drivers(things: Sequence[Thing]) -> dict[str | None, list[Thing]]:
-    """What the operating system calls the devices, by the PCI function they are on (None: on none)."""
+    """Return the operating system's devices by the PCI function they belong to (None: no function)."""
     drivers: dict[str | None, list[Thing]] = {}
     for thing in things:
         if thing.type == "OSDev":
@@ -322,7 +324,7 @@ def _name(thing: Thing) -> str | None:
 
 
 def _numa(thing: Thing, numa_ids: frozenset[int]) -> int | None:
-    """The node near to it: of the first thing above that has a node set, if that has one node with CPUs."""
+    """Return the nearest NUMA node: of the first containing object with a node set, if that is one node with CPUs."""
     near = next((above.element.get("nodeset") for above in thing.up() if above.element.get("nodeset")), None)
     nodes = (cpu_mask(near) or frozenset()) & numa_ids
     return next(iter(nodes)) if len(nodes) == 1 else None
@@ -390,7 +392,7 @@ def _port(number: int, infos: Mapping[str, str]) -> Port:
 
 
 def _ends(things: Sequence[Thing], found: Mapping[str, PciDevice]) -> list[tuple[str, str]]:
-    """GPUs and NVSwitches by the names that distance matrices have for them."""
+    """Return GPUs and NVSwitches by their names in distance matrices."""
     ends: list[tuple[str, str]] = []
     for thing in things:
         on = next((each.address for each in (thing, *thing.up()) if each.type == "PCIDev"), None)
@@ -406,13 +408,13 @@ _TOPOLOGY = re.compile(r"<topology[\s>]")
 
 
 def looks_like(text: str, name: str) -> bool:
-    """A <topology> of hwloc's near the beginning."""
+    """Return whether the text has hwloc's <topology> near its beginning."""
     start = text[:HEAD]
     return bool(_TOPOLOGY.search(start)) and "<object" in start
 
 
 def read(text: str, name: str) -> Machine:
-    """The machine. Raises Unreadable for other XML, broken or hostile one, and for several machines in one file."""
+    """Return the machine. Raises Unreadable for other, broken or hostile XML, and for several machines in one file."""
     topology = root(text, name)
     found = things(topology)
     machines = [thing for thing in found if thing.type == "Machine"]
@@ -444,14 +446,14 @@ def _with_cpu_links(gpu: Gpu, processors: Mapping[str, tuple[int, float]]) -> Gp
 
 
 def _lists(parts: Devices) -> dict[str, str]:
-    """Why lists are empty that lstopo may leave out: without I/O devices it writes none, and filters drop network devices."""
+    """Return why lists are empty that lstopo may omit: without I/O devices it writes none, and filters drop network devices."""
     if not parts.pci:
         return dict.fromkeys(("pci", "gpus", "nics"), "the XML has no PCI devices (lstopo without I/O devices)")
     return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have left them out"}
 
 
 def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
-    """A doubt where CPU numbers have gaps. POWER counts threads that are switched off, others count what is there."""
+    """Return a doubt where CPU numbers have gaps. POWER numbers threads that are switched off; other processors do not."""
     cpus = frozenset(number for thing in found if thing.type == "PU" and (number := number_of(thing, "os_index")) is not None)
     if architecture not in ("x86_64", "aarch64") or len(cpus) == max(cpus, default=-1) + 1:
         return []
@@ -461,7 +463,7 @@ def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
 
 
 def _numa_nodes(found: Sequence[Thing], machine: Thing) -> tuple[NumaNode, ...]:
-    """The nodes that are not a GPU's memory; version 1 writes none for a machine with one node, which has all memory."""
+    """Return the nodes that are not GPU memory. Version 1 writes none for a machine with one node."""
     nodes: dict[int, NumaNode] = {}
     for thing in (thing for thing in found if thing.type == "NUMANode" and thing.element.get("subtype") != "GPUMemory"):
         number = number_of(thing, "os_index")

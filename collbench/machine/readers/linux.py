@@ -1,6 +1,6 @@
-"""A Linux machine out of its own files, sysfs and procfs, live or copied: system, NUMA nodes, PCI tree, GPUs.
+"""A Linux machine from its own files, sysfs and procfs, live or copied: system, NUMA nodes, PCI tree, GPUs.
 
-NICs have their own readers, `infiniband` and `ethernet`.
+NICs have their own readers in `network`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collbench.machine.readers import pci_sysfs
 from collbench.machine.readers import pci_sysfs as linux_gpus
 from collbench.machine.readers.text import cpu_list, cpu_mask, printable, whole, written
 
-# What the IOMMU does to GPUs and NICs: nothing, pass their addresses through, or translate them (which slows transfers between them).
+# The IOMMU's mode for GPUs and NICs: off, passthrough, or translating (which slows transfers between them).
 
 State = Literal["off", "passthrough", "translating"]
 _GROUPS = "/sys/kernel/iommu_groups"
@@ -25,9 +25,10 @@ _TYPES = ("identity", "DMA", "DMA-FQ")
 
 
 def state(files: Files, addresses: frozenset[str], system: System) -> tuple[State | None, str | None]:
-    """The state for the devices at `addresses`, for all devices when none of these is in a group; or None and why.
+    """Return the IOMMU's state for the devices at `addresses`, or for all devices if none of these is in a group; or None and why.
 
-    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. No groups: the IOMMU is off.
+    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. Without groups the IOMMU
+    is off.
     """
     groups = files.names(_GROUPS)
     if not groups and (files.real(_GROUPS) or files.real(_CLASS)) and not files.names(_CLASS):
@@ -46,7 +47,7 @@ def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> 
 
 
 def _told(words: Mapping[str, str], groups: bool) -> State | None:
-    """What the command line shows; requested passthrough does not prove that there is an IOMMU: groups are, or its own "on"."""
+    """Return the state in the command line. Requested passthrough does not prove an IOMMU: groups do, or its own "on"."""
     if not groups and "off" in words.values():
         return "off"
     on = "on" in words.values()
@@ -56,13 +57,15 @@ def _told(words: Mapping[str, str], groups: bool) -> State | None:
 
 
 def _words(line: str, vendor: str | None) -> Mapping[str, str]:
-    """The IOMMU's words of a command line that this processor heeds; the last of a name counts, of "on,sm_on" the first part."""
+    """Return the IOMMU parameters of a command line that apply to this processor. The last of a name counts; of "on,sm_on" the first
+    part.
+    """
     own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
     pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
     return {name: value.split(",")[0] for name, _, value in pairs}
 
 
-# Processors and NUMA nodes out of /proc/cpuinfo, /proc/meminfo and /sys/devices/system.
+# Processors and NUMA nodes from /proc/cpuinfo, /proc/meminfo and /sys/devices/system.
 
 PROCESSORS_KIND = "Linux sysfs processors"
 _CPUS = "/sys/devices/system/cpu"
@@ -75,7 +78,7 @@ _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """What there is to compute with; None is unknown. `flags` are /proc/cpuinfo's, None where a processor has no such line."""
+    """The processors of a machine; None is unknown. `flags` are those of /proc/cpuinfo, None where a processor has no such line."""
 
     model: str | None = None
     vendor: str | None = None
@@ -90,7 +93,7 @@ class Processors:
 
 
 def read_processors(files: Files) -> Processors:
-    """Sockets, cores, threads that are online, memory and NUMA nodes of the processors (not of GPUs); never raises."""
+    """Return sockets, cores, online threads, memory and NUMA nodes of the processors (not of GPUs). Never raises."""
     text = files.text("/proc/cpuinfo") or ""
     first = _fields(text.partition("\n\n")[0])
     online = _online(files)
@@ -109,7 +112,7 @@ def read_processors(files: Files) -> Processors:
 
 
 def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
-    """The one NUMA node with exactly the CPUs local to a device; None when it is as near to several, or there is just one."""
+    """Return the one NUMA node with exactly the CPUs local to a device; None when several match, or there is only one node."""
     several = [node for node in nodes if node.cpus]
     local = (cpu_list(files.text(f"{folder}/local_cpulist")) or cpu_mask(files.text(f"{folder}/local_cpus"))) if len(several) > 1 else None
     found = [node.id for node in several if cpu_list(node.cpus) == local]
@@ -128,7 +131,7 @@ def _online(files: Files) -> frozenset[int]:
 
 
 def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | None, int | None]:
-    """Sockets and cores. Two reads per core: its siblings are not asked again."""
+    """Return the numbers of sockets and cores. Two reads per core: siblings of a core are skipped."""
     packages: set[int | None] = set()
     cores, left = 0, set(online)
     while left:
@@ -144,14 +147,14 @@ def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | Non
 
 
 def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
-    """Sockets and cores without sysfs: core ids count anew on each socket."""
+    """Return sockets and cores without sysfs: core ids start anew on each socket."""
     blocks = [] if len(text) > _CUT else [_fields(block) for block in text.split("\n\n")]
     found = {(block["physical id"], block["core id"]) for block in blocks if "physical id" in block and "core id" in block}
     return (len({socket for socket, _ in found}), len(found)) if found else (None, None)
 
 
 def _numa_nodes(files: Files, online: frozenset[int]) -> tuple[tuple[NumaNode, ...], bool]:
-    """The processors' NUMA nodes, and whether GPUs' memory was among those the kernel lists (POWER9, Grace)."""
+    """Return the processors' NUMA nodes, and whether the kernel's list included GPU memory (POWER9, Grace)."""
     ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
     of_gpus = _nodes_of_gpus(files)
     nodes = [_node(files, each, online) for each in ids]
@@ -174,7 +177,7 @@ def _nodes_of_gpus(files: Files) -> frozenset[int]:
 
 
 def _memory(files: Files, nodes: tuple[NumaNode, ...], of_gpus: bool) -> int | None:
-    """Bytes of main memory. /proc/meminfo counts GPUs' memory too where it is a NUMA node: then it is the sum over the others."""
+    """Return the bytes of main memory. /proc/meminfo includes GPU memory that is a NUMA node: then sum over the other nodes."""
     if not of_gpus:
         return _kilobytes(files.text("/proc/meminfo"))
     parts = [node.memory_bytes for node in nodes]
@@ -197,7 +200,7 @@ def _reasons(text: str, first: Mapping[str, str], sockets: int | None, nodes: tu
     return reasons
 
 
-# The kernel's start parameters (/proc/cmdline) as they may be shown: they can hold passwords, tokens, hosts and addresses.
+# The kernel's start parameters (/proc/cmdline) are masked: they can hold passwords, tokens, hosts and addresses.
 
 MASKED = "masked"
 _KNOWN = re.compile(
@@ -211,10 +214,10 @@ _SECRET = re.compile(r"passw|secret|token|key|credential", re.IGNORECASE)
 
 
 def shown(line: str) -> str:
-    """The line without secrets; a line that was shown stays as it is.
+    """Return the kernel's command line without secrets; a line that was masked before stays as it is.
 
-    Known parameters stay whole. Others keep their names, as what they are set to may be anything; so may a bare word, and
-    The text after "--", which is for the first program.
+    Known parameters stay whole. Others keep their names, as their values may be anything; a bare word is treated like a value, and
+    so is the text after "--", which is for the first program.
     """
     of_kernel, dashes, of_program = f" {' '.join(line.split())} ".partition(" -- ")
     words = [_shown(word) for word in of_kernel.split()]
@@ -228,7 +231,7 @@ def _shown(word: str) -> str:
     return f"{name}={MASKED}" if equals and _NAME.match(name) else MASKED
 
 
-# What a Linux machine is once: kernel, driver, IOMMU, peer memory, hypervisor, container.
+# Facts of a Linux machine as a whole: kernel, driver, IOMMU, peer memory, hypervisor, container.
 
 _MOST_COMMAND_LINE = 4096  # COMMAND_LINE_SIZE of the larger architectures
 _NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b")
@@ -250,7 +253,7 @@ _MADE_BY = (
     ("QEMU", "", "kvm"), ("", "KVM", "kvm"), ("VMware", "", "vmware"), ("Xen", "", "xen"), ("innotek GmbH", "", "virtualbox"),
     ("Microsoft Corporation", "Virtual Machine", "microsoft"),
 )  # fmt: skip
-# These sell bare metal too: only together with the processor's own word that there is a hypervisor.
+# These vendors also offer bare metal: valid only if the processor's flags show a hypervisor.
 _CLOUDS = (
     ("Amazon EC2", "", "kvm"), ("Google", "", "kvm"), ("Alibaba Cloud", "", "kvm"), ("OpenStack Foundation", "", "kvm"),
     ("Red Hat", "", "kvm"), ("OracleCloud.com", "", "kvm"), ("DigitalOcean", "", "kvm"), ("Hetzner", "", "kvm"),
@@ -259,7 +262,7 @@ _CLOCKS = (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"))
 
 
 def read_system(files: Files, processors: Processors) -> tuple[System, dict[str, str]]:
-    """The system's facts, IOMMU and shared memory aside, and why some are unknown; never raises."""
+    """Return the system's facts, except IOMMU and shared memory, and why some are unknown. Never raises."""
     kernel = _kernel(files)
     virtualization, why_virtualization = _virtualization(files, processors)
     container, why_container = _container(files)
@@ -281,13 +284,13 @@ def read_system(files: Files, processors: Processors) -> tuple[System, dict[str,
 
 
 def hostname(files: Files) -> str | None:
-    """The machine's own name, of the kernel, else of /etc/hostname."""
+    """Return the machine's name from the kernel, else from /etc/hostname."""
     names = (files.text("/proc/sys/kernel/hostname"), files.text("/etc/hostname"), _noted(files, "HostName"))
     return next((printable(name.splitlines()[0], 253) for name in names if name), None)
 
 
 def command_line(files: Files) -> str | None:
-    """What the kernel was started with, without secrets: this ends up in reports and tickets."""
+    """Return the kernel's command line without secrets, since it appears in reports and tickets."""
     text = files.text("/proc/cmdline")
     return printable(shown(text), _MOST_COMMAND_LINE) if text else None
 
@@ -305,7 +308,7 @@ def _noted(files: Files, name: str) -> str | None:
 
 
 def _architecture(files: Files, kernel: str | None, processors: Processors) -> str | None:
-    """As uname -m reports; only newer kernels have it in a file, distributions in the release's name, x86 in its flags."""
+    """Return the name as in uname -m. Only newer kernels have it in a file; others have it in the release name, x86 in its flags."""
     named = [files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2]]
     of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
     return next((each for each in named if each in _ARCHITECTURES), of_flags)
@@ -318,7 +321,7 @@ def _driver(files: Files) -> str | None:
 
 
 def _peer_memory(files: Files) -> tuple[str, ...] | None:
-    """Modules there, by name. That a module is loaded does not prove that it works."""
+    """Return the loaded peer-memory modules by name. That a module is loaded does not prove that it works."""
     found = dict.fromkeys(name for name, path in _PEER_MEMORY if files.text(path) is not None)
     return tuple(found) if found or files.names("/sys/module") else None
 
@@ -328,7 +331,7 @@ def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str)
 
 
 def _virtualization(files: Files, processors: Processors) -> tuple[str | None, str | None]:
-    """The hypervisor, "" on bare metal; None and why. "hypervisor": there is one, and nothing shows which."""
+    """Return the hypervisor, "" on bare metal; or None and why. "hypervisor": an unidentified one."""
     vendor, product = (files.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name"))
     known = _matches(_MADE_BY, vendor, product) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
     if known:
@@ -348,7 +351,7 @@ def _of_clock(files: Files) -> str | None:
 
 
 def _container(files: Files) -> tuple[str | None, str | None]:
-    """What encloses the processes that read these files; "" when nothing does; None and why."""
+    """Return the container that encloses the processes that read these files, "" without one; or None and why."""
     groups = files.text("/proc/self/cgroup")
     marks = (
         ("apptainer", files.real("/.singularity.d") is not None),
@@ -372,7 +375,7 @@ KIND = "Linux sysfs and procfs"
 
 
 def read(files: Files) -> Machine:
-    """What the files show; never raises. What they do not show is None, with the reason in `unknown`."""
+    """Return the machine that the files show. Never raises. Missing facts are None, with the reason in `unknown`."""
     compute = read_processors(files)
     bus = pci_sysfs.read(files)
     gpus = linux_gpus.read_linux_gpus(files, bus.devices)
@@ -390,7 +393,9 @@ def read(files: Files) -> Machine:
 
 
 def _near(files: Files, devices: Sequence[PciDevice], nodes: Sequence[NumaNode]) -> tuple[PciDevice, ...]:
-    """GPUs and NICs without a node get that of their local CPUs, where these are one node's: older kernels report no more."""
+    """Return the devices where GPUs and NICs without a node get that of their local CPUs, if it is unique: older kernels report only
+    CPUs.
+    """
     return tuple(
         replace(device, numa=node_of(files, f"{pci_sysfs.DEVICES}/{device.address}", nodes))
         if device.numa is None and device.kind in ("gpu", "nic")
@@ -400,7 +405,7 @@ def _near(files: Files, devices: Sequence[PciDevice], nodes: Sequence[NumaNode])
 
 
 def _placeless(devices: Sequence[PciDevice], gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Why the node of a GPU or NIC is unknown; that of virtual functions is not needed."""
+    """Return why the node of a GPU or NIC is unknown. Virtual functions need none."""
     paths = [f"pci/{device.address}/numa" for device in devices if device.numa is None and not device.virtual]
     paths += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
     return dict.fromkeys(paths, "the firmware does not report it (numa_node is -1 or absent)")

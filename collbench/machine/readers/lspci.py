@@ -1,4 +1,4 @@
-"""lspci's text: PCI functions, their links now and at most, the tree above them, access control, and which are GPUs and NICs."""
+"""Text of lspci: PCI functions, their current and maximum links, the PCI tree, access control, and which are GPUs and NICs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOST_CHARACTERS = 2 << 20
 
 
 def looks_like_acs_lines(text: str, name: str) -> bool:
-    """Every line is one of ACSCtl."""
+    """Return whether every line is an ACSCtl line."""
     lines = [line for line in text[:HEAD].splitlines() if line.strip()]
     return bool(lines) and all(_LINE.match(line[:400]) for line in lines[:-1]) and bool(_LINE.match(lines[0][:400]))
 
 
 def read_acs_lines(text: str, name: str) -> Machine:
-    """How many ports print their access control, and at how many requests are redirected. Raises Unreadable for other lines."""
+    """Return a machine with the number of ports with access control, and of those that redirect requests. Raises Unreadable."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's ports fill", "give one machine's output")
     ports, on = 0, 0
     for line in text.splitlines():
@@ -50,7 +50,7 @@ def read_acs_lines(text: str, name: str) -> Machine:
 ACS_LINES = Reader(ACS_LINES_KIND, looks_like_acs_lines, read_acs_lines)
 
 
-# The text of lspci, cut into one block of facts per function: `lspci`, `-nn`, `-vvv`, `-vvvnn`, with and without domains (`-D`).
+# The text of lspci, split into one block of facts per function: `lspci`, `-nn`, `-vvv`, `-vvvnn`, with and without domains (`-D`).
 
 _MOST_FUNCTIONS, _LONGEST_LINE = 65536, 2000
 _HEAD = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?:Class )?(\S.{0,99}?): (.*)$", re.IGNORECASE)
@@ -77,12 +77,12 @@ _VENDORS = {
 
 @dataclass
 class Function:
-    """What lspci prints of one function.
+    """The facts that lspci prints of one function.
 
     buses       primary and secondary bus of a bridge
     port_type   "Root Port", "Upstream Port", "Endpoint"…; None when not printed
-    acs         control bits that are on; None when not printed
-    denied      capabilities were not shown: lspci ran without root
+    acs         control bits that are set; None when not printed
+    denied      whether capabilities were hidden: lspci ran without root
     """
 
     address: str
@@ -101,17 +101,17 @@ class Function:
 
     @property
     def link(self) -> PcieLink:
-        """LnkSta and LnkCap."""
+        """The link from LnkSta and LnkCap."""
         return PcieLink(*self.now, *self.most)
 
 
 def is_head(line: str) -> bool:
-    """The line is a function's first one."""
+    """Return whether the line is the first one of a function."""
     return bool(_HEAD.match(line[:_LONGEST_LINE]))
 
 
 def functions(text: str, name: str) -> Iterator[Function]:
-    """Every function in the order of the text. Raises Unreadable when one is listed twice, or far too many are."""
+    """Yield every function in the order of the text. Raises Unreadable when one is listed twice, or far too many are."""
     seen: set[str] = set()
     current: Function | None = None
     for line in io.StringIO(text):
@@ -143,7 +143,7 @@ def _function(match: re.Match[str]) -> Function:
 
 
 def _class(text: str) -> int | None:
-    """0x030200 of "3D controller [0302]", "0302" and "3D controller"; None for names that mean nothing here."""
+    """Return 0x030200 for "3D controller [0302]", "0302" and "3D controller"; None for irrelevant names."""
     match = _CLASS.search(text)
     number = int(match[1], 16) if match else _CLASSES.get(text.lower())
     return number << 8 if number is not None else None
@@ -168,7 +168,7 @@ def _take(function: Function, word: str, value: str) -> None:
 
 
 def _link(value: str) -> tuple[float | None, int | None]:
-    """GT/s and lanes; "Speed unknown, Width x0" is (None, None)."""
+    """Return GT/s and lanes; (None, None) for "Speed unknown, Width x0"."""
     width = _WIDTH.search(value)
     return gigatransfers(value), lanes(width[1]) if width else None
 
@@ -187,17 +187,17 @@ _DENIED = "lspci ran without root and could not read it"
 
 
 def looks_like(text: str, name: str) -> bool:
-    """A line like "19:00.0 3D controller: NVIDIA Corporation …"."""
+    """Return whether the text has a line like "19:00.0 3D controller: NVIDIA Corporation …"."""
     return any(is_head(line) for line in text[:HEAD].splitlines())
 
 
 def starts(line: str) -> bool:
-    """Whether the line begins a PCI function."""
+    """Return whether the line begins a PCI function."""
     return is_head(line)
 
 
 def read(text: str, name: str) -> Machine:
-    """The machine's PCI side. NICs are named by their addresses: lspci does not know "mlx5_0".
+    """Return the machine's PCI devices. NICs are named by their addresses, since lspci does not print names such as "mlx5_0".
 
     Raises Unreadable when no function is listed, or one is listed twice.
     """
@@ -220,7 +220,7 @@ def read(text: str, name: str) -> Machine:
 
 
 def _device(function: Function, parent: str | None) -> PciDevice:
-    """One function; a port of a switch is recognised where capabilities are printed."""
+    """Return one function. A switch port is recognized only where capabilities are printed."""
     kind = pci.kind_of(function.address, function.vendor_id, function.class_id)
     virtual = pci.is_virtual(function.address, function.vendor_id, function.device_id, function.class_id, function.name)
     return PciDevice(
@@ -240,9 +240,10 @@ def _device(function: Function, parent: str | None) -> PciDevice:
 
 
 def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
-    """The bridge above each function, by the bridges' secondary buses.
+    """Return the bridge above each function, by the bridges' secondary buses.
 
-    Buses are numbered downwards, so a bridge with a secondary bus that does not come after its own is not believed: no circles are left.
+    Buses are numbered downwards. A bridge with a secondary bus that does not come after its own is rejected, so there are no
+    circles.
     """
     bridges: dict[tuple[str, int], list[str]] = defaultdict(list)
     for function in found:
@@ -264,7 +265,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _unknown(found: Sequence[Function], devices: Sequence[PciDevice]) -> dict[str, str]:
-    """Why parents, links and access control of functions that matter are not known."""
+    """Return why parents, links and access control of relevant functions are unknown."""
     tree = any(function.buses for function in found)
     unknown: dict[str, str] = {}
     for function, device in zip(found, devices, strict=True):

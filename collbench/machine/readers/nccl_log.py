@@ -1,7 +1,7 @@
-"""The paths that the bytes took, from a log of NCCL or RCCL (NCCL_DEBUG=INFO).
+"""The data path in a log of NCCL or RCCL (NCCL_DEBUG=INFO).
 
 Only the connection lines, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/3/GDRDMA", prove a path. Lines such as "Using network IB",
-"GPU Direct RDMA Enabled for HCA 0" or "NET/Socket : Using" show what could be used. Spellings from 2.4 to 2.30 are known.
+"GPU Direct RDMA Enabled for HCA 0" or "NET/Socket : Using" show what could be used. Formats from 2.4 to 2.30 are known.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, b
 
 
 def is_packed(path: Path) -> bool:
-    """Whether the file is compressed. Raises Unreadable for what is not a file or cannot be read."""
+    """Return whether the file is compressed. Raises Unreadable when it is not a file or cannot be read."""
     with _Opened(path) as read:
         return read(8).startswith(_PACKED)
 
 
 def lines_in(path: Path) -> Iterator[list[bytes]]:
-    """The file's lines, a block at a time; a last line without its end is one, too.
+    """Yield the file's lines, one block at a time; an incomplete last line counts.
 
-    Raises Unreadable for a folder, a pipe, a device, a file that is empty, is binary, or cannot be read (to the end, too).
+    Raises Unreadable for a folder, pipe or device, and for a file that is empty, binary, or cannot be read completely.
     """
     with _Opened(path) as read:
         head = read(_BLOCK)
@@ -61,7 +61,7 @@ def lines_in(path: Path) -> Iterator[list[bytes]]:
 
 
 def lines_of(read: Callable[[int], bytes], begun: bytes = b"") -> Iterator[list[bytes]]:
-    """What `read(at most)` gives after `begun`, as lists of lines; of a line that never ends, a few thousand bytes are kept."""
+    """Yield lists of lines from `begun` and then `read(at most)`. Of an endless line, a few thousand bytes are kept."""
     rest, block = b"", begun or read(_BLOCK)
     while block:
         lines = (rest + block).split(b"\n")
@@ -72,7 +72,7 @@ def lines_of(read: Callable[[int], bytes], begun: bytes = b"") -> Iterator[list[
 
 
 class _Opened:
-    """A regular file, opened without waiting; what fails while it is read becomes a sentence."""
+    """A regular file, opened without blocking; read errors become Unreadable."""
 
     def __init__(self, path: Path) -> None:
         if is_folder(path):
@@ -100,9 +100,9 @@ class _Opened:
         return Unreadable(f"{printable(str(self.path))} cannot be read ({reason}): name the file that holds NCCL's log")
 
 
-# What one message of NCCL or RCCL reports. Spellings from 2.4 to 2.32, read in NCCL's sources of 2.18 to 2.30 and in the library 2.32.3.
+# The facts of one message of NCCL or RCCL. Formats of 2.4 to 2.32, from NCCL's sources of 2.18 to 2.30 and the library 2.32.3.
 #
-# A message is the text after "NCCL INFO ". Nothing here remembers anything but answers to equal messages.
+# A message is the text after "NCCL INFO ". The only state is a cache of answers to equal messages.
 
 GDR = "/GDRDMA"
 SHARED_MEMORY = "SHM"
@@ -147,8 +147,8 @@ _COUNT = re.compile(rb"nchannels (\d{1,4})")
 class Connection(NamedTuple):
     """A line that proves a path: "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA".
 
-    channel, source and target are None where the line names none; `way` is "send", "receive" or "" (inside a host); `gpu` is the one
-    that wrote the line ("3", "0000:1b:00.0"), None unknown.
+    channel, source and target are None where the line has none. `way`: "send", "receive" or "" (inside a host). `gpu`: the GPU
+    that wrote the line ("3", "0000:1b:00.0"), None when unknown.
     """
 
     channel: int | None
@@ -161,7 +161,7 @@ class Connection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """What NCCL chose for a call: "RING", "SIMPLE", and how many channels; None where it has none."""
+    """NCCL's choice for a call: algorithm ("RING"), protocol ("SIMPLE") and number of channels; None where not printed."""
 
     algorithm: str | None
     protocol: str | None
@@ -170,16 +170,16 @@ class CallChoice:
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take longer than reading the message; no eq: equal messages give one object
 class Words:
-    """What a message reports beside connections; None and () where it has none.
+    """The facts of a message other than connections; None and () where it has none.
 
     devices   ("IB", {0: "mlx5_0:1/IB"}, whether relaxed ordering is on)
     nic       (NCCL's number of a network device, its name)
-    gdr       (whether a GPU may reach it, the name of the HCA or "HCA 3")
-    choice    ("AllReduce" or None, bytes, Choice)
+    gdr       (whether a GPU can reach it, the name of the HCA or "HCA 3")
+    choice    ("AllReduce" or None, bytes, CallChoice)
     stated    channels by kind: {"coll": 16}
-    listing   (ranks that a ring listing has, whether it ends early)
-    startup   what the library reports of its start
-    of_host   whether it holds for the host alone that wrote it
+    listing   (ranks in a ring listing, whether it is truncated)
+    startup   facts of the library's start
+    of_host   whether it is valid only for the host that wrote it
     """
 
     ranks: int | None = None
@@ -203,7 +203,7 @@ class Words:
 
 @lru_cache(maxsize=_MOST_ANSWERS)
 def words(message: bytes) -> Words | None:
-    """What a message reports, None for nothing that is wanted. The cheap tests come first: most messages pass none."""
+    """Return the facts of a message; None without any. The cheap tests come first, since most messages pass none."""
     if b" Bytes -> " in message and (choice := _choice(message)):
         return Words(choice=choice)
     if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
@@ -217,9 +217,9 @@ def words(message: bytes) -> Words | None:
 
 @lru_cache(maxsize=_MOST_ANSWERS)
 def transport(text: bytes) -> str | None:
-    """The text after "via": "NET/IB/3/GDRDMA", "P2P/CUMEM/read", "SHM"; None for other text.
+    """Return the transport after "via": "NET/IB/3/GDRDMA", "P2P/CUMEM/read", "SHM"; None for other text.
 
-    Without ranks of proxies, kinds of memory in brackets and what follows GDRDMA; old and new words for shared memory are one.
+    Without proxy ranks, kinds of memory in brackets and what follows GDRDMA. Old and new names of shared memory are unified.
     """
     match = _WAY.match(text)
     if not match:
@@ -232,7 +232,7 @@ def transport(text: bytes) -> str | None:
 
 
 def connection(left: bytes, right: bytes) -> Connection | None:
-    """The path that a line proves, from its words before and after "via"; None for other messages."""
+    """Return the path that a line proves, from the text before and after "via"; None for other messages."""
     found = transport(right)
     if found is None:
         return None
@@ -244,7 +244,7 @@ def connection(left: bytes, right: bytes) -> Connection | None:
 
 
 def _connection(parts: list[bytes], way: str, found: str) -> Connection:
-    """A [send] line is written by the GPU that sends, a [receive] line by the one that receives."""
+    """Return the connection. A [send] line is written by the sending GPU, a [receive] line by the receiving one."""
     channel, source = _CHANNEL.fullmatch(parts[1]), _RANK.fullmatch(parts[3])
     target = _RANK.fullmatch(parts[5]) if len(parts) > 5 and parts[4] == b"->" else None
     writer = source if way == "send" else target if way == "receive" else None
@@ -290,7 +290,7 @@ def _seldom(message: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _listing(message: bytes) -> tuple[int, bool] | None:
-    """ "Channel 00/16 :  0 7 6 5 ...": the ranks that it has at least, and whether it ends early."""
+    """Return the minimum number of ranks in "Channel 00/16 :  0 7 6 5 ...", and whether the list is truncated."""
     parts = message.partition(b" :")[2].split()
     short = parts[-1:] == [b"..."]
     numbers = parts[:-1] if short else parts
@@ -310,7 +310,7 @@ def _used(message: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _reducing(message: bytes) -> Iterator[CollNetDevice]:
-    """The devices that are listed with SHARP."""
+    """Yield the devices that are listed with SHARP."""
     if b"/SHARP" in message and (match := _DEVICES.search(message)):
         yield from (CollNetDevice(text(name)) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
 
@@ -332,7 +332,7 @@ def _named(word: str, names: tuple[str, ...]) -> str:
 
 
 def _gpu(found: str) -> str:
-    """The driver's number, or the PCI address that older logs print as one hexadecimal number ("1b000")."""
+    """Return the driver's number, or the PCI address that older logs print as one hexadecimal number ("1b000")."""
     if len(found) <= _LONGEST_INDEX:
         return found
     number = int(found, 16)
@@ -340,13 +340,13 @@ def _gpu(found: str) -> str:
 
 
 def text(part: bytes) -> str:
-    """Untrusted bytes as printable text."""
+    """Return untrusted bytes as printable text."""
     return printable(part.decode("utf-8", "replace"))
 
 
-# What the lines of a log add up to, in bounded memory: regardless of what a log repeats or invents, each fact has its most.
+# Totals of a log's lines in limited memory: each fact has a maximum number, for any input.
 #
-# Lines that report the same are only counted while they pass; what they report is added up for all of them at once.
+# Equal lines are only counted; their facts are added once at the end.
 
 MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
 _MOST = 4096  # of what is counted by name: transports, sizes, widths
@@ -356,14 +356,14 @@ _LONGEST_PATH = 120
 _MOST_REMEMBERED = 8192  # answers that only save time
 _BELOW_SWITCH = "LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
-# Before "NCCL INFO"; possessive, so that no text can make it try twice.
+# Before "NCCL INFO"; possessive, so that no text can cause backtracking.
 _HOST = re.compile(rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,252}+):\d{1,10}+:\d{1,10}+ \[-?\d{1,4}+\] ")
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
 class LogFacts:
-    """Grows line by line; `nccl_log` makes a log of it."""
+    """The facts of a log, collected line by line; `_told` converts them to an `NcclLog`."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -401,9 +401,9 @@ class LogFacts:
         self._kept = 0  # of these
 
     def take(self, lines: Iterable[bytes]) -> None:
-        """Lines of the log; others on the way (the program's own output) are passed over.
+        """Add lines of the log; other lines (the program's own output) are skipped.
 
-        Most lines begin as the one before and report what was reported before: those must not take a microsecond.
+        Most lines start like the one before and repeat its facts: these must take less than a microsecond.
         """
         head, here, times, found = b"\n", self._paths.setdefault(b"", {}), self._times, 0
         for line in lines:
@@ -431,7 +431,7 @@ class LogFacts:
             self.add_up()
 
     def add_up(self) -> None:
-        """Adds what was only counted: to be called when there are no more lines."""
+        """Add what was only counted. Call it after the last line."""
         for message, said in self._said.items():
             self._add(said, self._times[message])
         for key, times in ((key, times) for here in self._paths.values() for key, times in here.items() if times):
@@ -443,7 +443,7 @@ class LogFacts:
             remembered.clear()
 
     def _other(self, line: bytes) -> None:
-        """A line that is too long, or is not an INFO: a warning, the version, or no line of NCCL at all."""
+        """Process a line that is too long or not an INFO: a warning, the version, or other output."""
         if len(line) > LONGEST:
             line = line[: LONGEST - 64].rpartition(b" ")[0] + b" ..."
         if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:
@@ -468,7 +468,7 @@ class LogFacts:
         self._new(message, line[:place])
 
     def _of_tests(self, line: bytes) -> None:
-        """A line of nccl-tests above its table, or of RCCL about itself."""
+        """Process a line of nccl-tests above its table, or of RCCL about itself."""
         self.rccl = self.rccl or only_rccl(line)
         self._start(head_facts(line.strip()), "")
 
@@ -479,12 +479,12 @@ class LogFacts:
                 self.rccl = True
 
     def _begin(self, head: bytes) -> dict[bytes, int]:
-        """Where the paths of lines with this beginning are counted."""
+        """Return the path counters for lines with this beginning."""
         self._host(head)
         return self._paths.setdefault(head, {})
 
     def _host(self, head: bytes) -> str:
-        """The host that a line's beginning names, "" for none."""
+        """Return the host in a line's beginning, "" without one."""
         known = self._hosts_of.get(head)
         if known is not None:
             return known
@@ -512,7 +512,7 @@ class LogFacts:
             self._add(said, 1)
 
     def _path(self, message: bytes, middle: int, head: bytes) -> None:
-        """A connection. Once there are enough of them, further ones of the same rank by the same way are only counted."""
+        """Add a connection. Beyond a limit, further ones of the same rank and transport are only counted."""
         found = connection(message[:middle], message[middle + 5 : middle + 5 + _LONGEST_PATH])
         if found is None:
             self._new(message, head)
@@ -581,20 +581,20 @@ class LogFacts:
 
 
 def staged(transport: str) -> bool:
-    """Whether it is RDMA without GPUDirect: staged through the host's memory."""
+    """Return whether a transport is RDMA without GPUDirect, staged through host memory."""
     return (
         transport.startswith("NET/") and GDR not in transport and not transport.startswith("NET/Socket") and "tcp" not in transport.lower()
     )
 
 
 def bool_of(answers: Iterable[bool]) -> bool | None:
-    """True where all report it, None where no answer comes."""
+    """Return True if all answers are True, None without answers."""
     listed = list(answers)
     return all(listed) if listed else None
 
 
 def kinds_of(widths: Iterable[tuple[str, float]]) -> Mapping[str, tuple[float, ...]]:
-    """Widths in GB/s by kind of link, ascending."""
+    """Return widths in GB/s by kind of link, ascending."""
     found: dict[str, list[float]] = {}
     for kind, width in sorted(widths):
         found.setdefault(kind, []).append(width)
@@ -602,12 +602,12 @@ def kinds_of(widths: Iterable[tuple[str, float]]) -> Mapping[str, tuple[float, .
 
 
 def _keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Value:
-    """Adds what is new while there is room; what is there stays."""
+    """Add an entry while there is room; an existing one stays."""
     return known.setdefault(key, value) if key in known or len(known) < most else value
 
 
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
-    """Keeps what can be found again; when there is too much of it, what was kept before goes: lines of one rank are adjacent."""
+    """Store a value in a cache that is emptied when full: lines of one rank are adjacent."""
     if len(known) >= _MOST_REMEMBERED:
         known.clear()
     known[key] = value
@@ -627,30 +627,31 @@ _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 
 @dataclass(frozen=True, slots=True)
 class NcclLog:
-    """A log's facts; () and None where it has none.
+    """The facts of a log; () and None where it has none.
 
     version         "2.22.3"
-    net             what carried the bytes between hosts: "IB", "Socket", "Libfabric", "IBext_v8", the plugin's own name
-    transports      "NET/IB/3/GDRDMA", "P2P/CUMEM", "SHM" -> lines; the number is NCCL's index, not that of mlx5_<number>
-    hosts           that wrote lines, in order of appearance
-    hcas            "mlx5_0:1/RoCE" as NCCL uses them; interfaces those of its sockets
-    gdr_enabled     HCAs that NCCL reports GPUs may reach (capability, no proof); gdr_disabled: may not; one may be in both
-    gdr_gpus        of which both directions are shown: (host, "3") by the driver's number, (host, "0000:1b:00.0") in older logs; the
-                    host is "" where the lines name none; staged_gpus: those with lines of RDMA without GDRDMA
-    gdr_send        a [send] line with GDRDMA is there; gdr_receive a [receive] line; staged: NET lines of RDMA without it
-    sockets         "data" where bytes go over TCP, "bootstrap" where only ranks meet there
-    dma_buf         NCCL's plugin registers memory through dma-buf; False does not exclude a peer-memory module
-    ranks           stated; ranks_at_least from cut listings
-    graph           width in GB/s of the links that NCCL assumes, by kind ("PCI", "SYS"); paths: kinds between parts -> how many
-    default_speed   interfaces with a speed that NCCL could not read and took for 10 Gb/s ("?" where the line names none)
-    nics, nic_groups    what a libfabric plugin found
-    channels        (host, connection) of every line that proves a path, the first 16,384 of them; channels_left_out: how many more lines
+    net             what carried data between hosts: "IB", "Socket", "Libfabric", "IBext_v8", or a plug-in's name
+    transports      number of lines by "NET/IB/3/GDRDMA", "P2P/CUMEM", "SHM"; the number is NCCL's index, not that of mlx5_<number>
+    hosts           hosts that wrote lines, in order of appearance
+    hcas            "mlx5_0:1/RoCE" as NCCL uses them; interfaces: those of its sockets
+    gdr_enabled     HCAs that GPUs can reach according to NCCL (capability, not proof); gdr_disabled: cannot; one may be in both
+    gdr_gpus        GPUs with both directions shown: (host, "3") by the driver's number, (host, "0000:1b:00.0") in older logs; the
+                    host is "" where the lines have none; staged_gpus: those with lines of RDMA without GDRDMA
+    gdr_send        whether there is a [send] line with GDRDMA; gdr_receive: a [receive] line; staged: NET lines of RDMA without it
+    sockets         "data" where data goes over TCP, "bootstrap" where TCP only connects ranks at the start
+    dma_buf         whether NCCL's plug-in registers memory through dma-buf; False does not exclude a peer-memory module
+    ranks           as printed; ranks_at_least from truncated listings
+    graph           width in GB/s of the links that NCCL assumes, by kind ("PCI", "SYS"); paths: number of paths by kind
+    default_speed   interfaces with an unreadable speed, which NCCL assumes as 10 Gb/s ("?" where the line has no name)
+    nics, nic_groups    what a libfabric plug-in found
+    channels        (host, connection) of every line that proves a path, the first 16,384 of them; channels_left_out: the number of
+    others
     names           of network devices by host and NCCL's number: ("node1", 0): "mlx5_0:1/IB", "mlx5_0+mlx5_1"
-    choices         (collective, bytes) -> what NCCL chose -> how many calls, the most frequent first. Bytes as NCCL counts them: one
-                    rank's part for all-gather and broadcast from 2.24 on; 2.20 to 2.22 name no collective (None)
-    stated          how many channels NCCL reports it has: {"coll": 16, "nvls": 16, "p2p": 32}
+    choices         (collective, bytes) -> choice -> number of calls, the most frequent first. Bytes as NCCL counts them: one
+                    rank's part for all-gather and broadcast from 2.24 on; 2.20 to 2.22 print no collective (None)
+    stated          number of channels that NCCL reports: {"coll": 16, "nvls": 16, "p2p": 32}
     library         NCCL, unless the log shows RCCL
-    startup         (host, fact): what the library prints while it starts, see `nccl_startup`; the host is "" where a line names none
+    startup         (host, fact): what the library prints at its start, see `nccl_startup`; the host is "" where a line has none
     """
 
     name: str = ""
@@ -690,13 +691,15 @@ class NcclLog:
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
-        """HCAs that NCCL reports it cannot use so. A distance ("HCA 3") that is too far from one GPU and not from all refuses nothing."""
+        """HCAs that NCCL reports as unusable for GPUDirect RDMA. A distance ("HCA 3") that is too long for only some GPUs does not
+        count.
+        """
         near = any(_is_distance(name) for name in self.gdr_enabled)
         return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))
 
     @property
     def release(self) -> Release | None:
-        """The version: as the library prints it, else as nccl-tests does."""
+        """The version as the library prints it, else as nccl-tests does."""
         found = self.startup_of(Release)
         return next((release for release in found if not release.linked), found[0] if found else None)
 
@@ -707,7 +710,7 @@ class NcclLog:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The variables that were set, by name; the last value that a rank printed."""
+        """The variables that were set, by name, with the last value that a rank printed."""
         return {setting.name: setting.value for setting in self.startup_of(LogSetting)}
 
     @property
@@ -717,44 +720,44 @@ class NcclLog:
 
     @property
     def inside_one_node(self) -> bool:
-        """Whether all ranks are on one node, as far as the log shows: a cut log may have no more than connections inside a node."""
+        """Whether all ranks are on one node, as far as the log shows. A truncated log may only have connections inside a node."""
         return self.job.nodes == 1 if self.job else bool(self.transports) and not self.lines_of("NET")
 
     def startup_of(self, kind: type[_Fact]) -> list[_Fact]:
-        """The facts of one kind, each once, in the order of the log."""
+        """Return the facts of one kind, without duplicates, in the order of the log."""
         return list(dict.fromkeys(fact for _, fact in self.startup if isinstance(fact, kind)))
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The network devices used, by NCCL's own numbers."""
+        """The network devices in use, by NCCL's own numbers."""
         found = (_NET.match(key) for key in self.transports)
         return tuple(sorted({int(match[2]) for match in found if match and match[2]}))
 
     def lines_of(self, kind: str) -> int:
-        """How many connections a kind of transport has: "SHM", "P2P", "NET/Socket"."""
+        """Return the number of connections of a kind of transport: "SHM", "P2P", "NET/Socket"."""
         return sum(count for key, count in self.transports.items() if key == kind or key.startswith(f"{kind}/"))
 
 
 def looks_like(text: str, name: str) -> bool:
-    """Its first 64 KiB have a line of NCCL or RCCL."""
+    """Return whether the first 64 KiB have a line of NCCL or RCCL."""
     return bool(_OURS.search(text[:HEAD]))
 
 
 def read(text: str, name: str) -> NcclLog:
-    """The facts of a log. Raises Unreadable for text without a line of NCCL."""
+    """Return the facts of a log. Raises Unreadable for text without a line of NCCL."""
     return _log([[line.encode("utf-8", "replace") for line in text.splitlines()]], name)
 
 
 def read_file(file: Path) -> NcclLog:
-    """The facts of a log file of any size, in bounded memory; a compressed one may have 64 MiB.
+    """Return the facts of a log file of any size, in limited memory; a compressed one may have 64 MiB.
 
-    Raises Unreadable when it cannot be read, is a folder, a pipe or a device, is empty or binary, or holds no line of NCCL.
+    Raises Unreadable when it cannot be read, is a folder, pipe or device, is empty or binary, or has no line of NCCL.
     """
     return read(text_of(file), file.name) if is_packed(file) else read_files([file], file.name)
 
 
 def read_files(files: Iterable[Path], name: str) -> NcclLog:
-    """The facts of several plain files as of one log, those of one process. Raises as `read_file` does."""
+    """Return the facts of several plain files of one process as one log. Raises as `read_file` does."""
     return _log((lines for file in files for lines in lines_in(file)), name)
 
 
@@ -789,7 +792,7 @@ def _told(facts: LogFacts, name: str) -> NcclLog:
 
 
 def _net(facts: LogFacts) -> str | None:
-    """Connections first, then what NCCL reports it uses, then which network it found."""
+    """Return the network by connections, else by what NCCL reports to use, else by what it found."""
     used: Counter[str] = Counter()
     for key, count in facts.transports.items():
         if match := _NET.match(key):
@@ -806,7 +809,7 @@ def _sockets(facts: LogFacts, net: str | None) -> Literal["data", "bootstrap"] |
 
 
 def _nics(facts: LogFacts, net: str | None) -> dict[tuple[str, int], str]:
-    """What NCCL calls a device at last goes before the list in which it found them: 2.30 numbers them anew."""
+    """Return the names of devices. NCCL's final names override those of the initial list: 2.30 renumbers them."""
     kind = "Socket" if net == "Socket" else "IB"
     found = {(host, number): name for (of, host, number), name in facts.listed.items() if of == kind}
     return found | {place: name for place, name in facts.nics.items() if name not in found.get(place, "")}

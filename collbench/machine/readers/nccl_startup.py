@@ -1,6 +1,7 @@
-"""What NCCL and RCCL print while they start: version, settings, plug-ins, nodes, NVLink domain, and what they miss on the host.
+"""Startup messages of NCCL and RCCL: version, settings, plug-ins, nodes, NVLink domain, and missing host features.
 
-Each message becomes typed facts. The forms are those of NCCL 2.4 to 2.31 (src/init.cc, src/mnnvl.cc, src/plugin, src/misc/ibvsymbols.cc,
+Each message becomes typed facts. The forms are those of NCCL 2.4 to 2.31 (src/init.cc, src/mnnvl.cc, src/plugin,
+src/misc/ibvsymbols.cc,
 src/graph/topo.cc) and of RCCL 2.16 to 2.27 (src/init.cc, src/transport/net_ib.cc), and the head of a table of nccl-tests.
 """
 
@@ -27,7 +28,7 @@ class LogLibrary(Enum):
 
 
 class PluginKind(Enum):
-    """What a plug-in does."""
+    """The purpose of a plug-in."""
 
     NET = "network"
     COLLNET = "in-network reduction"
@@ -36,7 +37,7 @@ class PluginKind(Enum):
 
 
 class PluginState(Enum):
-    """What became of a plug-in."""
+    """The result of loading a plug-in."""
 
     LOADED = "loaded"
     ABSENT = "absent"
@@ -44,7 +45,7 @@ class PluginState(Enum):
 
 
 class HostProblem(Enum):
-    """What a library reports as missing or wrongly set on the host; the value is its text."""
+    """A host feature that a library reports as missing or misconfigured; the value is its text."""
 
     NO_RDMA_DEVICE = "NET/IB found no device"
     NO_VERBS_LIBRARY = "libibverbs cannot be loaded"
@@ -58,7 +59,7 @@ class HostProblem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """number "2.27.3"; text "2.27.3+cuda12.9", as printed; linked: nccl-tests reports it, not the library."""
+    """A library version. number: "2.27.3"; text: "2.27.3+cuda12.9", as printed; linked: nccl-tests reports it, not the library."""
 
     library: LogLibrary
     number: str
@@ -68,7 +69,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class LogSetting:
-    """A variable that the library took from the environment or from nccl.conf: it prints both alike."""
+    """A variable that the library read from the environment or from nccl.conf; its message is the same for both."""
 
     name: str
     value: str
@@ -76,7 +77,7 @@ class LogSetting:
 
 @dataclass(frozen=True, slots=True)
 class PluginSetting:
-    """A variable that a network plug-in sets by itself."""
+    """A variable that a network plug-in sets itself."""
 
     name: str
 
@@ -102,7 +103,7 @@ class FabricMember:
 
 @dataclass(frozen=True, slots=True)
 class FabricBroken:
-    """Multi-node NVLink is there and its memory cannot be shared (IMEX); NCCL ends with an error."""
+    """Multi-node NVLink is present but its memory cannot be shared (IMEX); NCCL ends with an error."""
 
     clique_size: int | None
 
@@ -126,7 +127,7 @@ class DirectPeers:
 
 @dataclass(frozen=True, slots=True)
 class SlowGraphLink:
-    """A PCIe link of less than 1 GB/s in the graph by which NCCL plans, above a switch ("PCI") or a GPU."""
+    """A PCIe link below 1 GB/s in NCCL's topology graph, above a switch ("PCI") or a GPU."""
 
     gb_per_s: float
     part: str
@@ -234,12 +235,12 @@ _HINT = re.compile(
 
 
 def startup_facts(message: bytes) -> tuple[StartupFact, ...]:
-    """The facts of one message, () for none. A message is what follows "NCCL INFO " or "NCCL WARN "."""
+    """Return the facts of one message, () without any. A message is the text after "NCCL INFO " or "NCCL WARN "."""
     return tuple(_facts(message)) if OF_A_CALL not in message and _HINT.search(message) else ()
 
 
 def tree_facts(message: bytes) -> tuple[StartupFact, ...]:
-    """The facts of one line of the graph: "              + PCI[0.2] - GPU/0-cf000 (5)"."""
+    """Return the facts of one line of the graph: "              + PCI[0.2] - GPU/0-cf000 (5)"."""
     match = _TREE_PART.search(message)
     if not match:
         return ()
@@ -252,7 +253,7 @@ def tree_facts(message: bytes) -> tuple[StartupFact, ...]:
 
 
 def release_in(line: bytes) -> Release | None:
-    """The version that a line prints: "NCCL version 2.27.3+cuda12.9", "RCCL version : 2.22.3-develop:1234abc"."""
+    """Return the version in a line: "NCCL version 2.27.3+cuda12.9", "RCCL version : 2.22.3-develop:1234abc"."""
     match = _RELEASE.search(line)
     if not match:
         return None
@@ -260,7 +261,7 @@ def release_in(line: bytes) -> Release | None:
 
 
 def head_facts(line: bytes) -> tuple[StartupFact, ...]:
-    """The facts of a line that nccl-tests prints above its table."""
+    """Return the facts of a line that nccl-tests prints above its table."""
     if match := _TESTS.search(line):
         number = _number_of(int(match[2]))
         return (Release(LogLibrary.NCCL, number, number, linked=True),)
@@ -270,7 +271,7 @@ def head_facts(line: bytes) -> tuple[StartupFact, ...]:
 
 
 def only_rccl(message: bytes) -> bool:
-    """Whether only RCCL prints this."""
+    """Return whether only RCCL prints this message."""
     return bool(_ONLY_RCCL.search(message))
 
 
@@ -314,7 +315,7 @@ def _plugins(message: bytes) -> Iterator[NcclPlugin]:
 
 
 def _number_of(code: int) -> str:
-    """ "2.26.2" of 22602; up to 2.8 the code was shorter: 2708."""
+    """Return "2.26.2" for 22602. Up to 2.8 the code was shorter: 2708."""
     major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 

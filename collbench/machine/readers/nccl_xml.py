@@ -1,6 +1,6 @@
-"""NCCL's and RCCL's topology XML: what NCCL_TOPO_DUMP_FILE writes, and the templates that vendors give for NCCL_TOPO_FILE.
+"""NCCL's and RCCL's topology XML: the output of NCCL_TOPO_DUMP_FILE, and vendors' templates for NCCL_TOPO_FILE.
 
-A template lists PCI functions without <gpu> and <net>; its link speeds are what a vendor wants NCCL to believe.
+A template lists PCI functions without <gpu> and <net>. Its link speeds are the vendor's choice for NCCL.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-# What one element of NCCL's topology XML reports: a PCI function, a GPU, its links, a port.
+# One element of NCCL's topology XML: a PCI function, a GPU, its links, a port.
 #
 # NCCL writes the attributes in src/graph/xml.cc and reads them in src/graph/topo.cc (https://github.com/NVIDIA/nccl).
 
@@ -53,7 +53,7 @@ _INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LA
 
 @dataclass
 class TopologyNotes:
-    """What could not be known, by fact path, and what should not be relied on."""
+    """Unknown facts by path, and doubts about values."""
 
     unknown: dict[str, str] = field(default_factory=dict)
     _doubts: dict[str, list[str]] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class TopologyNotes:
         self._doubts.setdefault(why, []).append(part)
 
     def doubts(self) -> list[str]:
-        """A sentence for each reason, with the parts that it holds for."""
+        """Return one sentence per reason, with the parts that it applies to."""
         return [f"{several(parts)}: {why}" for why, parts in self._doubts.items()]
 
 
 def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
-    """A <pci> element, its kind by its PCI class. NCCL writes what a link could do at most at both ends: speeds of now are None.
+    """Return the device of a <pci> element, its kind by PCI class. NCCL writes maximum link speeds, so current speeds are None.
 
     Raises Unreadable for one without an address.
     """
@@ -97,7 +97,9 @@ def _link(element: Element) -> PcieLink:
 
 
 def gpu(element: Element | None, device: PciDevice) -> Gpu:
-    """A <gpu> element, or none, on its PCI function. NVIDIA's sm is the compute capability, AMD's counts compute units."""
+    """Return the GPU of a <gpu> element, or of none, on its PCI function. NVIDIA's sm is the compute capability; AMD's counts compute
+    units.
+    """
     attributes = element.attrib if element is not None else {}
     gcn = attributes.get("gcn")
     sm = whole(attributes.get("sm"), 10, 999)
@@ -111,7 +113,7 @@ def gpu(element: Element | None, device: PciDevice) -> Gpu:
 
 
 def _c2c(element: Element | None) -> tuple[int | None, float | None]:
-    """Number of a GPU's links to its CPU, and bytes/s of one of them (ncclTopoAddC2c in src/graph/topo.cc: MB/s times count)."""
+    """Return the number of a GPU's links to its CPU, and bytes/s of one (ncclTopoAddC2c in src/graph/topo.cc: MB/s times count)."""
     if element is None:
         return None, None
     megabytes = whole(element.get("bw"), 1, _MOST_C2C_MEGABYTES)
@@ -119,13 +121,13 @@ def _c2c(element: Element | None) -> tuple[int | None, float | None]:
 
 
 def _gfx(gcn: str) -> str | None:
-    """ "gfx942" of "gfx942", "gfx906" of "906"; 910 is how old releases numbered gfx90a."""
+    """Return "gfx942" for "gfx942", "gfx906" for "906". 910 is the old number of gfx90a."""
     match = re.fullmatch(r"(?:gfx)?([0-9a-f]{3,5})", gcn.strip().lower())
     return f"gfx{'90a' if match[1] == '910' else match[1]}" if match else None
 
 
 def gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes) -> list[GpuLink]:
-    """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are not links between GPUs."""
+    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs (class 0x068001)."""
     counts: dict[tuple[str | None, LinkKind], int] = {}
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
@@ -140,7 +142,7 @@ def gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes)
 
 
 def cpu_links(element: Element | None) -> int | None:
-    """How many <nvlink>s of a GPU lead to a processor; None where none is listed."""
+    """Return the number of a GPU's <nvlink>s to a processor; None where none is listed."""
     links = [link for link in element if link.tag == "nvlink" and _is_processor(link)] if element is not None else []
     return sum(whole(link.get("count"), 1, 1000) or 0 for link in links) or None
 
@@ -161,12 +163,12 @@ def _far_end(link: Element, key: str, known: set[str], notes: TopologyNotes) -> 
 
 
 def is_nvswitch(link: Element) -> bool:
-    """The far end is an NVSwitch; where a virtual machine hides it, NCCL writes this class with the target fffffff:ffff:ff."""
+    """Return whether the far end is an NVSwitch. A hidden one in a virtual machine has this class and the target fffffff:ffff:ff."""
     return link.get("tclass", "").lower() == "0x068000"
 
 
 def nic(element: Element, device: PciDevice | None, numa: int | None, notes: TopologyNotes) -> Nic:
-    """A <net> element: one port. On a PCI function or, a virtual network or one that NCCL found no function for, on none.
+    """Return the NIC of a <net> element, which is one port. A virtual network, or one without a known function, has no PCI device.
 
     NCCL writes port 0 for sockets and the verbs port, from 1, for RDMA; names like "mlx5_0" and interfaces like "eth0".
     """
@@ -203,7 +205,7 @@ def _port(element: Element, name: str, device: PciDevice | None, virtual: str | 
 
 
 def _rate(speed: str, infiniband: bool) -> tuple[float | None, str]:
-    """Data bits/s of NCCL's speed in Mb/s, and why it is None or doubtful ("" for neither)."""
+    """Return the data bits/s of NCCL's speed in Mb/s, and why it is None or doubtful ("" for neither)."""
     megabits = whole(speed, 1, _MOST_MEGABITS)
     if megabits is None:
         return None, f"the file gives the speed as '{speed}' Mb/s, which no port has"
@@ -216,9 +218,9 @@ def _rate(speed: str, infiniband: bool) -> tuple[float | None, str]:
 
 
 def _guid(text: str, device: PciDevice | None) -> str | None:
-    """ "58a2:e103:00b1:7ca8" of 0xa87cb10003e1a258.
+    """Return "58a2:e103:00b1:7ca8" for 0xa87cb10003e1a258.
 
-    NCCL prints the number with its bytes in memory order; other releases turn it first. Mellanox's fourth byte is 03, which decides.
+    NCCL prints the bytes in memory order; other releases reverse them first. Mellanox's fourth byte is 03, which shows the order.
     """
     value = whole(text, 1, (1 << 64) - 1)
     if value is None or value < 1 << 32:
@@ -230,12 +232,12 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
     return guid_of(data.hex())
 
 
-# The walk over NCCL's topology XML: from the elements to a machine's parts, and what only the whole tree shows.
+# The walk over NCCL's topology XML: from the elements to a machine's parts, and facts that need the whole tree.
 
 
 @dataclass
 class ParsedTopology:
-    """What the walk has found: parts by their keys, in the file's order."""
+    """The parts found in the file, by their keys, in the file's order."""
 
     notes: TopologyNotes = field(default_factory=TopologyNotes)
     numa: dict[int, NumaNode] = field(default_factory=dict)
@@ -247,14 +249,14 @@ class ParsedTopology:
 
     @property
     def dump(self) -> bool:
-        """NCCL wrote it: a template has no <gpu> and no <net>."""
+        """Whether NCCL wrote the file: a template has neither <gpu> nor <net>."""
         return any(element is not None for _, element in self.gpus.values()) or any(nic.ports for nic in self.nics.values())
 
 
 def walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
-    """Everything below <cpu> elements. `nics_alone`: functions without a class are NICs.
+    """Return everything below <cpu> elements. `nics_alone`: functions without a class are NICs.
 
-    Raises Unreadable for a PCI address that is missing, wrong or there twice.
+    Raises Unreadable for a PCI address that is missing, wrong or repeated.
     """
     found = ParsedTopology()
     for cpu in cpus:
@@ -272,7 +274,7 @@ def walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
 
 
 def _elements(cpu: Element, found: ParsedTopology) -> Iterator[tuple[Element, PciDevice | None]]:
-    """Every <pci> and <net> below a <cpu> with the PCI function that it is in, outer ones first, in the file's order."""
+    """Yield every <pci> and <net> below a <cpu> with the containing PCI function, outer ones first, in the file's order."""
     waiting: list[tuple[Element, PciDevice | None]] = [(element, None) for element in reversed(cpu)]
     while waiting:
         element, parent = waiting.pop()
@@ -302,7 +304,7 @@ def _take(element: Element, parent: PciDevice | None, numa: int | None, found: P
 
 
 def _take_net(nic: Nic, found: ParsedTopology) -> None:
-    """A new NIC, or one port more of a NIC that is there already."""
+    """Add a new NIC, or another port of a known NIC."""
     known = found.nics.get(nic.name)
     if known is None:
         found.nics[nic.name] = nic
@@ -313,7 +315,7 @@ def _take_net(nic: Nic, found: ParsedTopology) -> None:
 
 
 def _link_tree(found: ParsedTopology) -> None:
-    """Links between GPUs, once all GPUs are known. A GPU without links among GPUs with links was counted: it has none."""
+    """Add the links between GPUs once all GPUs are known. A GPU without links among GPUs with links has none."""
     known = set(found.gpus)
     for key, (_, element) in found.gpus.items():
         if element is not None:
@@ -329,7 +331,7 @@ def _link_tree(found: ParsedTopology) -> None:
 
 
 def _no_links(found: ParsedTopology) -> None:
-    """No GPU of the file has a link: unknown for a template and for modules that are built with links, else there are none."""
+    """Handle a file without GPU links: unknown for templates and for modules that are built with links, else there are none."""
     dumped = [gpu for gpu, element in found.gpus.values() if element is not None]
     built = [gpu for gpu in dumped if has_built_in_links(gpu, len(found.gpus))]
     if built:
@@ -341,7 +343,7 @@ def _no_links(found: ParsedTopology) -> None:
 
 
 def _add_switches(gpu: Element, found: ParsedTopology) -> None:
-    """NVSwitches are PCI functions that NCCL names only as far ends. A virtual machine hides them: fffffff:ffff:ff is none."""
+    """Add NVSwitches, which NCCL lists only as far ends. A virtual machine hides their addresses: fffffff:ffff:ff is skipped."""
     for link in gpu:
         address = pci_address(link.get("target", "")) if is_nvswitch(link) else None
         if address and address not in found.pci and not set(address) <= set("f0:."):
@@ -350,7 +352,7 @@ def _add_switches(gpu: Element, found: ParsedTopology) -> None:
 
 
 def _name_kinds(found: ParsedTopology, nics_alone: bool) -> None:
-    """NICs are recognised by their <net>, switches by their children: several under one; a bridge with one child is a port of something."""
+    """Set the kinds of devices: NICs by their <net>, switches by several children; a bridge with one child is a port."""
     ported = {nic.address for nic in found.nics.values()}
     for address, device in found.pci.items():
         children = len(found.children.get(address, ()))
@@ -378,7 +380,7 @@ def _drop_impossible_links(found: ParsedTopology) -> None:
 
 
 def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float | None) -> str:
-    """Why the speed in the file cannot be the link's; "" where it can."""
+    """Return why the speed in the file cannot be the link's; "" where it can."""
     speed = device.link.max_speed_gt_per_s
     fastest = max((child.link.max_speed_gt_per_s or 0 for child in below), default=0)
     if speed is not None and speed <= 5 and fastest >= 16:
@@ -389,7 +391,7 @@ def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float |
 
 
 def _add_bare_nics(found: ParsedTopology) -> None:
-    """Network cards of which the file names no port."""
+    """Add network cards for which the file has no port."""
     ported = {nic.address for nic in found.nics.values()}
     physical = pci_parts.physical_nics(found.pci.values())
     for device in found.pci.values():
@@ -399,7 +401,7 @@ def _add_bare_nics(found: ParsedTopology) -> None:
 
 
 def _mark_unions(found: ParsedTopology) -> None:
-    """Newer NCCL joins ports into "mlx5_0+mlx5_1"; where the ports are there as well, the union is not a port of its own."""
+    """Mark unions such as "mlx5_0+mlx5_1" (newer NCCL) as virtual where their ports are also listed."""
     for name, nic in found.nics.items():
         if "+" in name and set(name.split("+")) <= set(found.nics):
             found.nics[name] = replace(nic, virtual=f"NCCL's union of {name}")
@@ -413,15 +415,15 @@ _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's temp
 
 
 def looks_like(text: str, name: str) -> bool:
-    """It has NCCL's <system> with <cpu> in it, or NCCL's <graphs>, of which the error of `read` names what to give instead."""
+    """Return whether the text has NCCL's <system> with <cpu>, or NCCL's <graphs>, for which `read` gives a helpful error."""
     head = text[:HEAD]
     return bool(re.search(r"<system\b", head) and re.search(r"<cpu\b", head)) or bool(re.search(r"<graphs\b", head))
 
 
 def read(text: str, name: str) -> Machine:
-    """The machine that the XML describes. Link speeds are maxima; parents end below the root ports, which NCCL leaves out.
+    """Return the machine that the XML describes. Link speeds are maxima; parents end below the root ports, which NCCL omits.
 
-    Raises Unreadable for text that is no such XML, for hostile XML, and for a PCI address that is missing, wrong or there twice.
+    Raises Unreadable for other or hostile XML, and for a PCI address that is missing, wrong or repeated.
     """
     called = printable(name)
     root = _root(text, called)
@@ -439,7 +441,7 @@ def read(text: str, name: str) -> Machine:
 
 
 def _root(text: str, name: str) -> Element:
-    """NCCL's <system>."""
+    """Return NCCL's <system> element."""
     top = top_element(text, name, _LIMITS)
     if top.tag == "graphs":
         raise Unreadable(f"{name} holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology: {_AGAIN}")

@@ -1,6 +1,6 @@
-"""One port of an RDMA device: rate, state, MTU and counters out of its folder in sysfs.
+"""RDMA devices with their ports, and Ethernet interfaces, from sysfs: rate, state, MTU and counters.
 
-What a file holds: Linux Documentation/ABI/stable/sysfs-class-infiniband. None shows InfiniBand's active MTU; RoCE's follows from the
+File contents: Linux Documentation/ABI/stable/sysfs-class-infiniband. No file has InfiniBand's active MTU; RoCE's follows from the
 interface's.
 """
 
@@ -75,7 +75,7 @@ _MOST_SPEED = 10_000_000  # Mb/s
 
 @dataclass
 class PortNotes:
-    """What a reader found out beside the facts; see Machine."""
+    """What a reader found besides the facts; see `Machine`."""
 
     unknown: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class PortNotes:
 
 @dataclass(frozen=True)
 class PortPlace:
-    """Where a port is read from, and what its device is: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
+    """The location of a port, and its device: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
 
     files: Files
     folder: str
@@ -93,12 +93,12 @@ class PortPlace:
     interfaces: Sequence[str]
 
     def text(self, name: str) -> str | None:
-        """A file of the port."""
+        """Return the content of a file of the port."""
         return self.files.text(f"{self.folder}/{name}")
 
 
 def read_port(place: PortPlace, number: int, notes: PortNotes) -> Port:
-    """The port; what is not known and why goes into `notes`. Never raises."""
+    """Return the port. Unknown facts and their reasons are added to `notes`. Never raises."""
     layer = link_layer(place.text("link_layer"))
     fabric = layer == "infiniband"  # Ethernet has neither lids nor a subnet manager, and sysfs prints zeros
     rate = place.text("rate")
@@ -118,7 +118,7 @@ def read_port(place: PortPlace, number: int, notes: PortNotes) -> Port:
 
 
 def interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
-    """The network interfaces in a port's table of addresses: a bond shows only here."""
+    """Return the network interfaces in a port's address table: a bond appears only there."""
     names = (files.text(f"{folder}/gid_attrs/ndevs/{index}") for index in range(_ADDRESSES))
     return tuple(dict.fromkeys(printable(name) for name in names if name))
 
@@ -164,7 +164,7 @@ def _speed(place: PortPlace, number: int) -> float | None:
 
 
 def _mtu(place: PortPlace, port: Port, notes: PortNotes) -> int | None:
-    """RoCE takes the largest of InfiniBand's MTUs that fits into the interface's beside its headers."""
+    """Return the MTU. RoCE uses the largest InfiniBand MTU that fits into the interface's with the headers."""
     name = _interface(place, port.number) if port.link_layer == "ethernet" else None
     mtu = whole(place.files.text(f"/sys/class/net/{name}/mtu"), 1, 1 << 20) if name else None
     found = next((size for size in MTUS if mtu and size <= mtu - _ROCE_HEADERS and not _is_down(port)), None)
@@ -175,7 +175,7 @@ def _mtu(place: PortPlace, port: Port, notes: PortNotes) -> int | None:
 
 
 def _interface(place: PortPlace, number: int) -> str | None:
-    """The interface that carries a port: of its address table, else the device's own by its port, else the only one."""
+    """Return the interface that carries a port: from its address table, else the device's own by port, else the only one."""
     own = interfaces_of_port(place.files, place.folder)
     if own:
         return own[0]
@@ -191,14 +191,14 @@ CLASS = "/sys/class/infiniband"
 
 
 def read(files: Files) -> Machine:
-    """The RDMA devices with their ports, in the order of their names; an empty machine where there are none. Never raises."""
+    """Return the RDMA devices with their ports, sorted by name; an empty machine without any. Never raises."""
     notes = PortNotes()
     nics = tuple(_device(files, name, notes) for name in files.names(CLASS))
     return Machine(sources=(KIND,), nics=nics, unknown=notes.unknown, doubts=few(notes.doubts)) if nics else Machine()
 
 
 def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
-    """The network interfaces of an RDMA device: below a software device, beside it on its PCI function, and in its tables of addresses."""
+    """Return the network interfaces of an RDMA device: under a software device, on the same PCI function, and in its address tables."""
     folder = f"{CLASS}/{device}"
     below, function = _word(files, f"{folder}/parent"), _function(files, device)
     beside = files.names(f"{function}/net") if function and not below else ()
@@ -207,12 +207,12 @@ def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
 
 
 def owned_interfaces(files: Files) -> set[str]:
-    """The network interfaces of RDMA hardware; one below a software device is what carries it."""
+    """Return the network interfaces of RDMA hardware. An interface under a software device carries that device instead."""
     return {owned for name in files.names(CLASS) if not _why_virtual(files, name) for owned in interfaces_of(files, name)}
 
 
 def pci_folder(path: str | None) -> str:
-    """The folder of the PCI function that a path leads through, "" for none; what is on USB is not on its controller's function."""
+    """Return the folder of the PCI function in a path, "" without one. A USB device does not belong to its controller's function."""
     parts = (path or "").split("/")
     functions = [index for index, part in enumerate(parts) if part.count(":") == 2 and pci_address(part)]
     on_usb = any(part.startswith("usb") for part in parts)
@@ -244,12 +244,14 @@ def _device(files: Files, name: str, notes: PortNotes) -> Nic:
 
 
 def _function(files: Files, name: str) -> str:
-    """The PCI function that a device is on: its class link leads through it, as its device link does."""
+    """Return the PCI function of a device, from its class link or its device link."""
     return pci_folder(files.real(f"{CLASS}/{name}")) or pci_folder(files.real(f"{CLASS}/{name}/device"))
 
 
 def _why_virtual(files: Files, name: str) -> str | None:
-    """Software devices may hang below the PCI device that carries their interface: they are recognised by names and files of their own."""
+    """Return why a device is virtual. Software devices may be under the PCI device of their interface; names and own files identify
+    them.
+    """
     below = _word(files, f"{CLASS}/{name}/parent")  # rxe alone has it
     software = why_software("rxe" if below else name)
     if software:
@@ -261,7 +263,7 @@ def _word(files: Files, path: str) -> str | None:
     return printable(files.text(path) or "") or None
 
 
-# Network interfaces that are not RDMA device's: the real ones, and the virtual ones with the reason why they are none.
+# Network interfaces without an RDMA device: physical ones, and virtual ones with the reason.
 #
 # What a file holds: Linux Documentation/ABI/testing/sysfs-class-net.
 
@@ -273,9 +275,9 @@ _STATES = {"up": "active", "down": "down", "lowerlayerdown": "down", "notpresent
 
 
 def read_ethernet(files: Files) -> Machine:
-    """The interfaces in the order of their names, without loopback and those of RDMA hardware; an empty machine without any. Never raises.
+    """Return the interfaces sorted by name, without loopback and those of RDMA hardware; an empty machine without any. Never raises.
 
-    What a traffic shaper lets through is read of the live machine alone.
+    Rate limits of traffic shapers are read only on the live machine.
     """
     owned = owned_interfaces(files)
     names = [
@@ -288,12 +290,12 @@ def read_ethernet(files: Files) -> Machine:
 
 
 def _is_interface(files: Files, name: str) -> bool:
-    """Not a file such as bonding_masters; a link without its captured target may be one."""
+    """Return whether it is an interface, not a file such as bonding_masters. A link with an unknown target may be one."""
     return bool(files.names(f"{ETHERNET_CLASS}/{name}")) or files.real(f"{ETHERNET_CLASS}/{name}") is None
 
 
 def _belongs(files: Files, name: str, owned: set[str]) -> bool:
-    """A port of a bond belongs to the RDMA device of the bond."""
+    """Return whether it belongs to an RDMA device; a port of a bond belongs to the device of the bond."""
     master = (files.real(f"{ETHERNET_CLASS}/{name}/master") or "").rpartition("/")[2]
     return name in owned or (bool(master) and master in owned)
 
@@ -320,7 +322,7 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
 
 
 def _why_none(files: Files, folder: str) -> str | None:
-    """Why it is not a port of the machine: a bond has a speed and is made of ports that are counted already."""
+    """Return why it is not a port of the machine: a bond has a speed but consists of ports that are already counted."""
     kind = files.text(f"{folder}/type")
     return made_of(files, folder) or why_virtual(files, folder) or (None if kind is None or kind in _HARDWARE else "tunnel or the like")
 
@@ -334,6 +336,6 @@ def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> 
 
 
 def _state(files: Files, folder: str) -> str | None:
-    """Drivers without link detection stay at "unknown": then the carrier decides."""
+    """Return the state. Drivers without link detection report "unknown": then the carrier decides."""
     told = files.text(f"{folder}/operstate") or ""
     return _STATES.get(told) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))

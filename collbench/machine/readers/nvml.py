@@ -1,7 +1,7 @@
-"""The GPUs of this machine as NVIDIA's driver shows them live, through NVML.
+"""The GPUs of this machine as NVIDIA's driver reports them live, through NVML.
 
-Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The kernel's files show
-which bridge and which NUMA node a GPU is near.
+Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The bridge and the NUMA node near a GPU
+are in the kernel's files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PciDevice, Pc
 from collbench.machine.readers.pci import NVIDIA
 from collbench.machine.readers.text import lanes, numa_of, pci_address, printable
 
-# What NVML reports of the ways between GPUs: NVLinks, up and off, and access to each other's memory.
+# Connections between GPUs in NVML: NVLinks, up and off, and peer access.
 
 _MOST_LINKS = 36
 _NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # what NVML reports past the last link, by release
@@ -30,21 +30,21 @@ _MOST_MEGABYTES = 1_000_000
 
 @dataclass
 class Session:
-    """NVML between its start and its end; why what it did not report is None, and what should not be relied on."""
+    """An NVML session from its start to its end, with reasons for missing facts and doubts."""
 
     nvml: Any
     unknown: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
 
     def ask(self, path: str, function: str, *arguments: Any) -> Any:
-        """The answer of one of NVML's functions, or None with its error as the reason of the fact path."""
+        """Return the answer of an NVML function; None on an error, which becomes the reason of the fact path."""
         answer, why = self.try_to(function, *arguments)
         if why:
             self.unknown[path] = f"NVML does not report it: {why}"
         return answer
 
     def try_to(self, function: str, *arguments: Any) -> tuple[Any, str]:
-        """The answer and "", or None and NVML's error. A release of pynvml may lack the function."""
+        """Return the answer and "", or None and NVML's error. A release of pynvml may lack the function."""
         try:
             return getattr(self.nvml, function)(*arguments), ""
         except (self.nvml.NVMLError, AttributeError, TypeError, ValueError, OSError) as why:
@@ -52,7 +52,7 @@ class Session:
 
 
 def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[list[GpuLink], int | None]:
-    """The links of a GPU that are up, by far end, and how many are off; None where NVML shows no link.
+    """Return the links of a GPU that are up, by far end, and how many are off; None where NVML shows no link.
 
     `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
     """
@@ -89,7 +89,7 @@ def _link(session: Session, key: str, end: str | None, speeds: list[float | None
 
 
 def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | None:
-    """The GPU at the far end; None for one that is not shown here, as in a container that has some of the GPUs."""
+    """Return the GPU at the far end; None for one that is not visible here, as in a container with some of the GPUs."""
     info, _ = session.try_to("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
     text = getattr(info, "busId", "")
     address = pci_address(text.decode("ascii", errors="replace") if isinstance(text, bytes) else str(text))
@@ -97,7 +97,9 @@ def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | No
 
 
 def _speed(session: Session, handle: Any, link: int) -> float | None:
-    """Bytes/s of one direction, raw (26.562 GB/s on an H100); NVML counts in 10^6 bytes. Older drivers know one speed for all links."""
+    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes. Older drivers have one speed for all
+    links.
+    """
     of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
     for asked in ((of_link, link), of_all):
         values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [asked])
@@ -113,7 +115,9 @@ def _value(entry: Any) -> float | None:
 
 
 def peer_access(session: Session, handles: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Whether a GPU can read another's memory: (key, key) -> "OK", or not for its chipset "CNS", GPU "GNS", topology "TNS", "DR", "NS"."""
+    """Return whether a GPU can read another's memory, by (key, key): "OK", or not for its chipset "CNS", GPU "GNS", topology "TNS",
+    "DR", "NS".
+    """
     found: dict[tuple[str, str], str] = {}
     for a, first in handles.items():
         for b, second in handles.items():
@@ -135,7 +139,7 @@ _UUID_BYTES = 16
 
 @dataclass
 class _Card:
-    """A GPU with NVML's handle of it (None where NVML gave none) and its PCI function."""
+    """A GPU with its NVML handle (None without one) and its PCI function."""
 
     gpu: Gpu
     handle: Any
@@ -143,9 +147,9 @@ class _Card:
 
 
 def read(library: Any = None) -> Machine:
-    """GPUs with their PCI links and NVLinks. Never raises: without a driver an empty machine that reports why.
+    """Return the GPUs with their PCI links and NVLinks. Never raises: without a driver, an empty machine with the reason.
 
-    `library` is pynvml, or a substitute. A GPU that does not answer is listed, with NVML's error as the reason for what is None.
+    `library` is pynvml, or a substitute. A GPU that does not answer is listed, with NVML's error as the reason for missing facts.
     """
     nvml = library or _pynvml()
     if nvml is None:
@@ -198,7 +202,7 @@ def _machine(session: Session) -> Machine:
 
 
 def _card(session: Session, index: int) -> _Card:
-    """One GPU. Its key is its PCI address; "gpu3" where NVML does not show it."""
+    """Return one GPU. Its key is its PCI address; "gpu3" where NVML does not show it."""
     handle = session.ask(f"gpus/gpu{index}/address", "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return _Card(Gpu(f"gpu{index}", index=index, vendor="nvidia"), None, None)
@@ -223,7 +227,7 @@ def _card(session: Session, index: int) -> _Card:
 
 
 def _clique(session: Session, handle: Any) -> str | None:
-    """Return the GPU's multi-node NVLink domain as "cluster UUID/clique id"; None on nodes that have joined none (their UUID is zero)."""
+    """Return the GPU's multi-node NVLink domain as "cluster UUID/clique id"; None on nodes without one (zero UUID)."""
     info, why = session.try_to("c_nvmlGpuFabricInfo_t")
     if not why:
         _, why = session.try_to("nvmlDeviceGetGpuFabricInfo", handle, byref(info))

@@ -1,4 +1,4 @@
-"""What a PCI function is, by its class and ids, and what hypervisors and files make up: one table for every source that lists functions."""
+"""Classification of PCI functions by class and ids, with emulated and virtual ones; shared by all sources that list functions."""
 
 from __future__ import annotations
 
@@ -111,30 +111,32 @@ _WITH_CPU = re.compile(r"\bG[BH](?:[123]00|10)\b")
 
 
 def part_name(vendor_id: int | None, device_id: int | None) -> str | None:
-    """What people call a part: "H200", "ConnectX-7". None for ids that are not in the list."""
+    """Return the product name of a part: "H200", "ConnectX-7". None for unknown ids."""
     return _NAMES.get((vendor_id, device_id)) if vendor_id is not None and device_id is not None else None
 
 
 def adapter_name(type_name: str | None) -> str | None:
-    """ "ConnectX-7" of "MT4129", as Mellanox's driver names the type: its digits are the PCI device id. Other names as they are."""
+    """Return "ConnectX-7" for "MT4129", Mellanox's type name with the PCI device id as digits. Other names stay."""
     text = printable(type_name or "", 60)
     return part_name(MELLANOX, whole(text[2:], 0, 0xFFFF) if text.startswith("MT") else None) or text or None
 
 
 def has_verbs(vendor_id: int | None, device_id: int | None) -> bool:
-    """The part is an RDMA adapter by its ids: Mellanox, or Amazon's EFA."""
+    """Return whether the ids are those of an RDMA adapter: Mellanox, or Amazon's EFA."""
     return vendor_id == MELLANOX or (vendor_id == AMAZON and device_id is not None and device_id >> 4 == 0xEFA)
 
 
 def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
-    """Whether a GPU is of a kind that is built with NVLink or xGMI to its siblings: of `gpus` in the machine, none without is believed."""
+    """Return whether a GPU, one of `gpus` in the machine, is of a kind with built-in NVLink or xGMI. A report of no links is then
+    rejected.
+    """
     if gpu.model:
         return bool(_MODULES.search(gpu.model))
     return gpu.architecture in _OF_MODULES and gpus >= _FEWEST
 
 
 def is_with_cpu(model: str | None) -> bool:
-    """Whether a GPU is on a module with its CPU (GH200, GB200, GB300, GB10): NVLink-C2C joins them, not PCIe."""
+    """Return whether a GPU is on a module with its CPU (GH200, GB200, GB300, GB10): NVLink-C2C joins them, not PCIe."""
     return bool(_WITH_CPU.search(model or ""))
 
 
@@ -150,12 +152,13 @@ _ACCELERATOR, _PCI_BRIDGE, _BRIDGE_OTHER, _NETWORK = 0x1200, 0x0604, 0x0680, 0x0
 _INTEGRATED = re.compile(r":00:02\.0$")  # where Intel's graphics inside the processor always sit
 _QEMU, _TEXAS, _VMWARE = 0x1B36, 0x104C, 0x15AD
 _EMULATED_SWITCH = (0x8232, 0x8233)  # the TI XIO3130 that QEMU imitates; the real one is Gen1 x1 and never above a GPU
-# Functions that are virtual by their very id (https://pci-ids.ucw.cz): a guest does not see the physical one they belong to.
+# Functions that are virtual by their id (https://pci-ids.ucw.cz): a guest does not see the physical one they belong to.
 _VIRTUAL_NICS = (0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E)
 
 
 def kind_of(address: str, vendor_id: int | None, class_id: int | None, makers: frozenset[int | None] = MAKERS) -> PciKind:
-    """By class (0x030200) and vendor: a server's own VGA (ASPEED, Matrox) is not a GPU, nor are graphics inside an Intel processor.
+    """Return the kind by class (0x030200) and vendor. A server's VGA (ASPEED, Matrox) and graphics inside an Intel processor are not
+    GPUs.
 
     makers    the vendors of displays that are GPUs; with None among them also functions without a vendor
     """
@@ -175,7 +178,7 @@ def kind_of(address: str, vendor_id: int | None, class_id: int | None, makers: f
 
 
 def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class_id: int | None, name: str | None = None) -> bool:
-    """A virtual function, or a bridge that a hypervisor or a cloud's file made up: its link means nothing."""
+    """Return whether it is a virtual function, or a bridge that a hypervisor or a cloud's file invents: its link is meaningless."""
     if address.startswith(NAMED_BY_A_FILE) or (vendor_id == MELLANOX and device_id in _VIRTUAL_NICS):
         return True
     bridge = class_id is None or class_id >> 8 == _PCI_BRIDGE
@@ -185,7 +188,7 @@ def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class
 
 
 def link_doubt(device: PciDevice) -> str | None:
-    """Why its link cannot be as it is reported: it runs faster or wider than it can; None where it can be."""
+    """Return why the reported link is impossible (faster or wider than its maximum); None where it is possible."""
     link = device.link
     if (link.width or 0) > (link.max_width or 32):
         return f"{device.address}: its link runs on {link.width} lanes, more than its maximum of {link.max_width}"
@@ -195,9 +198,9 @@ def link_doubt(device: PciDevice) -> str | None:
 
 
 def with_switches(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
-    """The devices, with bridges distinguished from switch ports: below a bridge with bridges below it (upstream), or below such a one.
+    """Return the devices with switch ports marked: a bridge with bridges below it (upstream), and bridges below such a one.
 
-    A root port is the bridge at the root; a lone bridge to a board's VGA has no bridges below it.
+    A root port is the bridge at the root. A lone bridge to a board's VGA has no bridges below it.
     """
     above = {device.address: device.parent for device in devices if device.kind in ("bridge", "switch")}
     below = {address: parent for address, parent in above.items() if parent in above}
@@ -207,18 +210,20 @@ def with_switches(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
 
 
 def gpu(device: PciDevice, index: int | None = None, model: str | None = None, uuid: str | None = None) -> Gpu:
-    """The GPU on a function."""
+    """Return the GPU on a function."""
     vendor = VENDORS.get(device.vendor_id or 0)
     return Gpu(device.address, index, device.address, vendor, model or model_of(device), numa=device.numa, uuid=uuid)
 
 
 def physical_nics(devices: Iterable[PciDevice]) -> frozenset[int | None]:
-    """The vendors that have a NIC here and are not virtual functions."""
+    """Return the vendors with a NIC here that is not a virtual function."""
     return frozenset(device.vendor_id for device in devices if device.kind == "nic" and not device.virtual)
 
 
 def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
-    """The NIC on a function, named by its address. A virtual function beside physical ones of its vendor is not a port of the machine."""
+    """Return the NIC on a function, named by its address. Virtual functions of a vendor with physical ones are not ports of the
+    machine.
+    """
     return Nic(
         device.address,
         device.address,
@@ -230,17 +235,17 @@ def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
 
 
 def is_rdma_card(device: PciDevice) -> bool:
-    """Whether a network function has RDMA: InfiniBand and Omni-Path by its class, RoCE and EFA by its ids."""
+    """Return whether a network function supports RDMA: InfiniBand and Omni-Path by its class, RoCE and EFA by its ids."""
     return (device.class_id or 0) >> 8 in (INFINIBAND, FABRIC) or has_verbs(device.vendor_id, device.device_id)
 
 
 def model_of(device: PciDevice) -> str | None:
-    """What people call a part: by its ids, else the text in brackets at the end of its name."""
+    """Return the product name of a part: by its ids, else the text in brackets at the end of its name."""
     return part_name(device.vendor_id, device.device_id) or bracketed(device.name)
 
 
 def bracketed(name: str | None) -> str | None:
-    """What people call a part, "A100 SXM4 80GB" of "NVIDIA Corporation GA100 [A100 SXM4 80GB]"; None without such a name."""
+    """Return "A100 SXM4 80GB" for "NVIDIA Corporation GA100 [A100 SXM4 80GB]"; None without brackets."""
     match = re.search(r"\[([^\[\]]+)\]$", name or "")
     return match[1] if match else None
 

@@ -1,6 +1,6 @@
-"""PCI functions out of /sys/bus/pci/devices: what each is, the bridge above it, its link, its NUMA node.
+"""PCI functions from /sys/bus/pci/devices: kind, bridge above, link, NUMA node; and the GPUs that drivers list.
 
-A handful of reads per function at any size of the machine. Nothing here needs root: the config space is not read, so `acs` stays unknown.
+A few reads per function at any size of the machine. Root is not needed: the config space is not read, so `acs` is unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KfdFound:
 
 
 def read_kfd(files: Files) -> KfdFound:
-    """GPUs, and xGMI links between GPUs (links to CPUs are left out); never raises. No folder: nothing found."""
+    """Return GPUs, and xGMI links between GPUs (without links to CPUs). Never raises. Without the folder the result is empty."""
     doubts: list[str] = []
     nodes = sorted(int(name) for name in files.names(_NODES) if name.isascii() and name.isdigit() and len(name) < 6)
     properties = {node: _properties(files.text(f"{_NODES}/{node}/properties")) for node in nodes}
@@ -46,14 +46,14 @@ def read_kfd(files: Files) -> KfdFound:
 
 
 def architecture(version: int | None) -> str | None:
-    """gfx942 of 90402: two decimal digits each for minor and stepping, which the name has in hexadecimal (90010 is gfx90a)."""
+    """Return gfx942 for 90402: two decimal digits each for minor and stepping, hexadecimal in the name (90010 is gfx90a)."""
     if not version or version > 999_999:
         return None
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def address(properties: Mapping[str, int]) -> str | None:
-    """The PCI address: location_id is bus, device and function in 8, 5 and 3 bits, domain is apart."""
+    """Return the PCI address: location_id has bus, device and function in 8, 5 and 3 bits; the domain is separate."""
     location, domain = properties.get("location_id"), properties.get("domain", 0)
     if not location or location > 0xFFFF or domain > 0xFFFFFFFF:
         return None
@@ -108,9 +108,9 @@ def _links(files: Files, node: int, gpus: Mapping[int, Gpu], doubts: list[str]) 
 
 
 def _count(link: Mapping[str, int], doubts: list[str]) -> int:
-    """Links of a pair: its bandwidth over that of one link; 0 for a pair that only reaches each other over others.
+    """Return the number of links of a pair: its bandwidth over that of one link; 0 for a pair without direct links.
 
-    The kernel gives the bandwidth of one link as the least and that of all as the most, which is 0 where the route is indirect
+    The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 where the route is indirect
     (amdgpu_amdkfd_get_xgmi_bandwidth_mbytes). Before MI200 both are 0, and a direct pair has one link.
     """
     one, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
@@ -130,7 +130,7 @@ _SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and n
 
 @dataclass(frozen=True, slots=True)
 class PciFunctions:
-    """PCI functions in the order of their addresses; why facts of them are unknown, and sentences about what cannot be relied on."""
+    """PCI functions in the order of their addresses, with reasons for unknown facts and doubts."""
 
     devices: tuple[PciDevice, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class PciFunctions:
 
 
 def read(files: Files) -> PciFunctions:
-    """Every function listed in /sys/bus/pci/devices; never raises. Links and parents that cannot be true are left out, with a doubt."""
+    """Return every function in /sys/bus/pci/devices. Never raises. Impossible links and parents are omitted, with a doubt."""
     names = {address: name for name in reversed(files.names(DEVICES)) if (address := pci_address(name))}
     if not names:
         return PciFunctions(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
@@ -157,7 +157,7 @@ def _order(address: str) -> tuple[int, ...]:
 
 
 def _device(files: Files, address: str, folder: str, doubts: list[str]) -> PciDevice:
-    """One function, `parent` as its path reports, not yet looked at."""
+    """Return one function, with `parent` from its path, unchecked."""
     names = frozenset(files.names(folder))
     event = _pairs(files.text(f"{folder}/uevent")) if "uevent" in names else {}
     vendor, device_id, class_id = _ids(files, folder, event)
@@ -177,7 +177,7 @@ def _pairs(text: str | None) -> dict[str, str]:
 
 
 def _ids(files: Files, folder: str, event: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
-    """Vendor, device and class: of uevent, which has all in one read, else of their own files."""
+    """Return vendor, device and class: from uevent, which needs one read, else from their own files."""
     vendor, _, device = event.get("PCI_ID", "").partition(":")
 
     def number(name: str, text: str) -> int | None:
@@ -201,7 +201,7 @@ def _driver(files: Files, folder: str, names: frozenset[str]) -> str | None:
 
 
 def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> str | None:
-    """The address before the last one in /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0; "" where the path shows that it is a root's."""
+    """Return the second-last address in /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0; "" for a root."""
     parts = (files.real(folder) or folder).split("/")
     if "devices" not in parts[:3]:
         return None
@@ -212,7 +212,7 @@ def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> 
 
 
 def _parent(device: PciDevice, seen: Mapping[str, PciDevice], doubts: list[str]) -> str | None:
-    """The bridge above, checked; "" at a root, None when unknown."""
+    """Return the bridge above, checked; "" at a root, None when unknown."""
     if not device.parent:
         return device.parent
     why = _impossible(device, device.parent, seen.get(device.parent))
@@ -223,7 +223,7 @@ def _parent(device: PciDevice, seen: Mapping[str, PciDevice], doubts: list[str])
 
 
 def _impossible(device: PciDevice, address: str, parent: PciDevice | None) -> str | None:
-    """Why that cannot be the parent. Buses are numbered downwards, so every circle of parents has a link that goes up."""
+    """Return why that cannot be the parent. Buses are numbered downwards, so every circle of parents has a link upwards."""
     if parent is None:
         return "which is not listed"
     if parent.class_id is not None and parent.class_id >> 16 != _BRIDGES:
@@ -241,7 +241,7 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class LinuxGpusFound:
-    """GPUs in the order of their addresses, their links, `devices` with the kind of those that only a driver knew, and the rest."""
+    """GPUs in the order of their addresses, their links, `devices` with kinds that only a driver knows, and reasons and doubts."""
 
     gpus: tuple[Gpu, ...]
     links: tuple[GpuLink, ...]
@@ -251,7 +251,7 @@ class LinuxGpusFound:
 
 
 def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFound:
-    """GPUs of `devices`; never raises. Virtual functions that the host hands to guests are not GPUs of the host."""
+    """Return the GPUs of `devices`. Never raises. Virtual functions for guests are not GPUs of the host."""
     listed = _nvidia_listed(files)
     amd = read_kfd(files)
     kinds = tuple(_told_by_driver(device, listed) for device in devices)
@@ -273,18 +273,18 @@ def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFoun
 
 
 def _nvidia_listed(files: Files) -> dict[str, str]:
-    """Addresses of the GPUs that the NVIDIA driver lists, and their folders' names."""
+    """Return the addresses of the GPUs that the NVIDIA driver lists, with their folders' names."""
     return {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
 
 
 def _told_by_driver(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
-    """A display function without its vendor, which the driver lists, is a GPU."""
+    """Return the device as a GPU if it is a display function without its vendor that the driver lists."""
     known = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
     return replace(device, kind="gpu") if known else device
 
 
 def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Iterable[str], where: str, doubts: list[str]) -> list[Gpu]:
-    """The GPUs of one vendor: what the driver lists where it lists any, else all on the bus. In containers these may be fewer."""
+    """Return the GPUs of one vendor: those that the driver lists if any, else all on the bus. A container may have fewer."""
     names = frozenset(listed)
     if not names:
         return _numbered(vendor, devices)
@@ -300,7 +300,7 @@ def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Iterable[st
 
 
 def _place(device: PciDevice) -> tuple[int, str]:
-    """Sorts by the length of the domain first: "10000:01:00.0" comes after "ffff:…"."""
+    """Return a sort key with the length of the domain first: "10000:01:00.0" comes after "ffff:…"."""
     return len(device.address), device.address
 
 

@@ -1,4 +1,4 @@
-"""The data rate of an RDMA port out of the text that the kernel prints for it: "400 Gb/sec (4X NDR)"."""
+"""Values that RDMA tools and the kernel print: data rates ("400 Gb/sec (4X NDR)"), states, link layers, GUIDs, LIDs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _RATE = re.compile(r"^\s*(\d{1,5}(?:\.5)?)\s*Gb/sec\s*\((\d{1,2})X(?:\s+([A-Z]{3
 
 
 def port_rate(text: str, link_layer: LinkLayer = "infiniband") -> float | None:
-    """Data bits/s of "56 Gb/sec (4X FDR)" (54.5e9). None for other text, unknown lanes, and figures that contradict each other.
+    """Return the data bits/s of "56 Gb/sec (4X FDR)" (54.5e9). None for other text, unknown lanes, and contradictory values.
 
-    Ethernet borrows InfiniBand's names (a 10 Gb/s port is "1X QDR", one of 40 "4X QDR") and none of its coding: what is printed counts.
-    SDR is also what the kernel prints for a speed that it does not know: see `falls_back`.
+    Ethernet uses InfiniBand's names (a 10 Gb/s port is "1X QDR", one of 40 "4X QDR") without its coding: the printed value counts.
+    The kernel also prints SDR for an unknown speed: see `falls_back`.
     """
     match = _RATE.match(text)
     lane = LANES.get(match[3] or "SDR") if match else None
@@ -55,7 +55,7 @@ def port_rate(text: str, link_layer: LinkLayer = "infiniband") -> float | None:
 
 
 def falls_back(text: str) -> bool:
-    """The text names SDR, the speed or the fallback: old kernels print "10 Gb/sec (4X SDR)" for a port at XDR."""
+    """Return whether the text has SDR, the speed or the fallback: old kernels print "10 Gb/sec (4X SDR)" for a port at XDR."""
     match = _RATE.match(text)
     return match is not None and (match[3] or "SDR") == "SDR"
 
@@ -75,17 +75,17 @@ _SIGNALLING = {
 
 
 def lane_name(signalling_bits_per_s: float) -> str | None:
-    """ "EDR" of 25.78125e9 bits/s of one lane before line coding; None for a rate that no lane has."""
+    """Return "EDR" for 25.78125e9 bits/s of one lane before line coding; None for an unknown rate."""
     return _SIGNALLING.get(signalling_bits_per_s / 1e9)
 
 
 def fabric_rate(width: int | None, signalling_bits_per_s: float | None) -> float | None:
-    """Data bits/s of a link of `width` lanes: 100e9 for 4 lanes of 25.78125e9; None when either is unknown."""
+    """Return the data bits/s of a link of `width` lanes: 100e9 for 4 lanes of 25.78125e9; None when either is unknown."""
     name = lane_name(signalling_bits_per_s) if signalling_bits_per_s else None
     return LANES[name].data * width if name and width else None
 
 
-# The words that RDMA tools share: states, link layers, GUIDs, software devices.
+# Values that RDMA tools share: states, link layers, GUIDs, software devices.
 
 MTUS = (4096, 2048, 1024, 512, 256)  # InfiniBand's, bytes of payload
 IS_DOWN = "the port is down: what is printed for it is not in use"
@@ -99,24 +99,24 @@ _GUID = re.compile(r"^[0-9a-f]{16}$")
 
 
 def lines_of(text: str, name: str) -> Iterator[str]:
-    """The lines of a tool's output, without the space around them. Raises Unreadable for more than a machine's tools print."""
+    """Yield the stripped lines of a tool's output. Raises Unreadable for more lines than one machine's tools print."""
     whole_text = bounded(text, name, _MOST_CHARACTERS, "a machine's ports fill", "give one machine's output")
     return (line.strip()[:_LONGEST_LINE] for line in io.StringIO(whole_text))
 
 
 def link_layer(text: str | None) -> LinkLayer | None:
-    """ "InfiniBand" or "Ethernet" in the model's words; None for "Unspecified", which Amazon's EFA reports, and other text."""
+    """Return the model's value for "InfiniBand" or "Ethernet"; None for "Unspecified", which Amazon's EFA reports, and other text."""
     return _LAYERS.get((text or "").strip().lower())
 
 
 def state(text: str | None) -> str | None:
-    """ "active" of "PORT_ACTIVE (4)", "4: ACTIVE" and "Active"; "linkup" of "LINK_UP (5)"; "init" of "Initializing"."""
+    """Return "active" for "PORT_ACTIVE (4)", "4: ACTIVE" and "Active"; "linkup" for "LINK_UP (5)"; "init" for "Initializing"."""
     word = re.sub(r"^\d+:|\(\d+\)$", "", printable(text or "", 60)).strip().lower().removeprefix("port_").replace("_", "").replace(" ", "")
     return {"initializing": "init", "initialize": "init"}.get(word, word) or None
 
 
 def parse_guid(text: str | None) -> str | None:
-    """ "58a2:e103:002a:09b8" of that, and of "0x58a2e103002a09b8"; None for zero and other text."""
+    """Return "58a2:e103:002a:09b8" for that text and for "0x58a2e103002a09b8"; None for zero and other text."""
     digits = (text or "").strip().lower().removeprefix("0x").replace(":", "")
     if not _GUID.match(digits) or not digits.strip("0"):
         return None
@@ -124,10 +124,10 @@ def parse_guid(text: str | None) -> str | None:
 
 
 def parse_lid(text: str | None) -> int | None:
-    """A local identifier that a subnet manager gave; None for 0 and 65535, which mean that none did."""
+    """Return a local identifier assigned by a subnet manager; None for 0 and 65535, which mean unassigned."""
     return whole(text, 1, 0xFFFE)
 
 
 def why_software(name: str) -> str | None:
-    """Why a device is not an adapter, by the names that the kernel gives such devices ("rxe0"); None for adapters."""
+    """Return why a device is not an adapter, by the kernel's names for software devices ("rxe0"); None for adapters."""
     return next((why for start, why in _SOFTWARE.items() if name.startswith(start)), None)

@@ -1,7 +1,7 @@
-"""The text of `ibnetdiscover`: every switch, adapter and cable of a fabric; its plain form (also with -f or -g), and the ports of -p.
+"""Text of InfiniBand tools: `iblinkinfo`, `ibportstate`, `ibstat`, `ibv_devinfo`, and `ibnetdiscover` (plain, -f, -g, and -p).
 
-Format: ibnetdiscover(8), "TOPOLOGY FILE FORMAT", and what `ibnetdiscover.c` of infiniband-diags prints. In the form of -p an adapter
-goes by its port's GUID. A cable is in the text once for each end; one mention is enough, so that a text that was cut off can be read.
+Format of ibnetdiscover: ibnetdiscover(8), "TOPOLOGY FILE FORMAT", and `ibnetdiscover.c` of infiniband-diags. With -p an adapter
+has its port's GUID. A cable is listed once for each end. One entry is enough, so a truncated text can be read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, fe
 from collbench.units import plural
 from collbench.untrusted import read_file
 
-# The text of `iblinkinfo`: which host hangs at which switch, how wide and how fast. Its sections list the ports of one node each.
+# The text of `iblinkinfo`: the connections of hosts and switches with width and speed. Each section lists the ports of one node.
 
 IBLINKINFO_KIND = "iblinkinfo"
 
@@ -52,7 +52,7 @@ _NAMELESS = "mellanox technologies"  # an adapter without its host's name
 
 @dataclass(frozen=True)
 class _Row:
-    """One port: the section it is in, and both ends."""
+    """One port: its section, and both ends."""
 
     kind: Literal["CA", "Switch", "RT"]
     node: str
@@ -65,17 +65,17 @@ class _Row:
 
 
 def looks_like_iblinkinfo(text: str, name: str) -> bool:
-    """Whether the start of a text is iblinkinfo's."""
+    """Return whether the start of a text is iblinkinfo's."""
     return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
 def starts(line: str) -> bool:
-    """Whether the line begins a node's section."""
+    """Return whether the line begins a node's section."""
     return bool(_SECTION.match(line[:_LONGEST_LINE]))
 
 
 def read_iblinkinfo(text: str, name: str) -> Machine:
-    """The cables of the hosts in `fabric`; lanes are signalling rates, before line coding. Raises Unreadable when no row can be read."""
+    """Return the hosts' cables in `fabric`; lanes are signalling rates, before line coding. Raises Unreadable without a readable row."""
     doubts: list[str] = []
     rows = list(_rows(text, doubts))
     if not rows:
@@ -121,21 +121,21 @@ def _row(kind: str, node: str, line: str) -> _Row | None:
 
 
 def _speed(text: str) -> tuple[int | None, float | None]:
-    """(lanes, bits/s of one before line coding); (None, None) of a port that is down and of rates that no port has."""
+    """Return (lanes, bits/s of one before line coding); (None, None) for a port that is down and for unknown rates."""
     match = _SPEED.match(text)
     width, lane = (int(match[1]), float(match[2]) * 1e9) if match else (0, 0.0)
     return (width, lane) if width in WIDTHS and lane_name(lane) else (None, None)
 
 
 def _node(description: str, guid: str | None) -> str:
-    """A node's description; the GUID of one that only names its maker."""
+    """Return a node's description, or its GUID if the description is only the vendor's."""
     name = printable(description).strip(' "')
     nameless = not name or (_NAMELESS in name.lower() and _NO_HOST not in name.lower())
     return guid.strip() if guid and nameless else name
 
 
 def _turned(row: _Row) -> Iterable[_Row]:
-    """A switch's row seen from the host at its other end."""
+    """Return a switch's row as seen from the host at its other end."""
     return [_Row("CA", row.peer, row.peer_port, row.width, row.lane, row.node, row.port, row.note)] if row.peer and row.peer_port else []
 
 
@@ -147,7 +147,7 @@ def _link(row: _Row) -> FabricLink:
 IBLINKINFO = Reader(IBLINKINFO_KIND, looks_like_iblinkinfo, read_iblinkinfo, lists=frozenset({"fabric"}), starts=starts)
 
 
-# `ibportstate LID PORT`: one InfiniBand port of an adapter, its state, and the lanes that it uses and may use.
+# `ibportstate LID PORT`: one InfiniBand port of an adapter, its state, and the lanes that it uses and supports.
 #
 # The lines: rdma-core infiniband-diags/ibportstate.c ("LinkWidthActive:.................4X"). The tool names no device, only the LID.
 
@@ -161,13 +161,13 @@ _SPEEDS = ("LinkSpeedExtActive2", "LinkSpeedExtActive", "LinkSpeedActive")
 
 
 def looks_like_ibportstate(text: str, name: str) -> bool:
-    """Its dotted lines."""
+    """Return whether the text has ibportstate's dotted lines."""
     start = text[:HEAD]
     return "LinkWidthActive:." in start and "PhysLinkState:." in start and "==(" not in start
 
 
 def read_ibportstate(text: str, name: str) -> Machine:
-    """The port as a NIC called after its LID, "LID 12"; where another source lists a port with this LID, it is that NIC.
+    """Return the port as a NIC named after its LID, "LID 12"; merging finds the NIC that another source lists with this LID.
 
     Raises Unreadable for a switch's port, and for text without a LID or a width.
     """
@@ -204,7 +204,7 @@ def read_ibportstate(text: str, name: str) -> Machine:
 
 
 def _facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:
-    """The lines of the last section (after a change the port as it is now), the port's number, and whether the speed is FDR10."""
+    """Return the lines of the last section (the port's current state), the port's number, and whether the speed is FDR10."""
     facts: dict[str, str] = {}
     number, inside, fdr10 = 1, False, False
     for line in lines:
@@ -271,22 +271,22 @@ class _Device:
     last: int | None = None
 
     def note(self, key: str, value: str) -> None:
-        """Keep a line of the port that was begun last, else of the device; of two lines with one name the first."""
+        """Store a line for the current port, else for the device. Of two lines with one name the first counts."""
         (self.facts if self.last is None else self.ports[self.last]).setdefault(key, value)
 
 
 def looks_like_ibstat(text: str, name: str) -> bool:
-    """It has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
+    """Return whether the text has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
     return bool(_HEADS.search(text[:HEAD]))
 
 
 def starts_ibstat(line: str) -> bool:
-    """Whether the line begins a device or a port."""
+    """Return whether the line begins a device or a port."""
     return bool(_HEADS.match(line))
 
 
 def read_ibstat(text: str, name: str) -> Machine:
-    """The RDMA devices that are listed, and their ports. A port that is down has no rate, even if one is printed; MTUs are not printed.
+    """Return the listed RDMA devices and ports. A port that is down has no rate, even if one is printed; MTUs are not printed.
 
     Raises Unreadable for text without a device.
     """
@@ -362,7 +362,7 @@ def _port(number: int, lines: Mapping[str, str], name: str, unknown: dict[str, s
 
 
 def _rate(text: str, layer: LinkLayer | None) -> tuple[float | None, str]:
-    """Data bits/s, and why it is None or doubtful ("" for neither)."""
+    """Return the data bits/s, and why it is None or doubtful ("" for neither)."""
     if "Gb/sec" in text:
         rate = port_rate(text, layer or "infiniband")
         return rate, "" if rate else f"'{text}' is not a valid port rate"
@@ -398,18 +398,18 @@ class _IbvDevinfoDevice:
 
 
 def looks_like_ibv_devinfo(text: str, name: str) -> bool:
-    """It has an hca_id line, or reports no device."""
+    """Return whether the text has an hca_id line, or ibv_devinfo's message for a host without devices."""
     head = text[:HEAD]
     return bool(_IBV_DEVINFO_DEVICE.search(head)) or head.strip().startswith(_NONE)
 
 
 def starts_ibv_devinfo(line: str) -> bool:
-    """Whether the line begins a device."""
+    """Return whether the line begins a device."""
     return bool(_IBV_DEVINFO_DEVICE.match(line))
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
-    """The RDMA devices that are listed, and their ports. A port that is down has no rate and no MTU, even if one is printed.
+    """Return the listed RDMA devices and ports. A port that is down has no rate and no MTU, even if one is printed.
 
     Raises Unreadable for text without a device.
     """
@@ -433,7 +433,7 @@ def read_ibv_devinfo(text: str, name: str) -> Machine:
 
 
 def _devices_ibv_devinfo(text: str, name: str) -> list[_IbvDevinfoDevice]:
-    """The lines of each device and of each of its ports; the first of two lines with one name counts."""
+    """Return the lines of each device and of its ports; of two lines with one name the first counts."""
     devices: list[_IbvDevinfoDevice] = []
     for line in lines_of(text, name):
         match = _IBV_DEVINFO_LINE.match(line)
@@ -500,7 +500,7 @@ def _port_ibv_devinfo(number: int, lines: Mapping[str, str], path: str, unknown:
 
 
 def _rate_text(lines: Mapping[str, str]) -> str | None:
-    """As the kernel prints it, "400 Gb/sec (4X NDR)", of active_width "4X (2)" and active_speed "100.0 Gbps (128)"."""
+    """Return the rate in the kernel's form, "400 Gb/sec (4X NDR)", from active_width "4X (2)" and active_speed "100.0 Gbps (128)"."""
     width = re.match(r"(\d{1,2})X?\b", lines.get("active_width", ""))
     code = re.search(r"\((\d{1,3})\)$", lines.get("active_speed", ""))
     speed = _IBV_DEVINFO_SPEEDS.get(int(code[1])) if code else None
@@ -536,12 +536,12 @@ _KINDS: dict[str, Kind] = {"S": "switch", "H": "host", "R": "router", "SW": "swi
 
 
 def looks_like(text: str, name: str) -> bool:
-    """Whether the start of a text is ibnetdiscover's, in either form."""
+    """Return whether the start of a text is ibnetdiscover's, in either form."""
     return any(_NODE.match(line[:_LONGEST_LINE]) or _ROW.fullmatch(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
 def read_fabric(path: Path) -> Fabric:
-    """The fabric of a file. Raises Unreadable, one sentence, for one that cannot be read or holds no cable."""
+    """Return the fabric in a file. Raises Unreadable, with one sentence, when it cannot be read or has no cable."""
     try:
         data = read_file(path, _MOST_BYTES)
     except OSError as error:
@@ -551,7 +551,7 @@ def read_fabric(path: Path) -> Fabric:
 
 
 def read(text: str, name: str) -> Fabric:
-    """The fabric that a text lists. Raises Unreadable when it holds no cable."""
+    """Return the fabric that a text lists. Raises Unreadable when it has no cable."""
     found = _ParsedLines()
     for line in text.splitlines():
         found.take(line[:_LONGEST_LINE])
@@ -566,7 +566,7 @@ def read(text: str, name: str) -> Fabric:
 
 @dataclass
 class _ParsedLines:
-    """What the lines so far had; node: the one that the listed ports belong to."""
+    """The content of the lines so far. node: the one that the listed ports belong to."""
 
     nodes: dict[str, FabricNode] = field(default_factory=dict)
     cables: dict[End, Cable] = field(default_factory=dict)
@@ -576,7 +576,7 @@ class _ParsedLines:
     against: list[End] = field(default_factory=list)
 
     def take(self, line: str) -> None:
-        """One line; others than those of nodes and ports mean nothing of the cables."""
+        """Process one line; lines other than those of nodes and ports are ignored."""
         if header := _NODE.match(line):
             self.node = self._known(header[2], header[1], header[3])
         elif row := _ROW.fullmatch(line):
@@ -587,7 +587,7 @@ class _ParsedLines:
             self.odd += bool(_PORT_LIKE.match(line))
 
     def doubts(self) -> Iterator[str]:
-        """Of what was left out."""
+        """Yield sentences about what was left out."""
         if self.odd:
             yield f"{KIND}: {plural(self.odd, 'line')} could not be read"
         if self.against:

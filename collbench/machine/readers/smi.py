@@ -1,6 +1,6 @@
-"""`nvidia-smi topo -m`, with `topo -p2p` below it or alone: paths between GPUs and NICs, NVLinks counted, peer access.
+"""Text of `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi nvlink -s`, `amd-smi topology` and `rocm-smi --showtopo`.
 
-Words: docs.nvidia.com/deploy/nvidia-smi ("topo"), and the legend that the tool prints. `rocm-smi --showtopo` is read by `rocm_smi`.
+Terms: docs.nvidia.com/deploy/nvidia-smi ("topo"), and the legend that the tool prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AGAIN = "save the output of `amd-smi topology` again"
 
 @dataclass
 class _Topology:
-    """What the text lists: GPUs by address with their index, and words by pair of addresses."""
+    """The GPUs in the text by address with their index, and path terms by pair of addresses."""
 
     gpus: dict[str, int] = field(default_factory=dict)
     links: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class _Topology:
 
 
 def looks_like_amd(text: str, name: str) -> bool:
-    """Its tables with PCI addresses, or its JSON."""
+    """Return whether the text has amd-smi's tables with PCI addresses, or its JSON."""
     start = text[:HEAD]
     if start.lstrip().startswith("["):
         return '"link_type"' in start and '"bdf"' in start
@@ -46,7 +46,7 @@ def looks_like_amd(text: str, name: str) -> bool:
 
 
 def read_amd(text: str, name: str) -> Machine:
-    """The GPUs by PCI address, "XGMI" or "PCIE" as the path between two, and peer access. Raises Unreadable for rows that do not fit."""
+    """Return the GPUs by PCI address, with "XGMI" or "PCIE" as the path of a pair, and peer access. Raises Unreadable for invalid rows."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's GPUs fill", "give the output for one machine")
     found = _of_json(text, name) if text.lstrip().startswith("[") else _of_tables(text, name)
     if not found.gpus:
@@ -136,7 +136,7 @@ _MOST_GB_PER_S = 200.0  # of one link; generation 5 prints 53.125
 
 @dataclass
 class _Status:
-    """What the text lists of one GPU: GB/s by link number, None for an inactive one."""
+    """The links of one GPU in the text: GB/s by link number, None for an inactive one."""
 
     model: str
     uuid: str | None
@@ -147,19 +147,19 @@ class _Status:
 
 
 def looks_like_nvlink_status(text: str, name: str) -> bool:
-    """Lines "GPU 0: …" with lines "Link 0: …" or "C2C Link 0: …" under them."""
+    """Return whether the text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
     lines = text[:HEAD].splitlines()
     links = (_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
     return any(map(starts_nvlink_status, lines)) and any(links)
 
 
 def starts_nvlink_status(line: str) -> bool:
-    """Whether the line begins a GPU's block."""
+    """Return whether the line begins a GPU's block."""
     return bool(_GPU.match(line))
 
 
 def read_nvlink_status(text: str, name: str) -> Machine:
-    """GPUs "gpu0"… with their links counted, `bytes_per_s` as printed; the far ends are unknown here.
+    """Return GPUs "gpu0"… with their number of links, `bytes_per_s` as printed; the far ends are unknown.
 
     Raises Unreadable when no GPU is listed, one is listed twice, or a link's line cannot be read.
     """
@@ -200,7 +200,7 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
 
 
 def _status(found: dict[int, _Status], index: int, model: str, uuid: str | None, name: str) -> _Status:
-    """The block of a GPU, which may come again below another tool's heading. Raises Unreadable when it is another machine's."""
+    """Return the block of a GPU, which may be repeated below another tool's heading. Raises Unreadable when it is another machine's."""
     known = found.get(index)
     if known is None:
         known = found[index] = _Status(model, uuid)
@@ -233,7 +233,7 @@ def _gpu(index: int, status: _Status) -> Gpu:
 
 
 def _link(index: int, status: _Status) -> GpuLink | None:
-    """The links that are up, as one: 0 when all are reported off, None when nothing is known."""
+    """Return the links that are up, as one: 0 when all are reported off, None when unknown."""
     speeds = _speeds(status)
     if not status.links and not status.all_inactive:
         return None
@@ -245,7 +245,7 @@ def _speeds(status: _Status) -> Sequence[float]:
 
 
 def _doubts(found: Mapping[int, _Status]) -> list[str]:
-    """Links of one GPU at different speeds, and a list that may be cut: its links have gaps or are fewer than the others'."""
+    """Return doubts: links of one GPU at different speeds, and a possibly truncated list (gaps, or fewer links than others)."""
     doubts: list[str] = []
     most = max(len(status.links) for status in found.values())
     for index, status in found.items():
@@ -274,18 +274,18 @@ _ROCM_UNCOUNTED = "rocm-smi shows which GPUs xGMI joins, but not the number of l
 
 
 def looks_like_rocm(text: str, name: str) -> bool:
-    """A heading of rocm-smi's with a topology table."""
+    """Return whether the text has a heading of rocm-smi with a topology table."""
     start = text[:HEAD]
     return "Link Type between two GPUs" in start or "(Topology) Numa" in start
 
 
 def starts_rocm(line: str) -> bool:
-    """Whether the line is a heading of rocm-smi's."""
+    """Return whether the line is a heading of rocm-smi."""
     return bool(_SECTION.match(line.strip()[:400]))
 
 
 def read_rocm(text: str, name: str) -> Machine:
-    """The GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for rows that do not fit."""
+    """Return the GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for invalid rows."""
     sections = _sections(text, name)
     types = _link_types(sections.get("Link Type between two GPUs", []), name)
     numa = _numa_nodes(sections.get("Numa Nodes", []))
@@ -317,7 +317,7 @@ def _sections(text: str, name: str) -> dict[str, list[str]]:
 
 
 def _link_types(lines: list[str], name: str) -> dict[tuple[int, int], str]:
-    """The type ("XGMI", "PCIE") from one GPU to another."""
+    """Return the link type ("XGMI", "PCIE") from one GPU to another."""
     columns: list[int] = []
     types: dict[tuple[int, int], str] = {}
     for line in lines:
@@ -337,7 +337,7 @@ def _row_rocm(gpu: int, cells: list[str], columns: list[int], name: str) -> dict
 
 
 def _numa_nodes(lines: list[str]) -> dict[int, int]:
-    """The NUMA node by GPU; the affinity, where it reports a node, is the CPUs' one and goes before the node."""
+    """Return the NUMA node by GPU. The affinity is that of the CPUs and takes precedence over the node."""
     found: dict[tuple[int, str], int | None] = {}
     for line in lines:
         if match := _NUMA.match(line):
@@ -409,7 +409,7 @@ class _ColumnTitles:
 
 
 def tables(text: str, name: str) -> list[SmiMatrix]:
-    """Every table of the text, in its order. Raises Unreadable for a row that does not fit its header."""
+    """Return every table of the text, in order. Raises Unreadable for a row that does not fit its header."""
     bounded(text, name, _TABLE_MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
     headers: list[_ColumnTitles] = []
     for line in _plain(text):
@@ -422,12 +422,12 @@ def tables(text: str, name: str) -> list[SmiMatrix]:
 
 
 def legend(text: str) -> dict[str, str]:
-    """The names of NICs by the columns' names, out of the "NIC Legend"."""
+    """Return the names of NICs by column name, from the "NIC Legend"."""
     return {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
 
 
 def header(line: str) -> tuple[str, ...]:
-    """The columns that a heading names; () when the line is not a heading."""
+    """Return the columns in a heading; () when the line is not a heading."""
     if not _TABLE_GPU.match(line.strip()):
         return ()
     names = _AFFINITIES.split(line)[0]
@@ -491,7 +491,7 @@ _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
 def looks_like(text: str, name: str) -> bool:
-    """A heading of GPU columns with a row under it, or the tables of rocm-smi."""
+    """Return whether the text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
     start = text[:HEAD]
     if looks_like_rocm(start, name):
         return True
@@ -499,14 +499,14 @@ def looks_like(text: str, name: str) -> bool:
 
 
 def starts(line: str) -> bool:
-    """Whether the line is the heading of a matrix, or of a table of rocm-smi."""
+    """Return whether the line is the heading of a matrix, or of a table of rocm-smi."""
     return bool(header(re.sub(r"\x1b?\[[0-9;]*m", "", line))) or starts_rocm(line)
 
 
 def read(text: str, name: str) -> Machine:
-    """The machine from its matrices. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
+    """Return the machine from its matrices. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
 
-    Raises Unreadable when no table is there, when two machines are, or when a row's cells do not fit its heading.
+    Raises Unreadable without a table, for tables of two machines, and for a row's cells that do not fit its heading.
     """
     if looks_like_rocm(text[:HEAD], name):
         return read_rocm(text, name)

@@ -1,4 +1,4 @@
-"""Small readers that every source shares: numbers, PCI addresses and names out of text from untrusted sources."""
+"""Helpers that all readers share: numbers, PCI addresses, names and XML from untrusted sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_WORD = 11  # with 0x and a comma
 
 
 def cpu_list(text: str | None) -> frozenset[int]:
-    """The numbers of "0-3,8"; empty for other text and for numbers no machine has."""
+    """Return the numbers in "0-3,8"; empty for other text and for impossible numbers."""
     found: set[int] = set()
     for part in (text or "").strip().split(","):
         match = _RANGE.match(part.strip())
@@ -37,7 +37,7 @@ def cpu_list(text: str | None) -> frozenset[int]:
 
 
 def cpu_mask(text: str | None) -> frozenset[int] | None:
-    """The numbers of "00000000,0000ff01" (the kernel, NCCL) and "0x1,,0x00ff00ff" (hwloc), the last word first; None for other text."""
+    """Return the numbers in "00000000,0000ff01" (the kernel, NCCL) and "0x1,,0x00ff00ff" (hwloc), last word first; None for other text."""
     stripped = (text or "").strip()
     if not stripped or len(stripped) > _MOST // 32 * _LONGEST_WORD:
         return None
@@ -49,7 +49,7 @@ def cpu_mask(text: str | None) -> frozenset[int] | None:
 
 
 def written(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel writes lists: "0-3,8"; "" for none."""
+    """Return numbers in the kernel's list format: "0-3,8"; "" for none."""
     counter = count()
     runs = [list(run) for _, run in groupby(sorted(numbers), key=lambda number: number - next(counter))]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
@@ -61,7 +61,7 @@ _DOUBTS_MOST, _MOST_NAMED = 8, 4
 
 
 def few(doubts: Sequence[str]) -> tuple[str, ...]:
-    """The first doubts of one kind, and how many more there are: a damaged file of a big machine gives thousands."""
+    """Return the first doubts of one kind, and the number of others: a damaged file of a big machine gives thousands."""
     more = len(doubts) - _DOUBTS_MOST
     return (
         (*doubts[:_DOUBTS_MOST], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
@@ -71,7 +71,7 @@ def few(doubts: Sequence[str]) -> tuple[str, ...]:
 
 
 def several(parts: Sequence[str]) -> str:
-    """Parts that share a doubt, as many as people read: "a, b, c, d and 12 more"."""
+    """Return parts that share a doubt, shortened for users: "a, b, c, d and 12 more"."""
     more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
     return ", ".join(parts[:_MOST_NAMED]) + more
 
@@ -85,18 +85,18 @@ _KNOWN_GT = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Unreadable(UsageError):
-    """A source that cannot be read: the sentence has the file, the place and what to do."""
+    """A source cannot be read: the message has the file, the place and the remedy."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How the text of one kind becomes a machine.
+    """The converter of one kind of text to a machine.
 
-    kind        what the text is called in sentences: "ibstat"
+    kind        the name of the kind in messages: "ibstat"
     looks_like  (text, file name) -> whether the text is of this kind, by its beginning
     read        (text, file name) -> the machine. Raises Unreadable
     lists       the lists of a machine that the text describes completely, so that an empty one means none
-    starts      (line) -> whether the line begins the output of this tool; None for files that are not pasted below others
+    starts      (line) -> whether the line begins the output of this tool; None for files that are not concatenated with others
     """
 
     kind: str
@@ -107,7 +107,7 @@ class Reader:
 
 
 def pci_address(text: str) -> str | None:
-    """A PCI address in its full form, lower case: "0000:19:00.0" of "19:00.0", "00000000:19:00.0"; None for other text."""
+    """Return a PCI address in full form, lower case: "0000:19:00.0" for "19:00.0", "00000000:19:00.0"; None for other text."""
     match = _ADDRESS.match(text.strip())
     if not match:
         return None
@@ -117,20 +117,22 @@ def pci_address(text: str) -> str | None:
 
 
 def gigatransfers(text: str) -> float | None:
-    """GT/s per lane of "16.0 GT/s PCIe", "32GT/s", "32 GT/s PCIe/s"; None for "", "Unknown" and rates that PCIe does not have."""
+    """Return the GT/s per lane in "16.0 GT/s PCIe", "32GT/s", "32 GT/s PCIe/s"; None for "", "Unknown" and rates that PCIe does not
+    have.
+    """
     match = _SPEED.search(text)
     value = float(match[1]) if match else None
     return value if value in _KNOWN_GT else None
 
 
 def lanes(text: str) -> int | None:
-    """Lanes of "16", "x16"; None for "", "0", "63", "255" and other numbers that are not width."""
+    """Return the number of lanes in "16", "x16"; None for "", "0", "63", "255" and other invalid widths."""
     digits = text.strip().lower().removeprefix("x")
     return int(digits) if digits in {"1", "2", "4", "8", "12", "16", "32"} else None
 
 
 def whole(text: str | None, low: int = 0, high: int = 1 << 62) -> int | None:
-    """A whole number, decimal or 0x…, within bounds; None for anything else."""
+    """Return an integer, decimal or 0x…, within bounds; None for anything else."""
     stripped = (text or "").strip()
     if not stripped or len(stripped) > 40:
         return None
@@ -142,24 +144,24 @@ def whole(text: str | None, low: int = 0, high: int = 1 << 62) -> int | None:
 
 
 def numa_of(text: str | None) -> int | None:
-    """A NUMA node's number; None for "-1", "" and "N/A", which mean unknown."""
+    """Return a NUMA node's number; None for "-1", "" and "N/A", which mean unknown."""
     return whole(text, 0, 4095)
 
 
 def printable(text: str, most: int = 200) -> str:
-    """A name without control characters or direction marks, cut to `most` characters."""
+    """Return the text without control characters and direction marks, cut to `most` characters."""
     return _NOT_PRINTABLE.sub("?", text)[:most].strip()
 
 
 def bounded(text: str, name: str, most: int, what: str, again: str) -> str:
-    """The text. Raises Unreadable for more than `most` characters, more than `what` ("a machine's topology") has; `again` is the remedy."""
+    """Return the text. Raises Unreadable for more than `most` characters. `what`: the content, for the message; `again`: the remedy."""
     if len(text) > most:
         raise Unreadable(f"{printable(name)} has {len(text) >> 20} Mi characters, more than {what}: {again}")
     return text
 
 
 def decoded(data: bytes, name: str) -> str:
-    """Text of a file's bytes. Raises Unreadable when it is empty, huge or binary."""
+    """Return the text of a file's bytes. Raises Unreadable when it is empty, too large or binary."""
     if not data.strip():
         raise Unreadable(f"{printable(name)} is empty: save the tool's output into it again")
     if len(data) > MOST_BYTES:
@@ -176,11 +178,11 @@ LONGEST_TAG = 1 << 20  # characters of names and values
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a file of one kind can have.
+    """The limits of files of one kind.
 
-    what        the owner of the file, for the error: "a machine's topology"
-    again       the remedy in every sentence
-    doctype     the kind begins with a DOCTYPE; entities are refused in any case
+    what        the content, for the error: "a machine's topology"
+    again       the remedy in every message
+    doctype     whether files of this kind begin with a DOCTYPE; entities are rejected in any case
     """
 
     what: str
@@ -192,7 +194,7 @@ class FileLimits:
 
 
 def top_element(text: str, name: str, limits: FileLimits) -> Element:
-    """The top element. Raises Unreadable for broken and hostile XML, and for what is bigger than the limits."""
+    """Return the top element. Raises Unreadable for broken and hostile XML, and beyond the limits."""
     from defusedxml.ElementTree import XMLParser
 
     called = printable(name)

@@ -1,6 +1,6 @@
-"""All-to-all: every rank has a part for each rank, and ends with the parts that all ranks had for it.
+"""All-to-all: every rank has one part for each rank, and ends with the parts for it from all ranks. Also alltoallv, with uneven parts.
 
-In place it is MPI's alone: nccl.h knows no such form, and what Gloo leaves in a buffer that it also reads differs from call to call.
+In place it is supported only by MPI: nccl.h has no such form, and Gloo's result in a buffer that it also reads varies between calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collbench.operations.traffic import elements
 
 
 def _parts(x: Binding | Place) -> tuple[list[int], list[int]]:
-    """(elements to, elements from) each rank."""
+    """Return (elements to, elements from) each rank."""
     of_all = elements(x.cell.traffic, x.n, x.count)
     return of_all[x.rank].tolist(), of_all[:, x.rank].tolist()
 
@@ -26,7 +26,7 @@ def _starts(parts: Sequence[int]) -> list[int]:
 
 
 def _expected(x: Place) -> list[Block]:
-    """Blocks of the senders; rank r's block follows the blocks that it sends to lower ranks."""
+    """Return the blocks by sender. A sender's part for this rank follows its parts for lower ranks."""
     of_all = elements(x.cell.traffic, x.n, x.count)
     starts = of_all[:, : x.rank].sum(axis=1).tolist()
     return [Block([rank], at, count) for rank, (at, count) in enumerate(zip(starts, _parts(x)[1], strict=True)) if count]

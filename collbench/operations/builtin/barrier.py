@@ -1,4 +1,4 @@
-"""Barrier: no rank leaves before every rank has entered. Nothing is moved: its time alone is its figure."""
+"""Barrier: no rank leaves before every rank has entered. It moves no data; only its time is reported."""
 
 from __future__ import annotations
 

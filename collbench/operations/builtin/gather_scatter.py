@@ -1,4 +1,4 @@
-"""Scatter: every rank gets its part of the root's buffer."""
+"""Gather: the root ends with all ranks' buffers, in rank order. Scatter: every rank gets its part of the root's buffer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
-# Gather: the root ends with all ranks' buffers, in the order of the ranks.
+# Gather.
 
 
 def _mpi_gather(x: Binding) -> Iterator[Call]:

@@ -1,6 +1,6 @@
-"""Hypercube: an all-gather by messages, in log2(n) steps, in each of which partners exchange all that they have.
+"""Hypercube: an all-gather by messages in log2(n) steps, in each of which partners exchange all data that they have.
 
-It exists in place only, as nccl-tests has it once the first copy is done: every step sends what the steps before it brought.
+It exists in place only, as in nccl-tests after the first copy: every step sends what the earlier steps received.
 """
 
 from __future__ import annotations

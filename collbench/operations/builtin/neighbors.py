@@ -1,8 +1,9 @@
-"""Neighbourhood all-to-all: every rank of a ring has a part for the rank before it and one for the next, and gets theirs for it.
+"""Neighborhood all-to-all: every rank of a ring exchanges one part with the previous rank and one with the next. Also all-gather.
 
-The ring is periodic, in the order of the ranks; of two ranks each is both neighbours of the other, and what one sends forwards comes to
-the other from behind (MPI 4.1, 8.6). Libraries from before MPI 4.0 had these two parts exchanged (mpi-forum/mpi-issues 153): their rows
-of two ranks are wrong. A size is what each rank sends, S, and receives: S/2 to each neighbour, so busbw is algbw. MPI has no in-place form.
+The ring is periodic, in rank order. With two ranks, each is both neighbors of the other, and data sent forwards arrives from behind
+(MPI 4.1, 8.6). Libraries before MPI 4.0 exchanged these two parts (mpi-forum/mpi-issues 153): their rows
+of two ranks are wrong. The size is what each rank sends and receives, S: S/2 per neighbor, so busbw is algbw. MPI has no in-place
+form.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _mpi(x: Binding) -> Iterator[Call]:
 
 
 def _from_both(x: Place) -> Sequence[Block]:
-    """The one before sends its second part forwards, the next one its first part back."""
+    """Return the blocks: the previous rank's second part, and the next rank's first part."""
     return [Block([(x.rank - 1) % x.n], at=x.count, count=x.count), Block([(x.rank + 1) % x.n], at=0, count=x.count)]
 
 

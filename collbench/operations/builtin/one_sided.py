@@ -1,7 +1,7 @@
-"""One-sided put between the two ranks of a pair: rank 0 writes into memory that rank 1 shows, and waits until the data is there.
+"""One-sided put, get and accumulate between the two ranks of a pair: rank 0 accesses memory that rank 1 exposes.
 
-MPI_Win_flush ends each iteration: it returns when what was put is complete at the target, too (MPI 4.1, 12.5.4), not only when the
-send buffer may be written again. Rank 1 calls nothing. All messages of a window go to the same place, as in p2p_bandwidth.
+MPI_Win_flush ends each iteration: it returns when the data is complete at the target, too (MPI 4.1, 12.5.4), not only when the
+send buffer can be reused. Rank 1 calls nothing. All messages of a window use the same buffers, as in p2p_bandwidth.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collbench.operations.program import Call
 
 # One-sided accumulate between the two ranks of a pair: rank 0's elements are reduced into those that rank 1 shows.
 #
-# MPI_Win_flush ends each iteration: it returns when the result is complete at the target (MPI 4.1, 12.5.4). Rank 1 calls nothing; who adds,
-# the library at rank 0 or that at rank 1, is the library's affair. Each call changes what the next one starts from: rank 1's memory
-# is filled anew before each verified call, and timed sums run on zeros (see the room backends, mpi_window).
+# MPI_Win_flush ends each iteration: it returns when the result is complete at the target (MPI 4.1, 12.5.4). Rank 1 calls nothing; where the
+# sum runs (rank 0 or rank 1) is the library's choice. Each call changes the input of the next one: rank 1's memory
+# is refilled before each verified call, and timed sums use zeros (see WindowBuffers in backends/mpi.py).
 
 
 def _mpi_accumulate(x: Binding) -> Iterator[Call]:

@@ -1,4 +1,4 @@
-"""Windowed bandwidth between the two ranks of a pair: W messages in flight, acknowledged.
+"""Point-to-point between the two ranks of a pair: windowed bandwidth (W messages in flight, acknowledged), and ping-pong latency.
 
 All messages of a window use the same buffers, as OSU's benchmark does: a window of 64 MiB messages would not fit otherwise.
 """
@@ -13,12 +13,12 @@ from collbench.operations.program import Call
 
 
 def window(cell: Cell) -> int:
-    """Messages in flight."""
+    """Return the number of messages in flight."""
     return cell.window or 1
 
 
 def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> Steps:
-    """Steps in which a rank of the pair sends and receives a window, with these calls."""
+    """Return steps in which a rank of the pair sends and receives a window. `sends`, `receives`: whether this rank does."""
 
     def windowed(x: Binding) -> Iterator[Call]:
         """The window, then a byte that confirms its arrival."""

@@ -1,6 +1,6 @@
-"""Send and receive around a ring: every rank sends its buffer to the next rank, and gets that of the one before it, at once.
+"""Send and receive around a ring: every rank sends its buffer to the next rank and receives that of the previous one, simultaneously.
 
-In place it is MPI's alone, which has a function of its own for it; messages would overwrite what is still to be sent.
+In place it is supported only by MPI, which has a separate function. Messages would overwrite data that is still to be sent.
 """
 
 from __future__ import annotations

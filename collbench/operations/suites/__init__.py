@@ -1,1 +1,1 @@
-"""A suite: a TOML list of what is measured in one launch. Its form is suite.schema.json; quick, full and gate lie beside it."""
+"""The built-in suites (quick, full, gate) and suite.schema.json: TOML lists of what one launch measures."""
