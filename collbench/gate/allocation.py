@@ -24,7 +24,7 @@ from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
-_JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable that tells its number
+_JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
 COLUMNS = (*SERIES, "size_bytes")  # what names a cell, as `cell_of` gives it
 Cell = tuple[Any, ...]
 _LONGEST_JOB = 200
@@ -109,7 +109,7 @@ class Allocation:
 def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     """Return the allocations of all runs in `paths`, in the order in which they began.
 
-    Where one has no start time, all keep the order of `paths`. Raises UsageError if there is no run, or if a launch is named twice,
+    Where one has no start time, all keep the order of `paths`. Raises UsageError if `paths` have no run, or if a launch is named twice,
     cannot be read or is missing, or if launches of one allocation do not repeat one another.
     """
     runs = read_all(paths)

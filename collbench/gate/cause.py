@@ -187,7 +187,7 @@ def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cell
 
 
 def _of_cells(pattern: Pattern) -> LikelyCause | None:
-    """Return single slower sizes of a series whose other sizes are not slower: a switch of algorithm."""
+    """Return single slower sizes of a series with other sizes that are not slower: a switch of algorithm."""
     series = {(each.group.backend, each.group.operation) for each in pattern.touched}
     whole = [each for each in pattern.touched if pattern.mostly(each)]
     sizes = pattern.sizes()
@@ -391,7 +391,7 @@ def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) 
 
 
 def _owners(change: Difference, backends: set[str]) -> set[str] | None:
-    """Return the backends whose library or setting it is; None where it belongs to no single one."""
+    """Return the backends of a changed library or setting; None where it belongs to no single one."""
     first = change.item.path[0]
     if change.kind == "software":
         return {first} if first in backends or first in _VARIABLES else None

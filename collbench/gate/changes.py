@@ -191,7 +191,7 @@ def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
 def of_what_changed(
     expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
 ) -> tuple[list[Expected], list[UnusedAnnouncement]]:
-    """Return the announcements whose change happened (or that name none), and a note for each of the others.
+    """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
 
     The candidate is compared with each of the `good` allocations, since some are older than the change.
     """
