@@ -50,7 +50,7 @@ _STOPPED = {
 
 
 class Line(NamedTuple):
-    """A line of output; style is "", "head", "foot", "na", "doubtful" or "wrong"."""
+    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"."""
 
     text: str
     style: str = ""
@@ -262,7 +262,7 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
 
 
 class _Collected:
-    """Gives the library its metrics."""
+    """A collector that returns these metrics to the OpenMetrics library."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
