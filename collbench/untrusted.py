@@ -1,6 +1,6 @@
 """Reading of files of unknown origin: only regular ones, without waiting, and up to a limit.
 
-A pipe or a terminal in a file's place would block forever, a device may act when it is opened, and a sparse file may be larger than
+A pipe or a terminal in a file's place would block forever, and a device may act when it is opened. A sparse file may be larger than
 the memory. A refused file raises OSError with the reason in `strerror`, which callers show as they do for a missing file.
 """
 

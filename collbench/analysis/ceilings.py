@@ -17,7 +17,7 @@ from collbench.results.row import Row
 from collbench.units import format_rate
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
-_FELL = 0.99  # a rate below this part of what it was has fallen; less is rounding
+_FELL = 0.99  # a rate below this share of the old one has fallen; a smaller change is rounding
 _MOST_BACKENDS = 4
 
 

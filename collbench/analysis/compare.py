@@ -172,8 +172,8 @@ def _sure(cell: CellRatio) -> float:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
     """Return B compared with A, each a run folder or a folder of launches; `margin` is the largest difference that counts as no change.
 
-    Raises UsageError for a path that is neither, the same launch on both sides, launches of one side that do not belong together,
-    and sides without a common case.
+    Raises UsageError for a path that is neither, and for the same launch on both sides. Likewise for launches of one side that do not
+    belong together, and for sides without a common case.
     """
     if a.resolve() == b.resolve():
         raise UsageError(f"{a} and {b} are the same folder: name two")

@@ -237,7 +237,7 @@ def _excerpts(a: str, b: str) -> tuple[str, str]:
 
 
 def _combined(found: list[Difference]) -> list[Difference]:
-    """Combine equal changes of numbered items (the links of many hosts) into one, and the libraries that only one run has."""
+    """Return the differences; equal ones of numbered items (the links of many hosts) are combined, and so are libraries of one run only."""
     lonely = [each for each in found if each.kind == "libraries" and NOTHING in (each.a, each.b)]
     equal: dict[Difference, list[Difference]] = {}
     for each in (each for each in found if each not in lonely):
@@ -306,7 +306,7 @@ def _places(info: dict[str, Any]) -> Facts:
     hosts = info.get("hosts")
     names = sorted({str(host) for host in hosts}) if isinstance(hosts, list) else []
     found = _flat("hosts", {"names": ", ".join(names), "number": len(names)} if names else None)
-    bound = [place for place in places if place.get("cpus") is not None]  # of what is imported it is not known
+    bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
     cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
     return found | (_flat("ranks", {"number": len(places), **({"CPUs": cpus} if cpus else {})}) if places else {})
 

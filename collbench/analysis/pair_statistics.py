@@ -168,7 +168,7 @@ LEAST_PLACES = 4
 _MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells among each other
 _LEAST_TESTS = 10  # pairs: of the six latencies of four places, four make the places' effects
 _FAST = 0.5  # of the effect: a place that is less slow with a partner is as fast there as the others
-_EXCEPTIONS = 100  # one partner in so many may be as fast by chance
+_EXCEPTIONS = 100  # one partner in this number may be as fast by chance
 
 
 class NamingLevel(NamedTuple):

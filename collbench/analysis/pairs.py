@@ -1,8 +1,8 @@
 """Detection of slow places and slow pairs in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
 
 The model, on logarithms: speed of i to j = middle + effect of the sender i + effect of the receiver j + rest, fitted by medians
-(`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver,
-and both at one place a slow place, named once and not with each of its pairs. A single low rest is a slow pair. Assumptions:
+(`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver. Both at
+one place are a slow place, named once and not with each of its pairs. A single low rest is a slow pair. Assumptions:
 - fewer than half of the places are slow, and fewer than half of each place's partners;
 - places on one host have other paths between them than places on different hosts, so the two kinds are judged separately. Hosts are
   known from names such as "rank 3 (node1)", or given as `classes`; a host with slow places only is named once;
@@ -137,7 +137,7 @@ def _times(ratio: float) -> str:
 
 _LEAST_HOSTS = 4  # with fewer, a slow host looks the same as a faster path between the others
 _PARTNERS = 3  # with which a place is measured again
-_ROUND = 4  # disjoint pairs of a quarter of all places at once: a disturbed round
+_ROUND = 4  # a disturbed round: this part of the number of places, as disjoint slow pairs
 _MOST_NAMES = 8
 _LEAST_RATIO = 1e-9
 _HARDLY = 0.95  # what reaches less than a twentieth does not work at all

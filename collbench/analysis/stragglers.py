@@ -10,9 +10,9 @@ Only cases in which every rank has the same part by design are compared:
 A rank is conspicuous in a case if both hold:
 - it is the slowest in significantly more samples than 1/n of them (with two ranks, each is in half): a binomial test with the effective
   number of samples (at least 20), at 0.1 % for the whole run (Bonferroni over ranks × cases);
-- its median exceeds the others' median by more than 5 %, by more than the clock's resolution (10 ns), and by more than the ranks' exit
-  skew, since a rank that starts first waits for the last without being slower. Nothing is therefore reported where medians are
-  unknown: a rank that is always 1 ns behind is the slowest in every sample.
+- its median exceeds the others' median by more than 5 %, the clock's resolution (10 ns) and the ranks' exit skew. A rank that starts
+  first waits for the last without being slower. Nothing is therefore reported where medians are unknown: a rank that is always 1 ns
+  behind is the slowest in every sample.
 
 A rank is reported if it is conspicuous in at least a quarter of one backend's cases, and in two of them if there are two: an effect on
 a single case is the machine's noise. Simulated (2–32 ranks, 1–12 cases of 60–456 samples, lag-1 correlation 0–0.97): false alarms
@@ -20,9 +20,9 @@ in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20
 
 The rank that ends last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100 Mbit/s:
 in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore reported as the
-cause only where it receives from every rank directly (all-to-all of at least four) and the others, which equally depend on it, end at
-the same time. Of two ranks none is the cause, since each receives from the other. A link that is slower than those of the other hosts
-explains it.
+cause only under two conditions: it receives from every rank directly (all-to-all of at least four), and the others, which equally depend
+on it, end at the same time. Of two ranks none is the cause, since each receives from the other. A link that is slower than those of the
+other hosts explains it.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     """Return the allocations of all runs in `paths`, in the order in which they began.
 
     Where one has no start time, all keep the order of `paths`. Raises UsageError if `paths` have no run, or if a launch is named twice,
-    cannot be read or is missing, or if launches of one allocation do not repeat one another.
+    cannot be read or is missing. Likewise if launches of one allocation do not repeat one another.
     """
     runs = read_all(paths)
     for path in paths:

@@ -46,7 +46,7 @@ UNKNOWN: State = "unknown"
 _LIMIT = 3.0  # spreads that a limit is above what is usual
 _SURE = 1.65  # spreads: 5 % beyond on one side
 _COMMON = 0.004  # ln of time: what all groups of an allocation share, which more of them do not average out
-_ALIKE = 2.5  # times the usual slowdown: what is slower by more than that has another cause
+_ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
 _SIZE = COLUMNS.index("size_bytes")
 
 
@@ -344,7 +344,7 @@ _FASTER_IS_MORE = re.compile(r"_per_s\b|rate_text|\bwidth\b", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _LINKS = re.compile(r"interfaces|nics?\b|ports?\b|fabric|links?\b|switch", re.ASCII | re.IGNORECASE)
 _MEMORY = re.compile(r"numa|memory|huge_pages|shm|\bdimm", re.ASCII | re.IGNORECASE)
-_NEAR = 0.35  # of the slowdown's logarithm: a rate explains what is measured within this
+_NEAR = 0.35  # of the slowdown's logarithm: a rate explains a slowdown within this distance
 # The backends that read a variable, by its prefix; a variable in no list may belong to any of them.
 _VARIABLES = {
     "nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),

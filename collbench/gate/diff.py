@@ -1,7 +1,7 @@
 """A comparison of two allocations of a baseline, or of two baselines: cases that moved more than chance explains, and changes.
 
 The limit is three standard errors of the difference, as in the rule, and at least a floor. It was simulated with the noise of
-`gate.noise` and no change. Between two allocations of a baseline of six or more, 0.14 % of the cases and up to 2 % of the groups
+`self_test.Noise` and no change. Between two allocations of a baseline of six or more, 0.14 % of the cases and up to 2 % of the groups
 exceed it; between two baselines of six, 0.04 % of the cases. One comparison is therefore not a proof.
 """
 

@@ -40,7 +40,7 @@ from collbench.gate.state import STATE, flipped, usual_canary
 # neighbouring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. Five,
 # not three as for a single allocation, since every position of every series is tested.
 #
-# Simulated with the noise of `gate.noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py).
+# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py).
 # 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one. A step in the
 # middle is detected for one large case by 5 % in 89 %, by 10 % in 99 %; for a large group by 2 % in 89 %, by 5 % in all.
 # 8 allocations: 0.3 % and none; 53, 93, 24 and 99 %. A slow drift appears as several steps. The last two allocations never form a level
@@ -195,7 +195,7 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
 
 
 def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
-    """Return the allocations of the runs in a folder (or of a single run), and a note for each that cannot be read and was left out."""
+    """Return the allocations of the runs in a folder (or of a single run), and a note for each that cannot be read."""
     folders = [path] if _holds_runs(path) else sorted(each for each in _inside(path) if each.is_dir() and _holds_runs(each))
     if not folders:
         raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")

@@ -1,8 +1,9 @@
 """The decision of the gate: a candidate's allocations judged by a baseline.
 
-The result is "no verdict" if the baseline is too short, the machine state differs, a case is missing or unstable, a launch stopped
-early, or software or topology changed unexpectedly. A slowdown is a regression only if it exceeds its limit in three fresh
-allocations; after the first one it is suspected. An unexpected change does not excuse a regression: the verdict names it as the cause.
+The result is "no verdict" if the baseline is too short, the machine state differs, or software or topology changed unexpectedly.
+Likewise if a case is missing or unstable, or a launch stopped early. A slowdown is a regression only if it exceeds its limit in three
+fresh allocations; after the first one it is suspected. An unexpected change does not excuse a regression: the verdict names it as the
+cause.
 """
 
 from __future__ import annotations

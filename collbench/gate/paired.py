@@ -59,11 +59,11 @@ from collbench.results.store import read_object
 #
 # It needs no history: an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over the
 # pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does not
-# depend on any single pair. Simulated with the noise of `gate.noise`, three standard errors of the plain spread raised twice the allowed
-# number of alarms and detected less: one launch of a bimodal case widens that spread, but hardly moves its median. `self_test` reports
-# how often the rule alarms.
+# depend on any single pair. Simulated with `self_test.Noise`, three standard errors of the plain spread raised twice the allowed number
+# of alarms and detected less: one launch of a bimodal case widens that spread, but hardly moves its median. `self_test` reports how
+# often the rule alarms.
 
-PAIRS, PAIRED_STRIKES = 5, 2  # of launches of two stacks, at least, in each of so many allocations
+PAIRS, PAIRED_STRIKES = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
 _ERRORS = 4.0
 _OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
 _DRAWN = 20_000
@@ -72,8 +72,8 @@ _DRAWN = 20_000
 def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     """Return the limits from [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
 
-    Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread, over all allocations
-    about the mean of each, is drawn towards the median of its group's, and a group's towards that of its class.
+    Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread is over all allocations,
+    about the mean of each. It is drawn towards the median of its group's, and a group's towards that of its class.
     """
     counts = np.isfinite(differences[0]).sum(axis=0)
     judged = counts >= FEWEST

@@ -65,7 +65,7 @@ class ShortBaseline(GateReason, frozen=True):
 
 
 class NoHistory(GateReason, frozen=True):
-    """No test case of the baseline was measured in enough of its allocations."""
+    """None of the baseline's cases was measured in enough of its allocations."""
 
     blocks: ClassVar[bool] = True
     baseline: str

@@ -101,7 +101,7 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = pooled(_variance(times), counts, scheme)
-    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # what was measured once is always at its centre
+    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement is always at its centre
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = floors_of(scheme)

@@ -27,7 +27,7 @@ from collbench.gate.rule import BaselineLimits, Mask
 # By the last one, a bimodal case that the baseline saw in one mode only by chance is not unstable if similar cases are bimodal.
 # Flags of rows (`two_modes`, `drift`) do not count: they are about a single launch, and the baseline's rows have them as often.
 #
-# Simulated with the noise of `gate.noise` (336 cases, a tenth of them bimodal): of gates where nothing changed about 1 in 70 had an
+# Simulated with the noise of `self_test.Noise` (336 cases, a tenth of them bimodal): of gates where nothing changed about 1 in 70 had an
 # unstable case with a baseline of six allocations, 1 in 30 with one of four. A large case that became slower by 20 % in two of five
 # launches was unstable in 97 %.
 

@@ -760,7 +760,7 @@ def _section(title: str, texts: Iterable[str]) -> list[Line]:
 # Several machines: their number, their differences, a tree of each common kind, and the differences of the others from it.
 
 _MOST_TREES = 3
-_COMMON = 0.1  # of all machines; a kind that is rarer is described by what is odd at it
+_COMMON = 0.1  # of all machines; a rarer kind is described by its differences
 _MOST_ODD = 8  # kinds
 _PROBE_CLUSTER_MOST_PARTS = 4  # of one kind
 

@@ -325,7 +325,7 @@ class WorkloadListening(Listening):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reporter.close()
-        self._print(len(self._waiting))  # what was measured before it broke off
+        self._print(len(self._waiting))  # the rows measured before the run stopped
         super().__exit__(kind, error, trace)
 
     def _print(self, count: int) -> None:

@@ -327,7 +327,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_line(text: str) -> str:
-    """Return `text` escaped as a line of its own or a list item, where a number or a sign at the start would open a block."""
+    """Return `text` escaped as a separate line or list item, where a number or a sign at the start would open a block."""
     return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
 
 

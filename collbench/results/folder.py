@@ -110,7 +110,7 @@ class WriteFailure:
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
 TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
-ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: what has lines of its own, and cannot be gone on with
+ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: files with other lines than rows; such runs cannot be resumed
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]

@@ -352,7 +352,7 @@ def _pair_tuples(value: Any) -> Any:
 
 # Reading the rounds of a pairs run. Like all files of a run they are untrusted: invalid content becomes a warning.
 
-_BYTES_OF_A_PAIR = 160  # in memory: its six figures, and what is made of them while it is looked at
+_BYTES_OF_A_PAIR = 160  # in memory: its six figures, and temporary copies
 _MOST_OF_THEIRS = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes, which every machine has
 _FIGURES = ("latency_s", "forward_s", "backward_s")

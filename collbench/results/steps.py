@@ -31,7 +31,7 @@ class Channel:
     of_bytes_per_s  the rate of the limiting link, None where no such figure is valid
     limited_by      that link with the source of its rate; without a rate, the kind of figure
     tool            for an external tool: its request, version, commands and statistic; else empty
-    flags           words that `report.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
+    flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
     """
 
     channel: str

@@ -369,7 +369,7 @@ _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that sync no folders
 def replace(path: Path, text: str) -> None:
     """Replace the file's content by `text` and wait for the disk. Raises OSError; the file is then unchanged."""
     draft = draft_of(path)
-    draft.unlink(missing_ok=True)  # of a run that was killed; of another's folder it may be a pipe, or a link to what is ours
+    draft.unlink(missing_ok=True)  # left by a killed run; in a folder of unknown origin it may be a pipe or a link
     with draft.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
