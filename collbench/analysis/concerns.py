@@ -36,7 +36,7 @@ _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
 
 @dataclass(frozen=True)
 class Concern:
-    """One reason to doubt or qualify a figure.
+    """A reason to doubt or qualify a figure.
 
     severity  one of SEVERITIES
     what      a sentence, or the name of the flag in `flag`

@@ -101,7 +101,7 @@ def _doubts(found: Sequence[Effect], used: bool | None, differs: bool) -> list[s
 
 
 def _sizes(alike: Sequence[Effect]) -> str:
-    """Return "4 MiB-1 GiB", from the smallest to the largest; with their number where sizes between them are missing."""
+    """Return "4 MiB-1 GiB (9 sizes)", from the smallest to the largest; "4 MiB" for a single size."""
     sizes = sorted({each.row.size_bytes for each in alike})
     least, most = format_bytes(sizes[0]), format_bytes(sizes[-1])
     return least if len(sizes) == 1 else f"{least}-{most} ({len(sizes)} sizes)"

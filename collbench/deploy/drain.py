@@ -38,7 +38,10 @@ _NODE_VARIABLES = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """The outcome of a command: its exit code (None: it did not start, or timed out), its stdout, and why it failed ("": it succeeded)."""
+    """The outcome of a command.
+
+    It has the exit code (None: it did not start, or timed out), stdout, and why the command failed ("": it succeeded).
+    """
 
     code: int | None
     out: str = ""

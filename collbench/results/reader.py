@@ -43,7 +43,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Return whether the run ended regularly."""
+        """Return whether run.json has an end time: the run was not killed."""
         return "finished_utc" in self.info
 
     def array(self, row: Row, name: str) -> NDArray[Any]:
