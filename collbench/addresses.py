@@ -29,17 +29,17 @@ def families_of(addresses: Iterable[str]) -> frozenset[Family]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a numeric address never leaves its host."""
+    """Return whether a numeric address never leaves its host."""
     return address.startswith("127.") or address == "::1"
 
 
 def is_link_local(address: str) -> bool:
-    """Whether a numeric address is valid on one link only, so that it means nothing without an interface."""
+    """Return whether a numeric address is valid on one link only, so that it needs an interface."""
     return address.startswith(("169.254.", "fe80:"))
 
 
 def is_numeric(host: str) -> bool:
-    """Whether a host is given by its address, not by a name."""
+    """Return whether a host is given as an address, not as a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host.partition("%")[0])
@@ -73,7 +73,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def is_own(address: str) -> bool:
-    """Whether this host has the address."""
+    """Return whether this host has the address."""
     try:
         listen_at(address).close()
     except OSError:
@@ -106,7 +106,7 @@ def _number(address: str) -> socket.AddressFamily:
 
 
 class Scope(Enum):
-    """Why rank 0 listens where it does."""
+    """The reason for the addresses at which rank 0 listens."""
 
     GIVEN = "at the addresses of the given host"
     NAME_IS_LOOPBACK = "the name is this host's, but resolves to loopback here"
@@ -115,7 +115,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True)
 class HubAddresses:
-    """Where rank 0 listens for ranks on other hosts.
+    """The addresses at which rank 0 listens for ranks on other hosts.
 
     host       rank 0's host as the launcher or the user named it
     resolved   its addresses as this host resolves it
@@ -128,14 +128,14 @@ class HubAddresses:
 
     @property
     def scope(self) -> Scope:
-        """Why it listens there."""
+        """Return why it listens there."""
         if self.listens:
             return Scope.GIVEN
         return Scope.NAME_IS_LOOPBACK if any(map(is_loopback, self.resolved)) else Scope.NOT_OWN
 
     @property
     def loopback_only(self) -> bool:
-        """Whether no other host can connect."""
+        """Return whether no other host can connect."""
         return bool(self.listens) and all(map(is_loopback, self.listens))
 
 

@@ -1,4 +1,4 @@
-"""Every way collbench ends early, as one sentence and one exit code.
+"""Errors: every way collbench ends early, as one sentence and one exit code.
 
     CollbenchError            the root: a sentence for the user, never a traceback
     ├── UsageError            2  bad input, a missing backend, a folder that cannot be written
@@ -22,9 +22,9 @@ _MOST_LETTERS = 8000  # of a sentence: what a file calls a name may be as long a
 
 
 class CollbenchError(Exception):
-    """What is wrong, where, and what to do, in one sentence.
+    """An error for the user: what is wrong, where, and what to do, in one sentence.
 
-    exit_code  what the process returns
+    exit_code  the exit code of the process
     rank       the rank that failed, where the sentence names it; else None
     phase      the phase in which it failed, where the sentence names it; else ""
     """
@@ -42,29 +42,29 @@ class CollbenchError(Exception):
 
 
 class UsageError(CollbenchError):
-    """What was typed, or the place it was typed in, cannot be measured as asked."""
+    """Invalid input: the command line, a file, a folder or the environment does not allow the request."""
 
     exit_code = USAGE
 
 
 class NoVerdict(CollbenchError):
-    """There is too little to decide on."""
+    """Too little data for a decision."""
 
     exit_code = NO_VERDICT
 
 
 class RunFailed(CollbenchError):
-    """The measurement itself broke: wrong data, a hang, a crash, a launcher that started something else."""
+    """A failed measurement: wrong data, a hang, a crash, or a launcher that started something else."""
 
     exit_code = FAILED
 
 
 class WaitExpired(RunFailed):
-    """A wait reached its deadline; the sentence names the ranks that did not arrive."""
+    """A wait that reached its deadline; the sentence names the ranks that did not arrive."""
 
 
 class PeerFailed(RunFailed):
-    """Another rank failed; the sentence is that rank's own. `code` is the exit code that rank chose."""
+    """A failure of another rank, with that rank's sentence and exit code (`code`)."""
 
     def __init__(self, sentence: str, code: int = FAILED) -> None:
         super().__init__(sentence)
@@ -72,13 +72,13 @@ class PeerFailed(RunFailed):
 
 
 class Orphaned(PeerFailed):
-    """Rank 0 has ended, is stopped or cannot be reached; the sentence is this rank's own."""
+    """The loss of rank 0, which has ended, is stopped or cannot be reached; the sentence is this rank's own."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks this process to end. Not a CollbenchError: nothing went wrong, and only the entry point catches it.
+    """A signal that asks this process to end. Not a CollbenchError: nothing is wrong, and only the entry point catches it.
 
-    exit_code: 130 for Ctrl-C, 143 for any other; `said`: whether it has been reported to the user.
+    `exit_code` is 130 for Ctrl-C, 143 for any other signal; `said` is whether it has been reported to the user.
     """
 
     def __init__(self, number: int) -> None:
@@ -87,5 +87,5 @@ class Interrupted(KeyboardInterrupt):
 
 
 def code_of_signal(number: int) -> int:
-    """The exit code of a process that a signal asked to end."""
+    """Return the exit code of a process that a signal asked to end."""
     return INTERRUPTED if number == SIGINT else TERMINATED

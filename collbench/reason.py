@@ -1,8 +1,7 @@
-"""Facts as values: why something is so, as fields that code decides on, and one method that renders them as text.
+"""Facts as values: a reason, limit, finding or note with fields that code decides on, and one method that renders it as text.
 
-A reason, a limit, a finding or a note is a `Fact`: an immutable record with a stable code and typed fields. It travels between ranks and is
-stored as JSON with its code under `kind`; `decode` reads it back. Its words stand in its own `render`, and nowhere else: no code compares,
-splits or searches a rendered text.
+A `Fact` is an immutable record with a stable code and typed fields. It travels between ranks and is stored as JSON with its code under
+`kind`; `decode` reads it back. Its text is only in its own `render`: no code compares, splits or searches a rendered text.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
 
     @property
     def code(self) -> str:
-        """The stable name of this kind of fact, for programs: "launches_needed"."""
+        """Return the stable name of this kind of fact, for programs: "launches_needed"."""
         return str(self.__struct_config__.tag)
 
     def render(self) -> str:
-        """Return the text for users: English, one sentence without a final period, or a few words where it stands in a table."""
+        """Return the text for users: English, one sentence without a final period, or a few words for a table."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -37,7 +36,7 @@ class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
 
 
 class Text(Fact, frozen=True):
-    """A sentence from a plug-in or from a run stored by an earlier version, of which the fields are not known."""
+    """A sentence from a plug-in or from a run of an earlier version, without fields."""
 
     text: str
 
@@ -47,12 +46,12 @@ class Text(Fact, frozen=True):
 
 
 def as_json(fact: Any) -> Any:
-    """Return a fact, or a list or dict of facts, as what `json.dumps` takes: {"kind": "launches_needed", …}."""
+    """Return a fact, or a list or dict of facts, as an object for `json.dumps`: {"kind": "launches_needed", …}."""
     return msgspec.to_builtins(fact)
 
 
 def decode(value: Any, kind: type[T] | Any) -> T:
-    """Return the fact that `as_json` made `value` of; `kind` is its class, or a union of classes.
+    """Return the fact from the value that `as_json` returned; `kind` is its class, or a union of classes.
 
     Raises msgspec.ValidationError, with the path of the field, for a value of another shape.
     """
@@ -61,7 +60,7 @@ def decode(value: Any, kind: type[T] | Any) -> T:
 
 
 def decode_or_text(value: Any, kind: Any) -> Any:
-    """Return a fact as `decode` does; a `Text` where an earlier version stored a sentence, or a later one a kind that is unknown here."""
+    """Return the fact as `decode` does; a `Text` for a sentence from an earlier version, or for an unknown kind from a later one."""
     if isinstance(value, str):
         return Text(value)
     try:

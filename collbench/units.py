@@ -1,4 +1,4 @@
-"""Sizes, times and rates as text, both ways. Inside collbench everything is SI floats and bytes; text is made only here."""
+"""Sizes, times and rates as text, and their parsers. Inside collbench all values are SI floats and bytes; only this module makes text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MAX_SIZES = 100_000
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "8", "1K", "1.5M", "64MiB" (K, M, G and T are powers of 1024, either case).
+    """Return the bytes of "8", "1K", "1.5M", "64MiB" (K, M, G and T are powers of 1024, either case).
 
-    Raises UsageError for anything else, and for nothing at all (0 bytes).
+    Raises UsageError for anything else, and for 0 bytes.
     """
     match = _SIZE.match(text)
     if not match:
@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Message sizes in bytes, ascending and unique: "1K-1G", "1K-1G:x4", "1K-64K:+1K", "8,1K,1M", or several by comma.
+    """Return message sizes in bytes, ascending and unique, of "1K-1G", "1K-1G:x4", "1K-64K:+1K", "8,1K,1M", or several by comma.
 
     Raises UsageError naming the part that cannot be read and its remedy.
     """
@@ -51,7 +51,7 @@ def _range(part: str, whole: str) -> list[int]:
 
 
 def size_steps(first: int, last: int, step: str) -> list[int]:
-    """Sizes from `first` to `last` bytes by factor ("x4") or increment ("+1K"). Raises UsageError on a step that goes nowhere."""
+    """Return sizes from `first` to `last` bytes by factor ("x4") or increment ("+1K"). Raises UsageError for a step without growth."""
     kind, amount = step[:1].lower(), step[1:]
     if kind == "x" and re.fullmatch(r"\d+(\.\d+)?", amount) and float(amount) > 1:
         return _by_factor(first, last, float(amount))
@@ -83,7 +83,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_bytes(amount: float) -> str:
-    """An amount of memory, rounded to three digits: "20.9 GiB"."""
+    """Return an amount of memory, rounded to three digits: "20.9 GiB"."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         if amount >= 1024**power:
             return f"{amount / 1024**power:.{3 if amount < 1000 * 1024**power else 4}g} {unit}"
@@ -91,7 +91,7 @@ def format_bytes(amount: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Seconds as microseconds to four significant digits, without exponent: "0.2345", "12.35", "104912". Beyond 30 years: "1e+20"."""
+    """Return seconds as microseconds to four digits, without exponent: "0.2345", "12.35", "104912". Beyond 30 years: "1e+20"."""
     micros = seconds * 1e6
     if micros >= 1e15:
         return f"{micros:.4g}"
@@ -100,7 +100,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Bytes per second as GB/s (1e9, one direction) to three significant digits: "42.0", "0.118", "0.00031", "<0.00001"."""
+    """Return bytes per second as GB/s (1e9, one direction) to three digits: "42.0", "0.118", "0.00031", "<0.00001"."""
     rate = bytes_per_s / 1e9
     if rate >= 100:
         return f"{rate:.0f}"
@@ -111,12 +111,12 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 def format_percent(percent: float) -> str:
-    """A percentage: whole from 10 on, one digit below: "84 %", "0.6 %"."""
+    """Return a percentage: whole from 10 on, one digit below: "84 %", "0.6 %"."""
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %"
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: "8 s", "2 min 05 s", "1 h 02 min"."""
+    """Return a duration for people: "8 s", "2 min 05 s", "1 h 02 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,7 +1,7 @@
-"""Read files of unknown origin: only regular ones, without waiting, and never more than a limit.
+"""Reading of files of unknown origin: only regular ones, without waiting, and up to a limit.
 
-A pipe or a terminal in a file's place would have us wait for ever, a device may act when it is opened, and a sparse file holds more
-than any memory. A refused file raises OSError with the reason in `strerror`, which callers show as they do for a missing file.
+A pipe or a terminal in a file's place would block forever, and a device may act when it is opened. A sparse file may be larger than
+the memory. A refused file raises OSError with the reason in `strerror`, which callers show as they do for a missing file.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, BinaryIO
 
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 _MOST_PARTS = 32
-# The parser's time grows with the square of a key's parts. No part is begun in its middle, so that this takes time by length alone.
+# The parser's time grows with the square of a key's parts. No match begins within a part, so this search takes linear time.
 _LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}""")
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A regular file, opened. Raises OSError, for what is none, too."""
+    """Return a regular file, opened. Raises OSError, also for another kind of file."""
     try:
         _check_kind(path, os.stat(path).st_mode)  # noqa: PTH116 - before it is opened: some devices act on that
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -39,7 +39,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """All that a regular file holds. Raises OSError, for one of more than `most` bytes, too."""
+    """Return the content of a regular file. Raises OSError, also for a file of more than `most` bytes."""
     with open_file(path) as file:
         data = file.read(most + 1) or b""  # None: some files of the kernel have no content at the moment
     if len(data) > most:
@@ -48,7 +48,7 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the content of TOML. Raises ValueError, also for what is nested or named too deeply."""
+    """Return the content of TOML. Raises ValueError, also for too deep nesting and keys of too many parts."""
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {_MOST_PARTS} parts")
     try:
@@ -58,7 +58,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def values_in(text: bytes) -> int:
-    """About how many values JSON holds, and never fewer; a list counts as five, since an empty one takes 64 bytes of memory."""
+    """Return an upper estimate of the number of values in JSON; a list counts as five, since an empty one takes 64 bytes of memory."""
     return 1 + text.count(b",") + text.count(b":") + 5 * (text.count(b"[") + text.count(b"{"))
 
 
@@ -71,7 +71,7 @@ def _check_kind(path: Path, mode: int) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch the garbage collector off meanwhile: of a million values that stay none is garbage; a search takes a third of the time."""
+    """Switch the garbage collector off in the block: searching a million values that stay takes a third of the time, and finds nothing."""
     looked = gc.isenabled()
     gc.disable()
     try:

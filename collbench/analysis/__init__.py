@@ -1,1 +1,1 @@
-"""What rows mean: launches together, slow ranks, latency and bandwidth, and how two runs compare."""
+"""Analysis of measured rows: launches combined, slow ranks, pairs and links, latency and bandwidth, and comparisons of runs."""

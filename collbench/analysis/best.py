@@ -1,8 +1,8 @@
-"""Whether a library chooses well: its automatic choice of algorithm and protocol against those that it was made to use.
+"""The best rows of each operation, the scaling efficiency of a training step, and whether a library's own choice is the fastest.
 
-A claim needs two intervals that do not overlap, which is stricter than a ratio with an interval that excludes 1: the fastest
-of a dozen equal choices looks fast by chance. Rows with wrong data are left out, and rows with a time that is not one number (as in
-`latency`).
+An automatic choice of algorithm or protocol is slower only if its interval does not overlap that of a forced choice. That is stricter
+than a ratio with an interval that excludes 1, since the fastest of a dozen equal choices looks fast by chance. Rows with wrong data,
+and rows with a time that is not one number (as in `latency`), are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collbench.operations.registry import operations
 from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 
-# The best that each operation reached over each backend: the figure that a report begins with. Never an average over sizes.
+# The best row of each operation over each backend, which a report begins with. Never an average over sizes.
 
 # Rows that differ in one of these have separate peaks. Of other differences (type, placing, algorithm …) the best row has the value.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
@@ -30,14 +30,13 @@ _ELSEWHERE = frozenset({"above_bound", "other_path"})
 
 @dataclass(frozen=True)
 class Peak:
-    """The best of one operation over one backend.
+    """The best rows of one operation over one backend.
 
-    row       the row of the highest bus bandwidth with right data, at its largest size if it occurs twice; rows above the hard
-              limit, or with bytes on another path, only without others. Where nothing has a bandwidth (a barrier, one
-              rank), or the time is what was asked for (a ping-pong), the shortest time. Where nothing was measured, or all of it was
-              wrong, its first row
-    smallest  the fastest row of the smallest size that has a time: the latency; None without one, or without sizes
-    cells     how many rows there are, and how many of them have right figures
+    row       the row of the highest bus bandwidth with right data, at its largest size if it occurs twice. Rows above the hard limit, or
+              with bytes on another path, are chosen only without others. Without any bandwidth (a barrier, one rank), or where the time is
+              the result (a ping-pong), the row of the shortest time. Without valid figures, the first row
+    smallest  the fastest row of the smallest size that has a time, for the latency; None without one, or without sizes
+    cells     (the number of rows, how many of them have valid figures)
     """
 
     row: Row
@@ -47,7 +46,7 @@ class Peak:
 
 
 def peaks(rows: Iterable[Row]) -> list[Peak]:
-    """One peak for each operation over each backend, in the order in which they first occur."""
+    """Return one peak for each operation over each backend, in the order in which they first occur."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in _APART), []).append(row)
@@ -85,11 +84,10 @@ def _time(row: Row) -> float:
     return float("inf") if time_s is None else time_s
 
 
-# What the network leaves of a training step: scaling efficiency from the time of computing and the time of exchanging.
+# Scaling efficiency of a training step, from the times of computing and exchanging.
 #
-# A step computes for t seconds and exchanges for c. Where nothing overlaps it takes t + c, where all that can does max(t, c); real training
-# lies between. The efficiency is t, what the step would take without a network, over what it takes (of weak scaling: each rank computes
-# as much as alone).
+# A step computes for t seconds and exchanges for c. It takes t + c without overlap and max(t, c) with full overlap; real training lies
+# between. The efficiency is t over that time, for weak scaling: t is the step's time without a network.
 
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6}
 _DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UNITS))})?\s*", re.IGNORECASE | re.ASCII)
@@ -97,7 +95,7 @@ _DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UN
 
 @dataclass(frozen=True)
 class Share:
-    """An efficiency from 0 to 1, with the ends that the interval of the exchange's time gives; None where it has none."""
+    """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None where it has no interval."""
 
     value: float
     low: float | None = None
@@ -106,10 +104,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What part of a step is computing.
+    """The share of a training step that is spent computing.
 
-    apart    computing and exchanging one after the other: t / (t + c), the least that this network allows
-    overlap  perfectly at the same time: t / max(t, c), the most
+    apart    computing and exchanging one after the other: t / (t + c), the lowest with this network
+    overlap  perfectly at the same time: t / max(t, c), the highest
     """
 
     compute_s: float
@@ -118,9 +116,9 @@ class Efficiency:
 
 
 def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, high_s: float | None = None) -> Efficiency:
-    """The efficiency of a step that computes for `compute_s` and exchanges for `exchange_s`, of which an interval may be known.
+    """Return the efficiency of a step that computes for `compute_s` and exchanges for `exchange_s`, with its interval if known.
 
-    Raises ValueError for a time of computing that is not above 0, and for a negative one of exchanging.
+    Raises ValueError for a computing time that is not above 0, and for a negative exchange time.
     """
     if not compute_s > 0 or not exchange_s >= 0:
         raise ValueError(f"a step computes for more than 0 s and exchanges for 0 s or more, not {compute_s:g} and {exchange_s:g}")
@@ -132,7 +130,7 @@ def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, 
 
 
 def parse_step_time(text: str) -> float:
-    """Seconds of "180ms", "0.18", "0.18s" or "900us". Raises UsageError for anything else, and for no time at all."""
+    """Return the seconds of "180ms", "0.18", "0.18s" or "900us". Raises UsageError for anything else, and for 0."""
     match = _DURATION.fullmatch(text)
     value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0.0
     if not 0 < value < float("inf"):
@@ -148,7 +146,7 @@ class Loss:
     """A size at which a forced choice is faster.
 
     better   the fastest row with an interval that does not overlap that of the automatic choice
-    part     the part of its bandwidth that the automatic choice loses, with its 95 % interval: 0.12, 0.09, 0.15
+    part     the share of its bandwidth that the automatic choice loses, with its 95 % interval: 0.12, 0.09, 0.15
     """
 
     better: Row
@@ -159,13 +157,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class JudgedChoice:
-    """The automatic choice of one series, size by size.
+    """The automatic choice of one series, judged at each size.
 
     row       its first row: its fields name the series
-    losses    where something else is faster, ascending in size
-    as_good   the sizes in bytes at which nothing is faster, according to the intervals
-    within    the largest part of its bandwidth that it may lose there all the same: 0.02
-    unknown   those that cannot be judged: no sound interval of the automatic choice, or of anything else
+    losses    where a forced choice is faster, ascending in size
+    as_good   the sizes in bytes at which no forced choice is faster, according to the intervals
+    within    the largest share of its bandwidth that it may still lose there: 0.02
+    unknown   the sizes that cannot be judged: no valid interval of the automatic choice, or of any forced one
     """
 
     row: Row
@@ -176,7 +174,7 @@ class JudgedChoice:
 
 
 def judged(rows: Iterable[Row]) -> list[JudgedChoice]:
-    """One judgement for each series in which something was forced, in the order in which they first occur."""
+    """Return one judgement for each series with a forced choice, in the order in which they first occur."""
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         own = (value for name, value in zip(SERIES, series_of(row), strict=True) if name not in _CHOICE)
@@ -200,7 +198,7 @@ def _judged(members: Sequence[Row]) -> JudgedChoice:
 
 
 def _sound(row: Row) -> bool:
-    """Whether the row has a time that is one number, an interval around it, and right data."""
+    """Return whether the row has a time that is one number, an interval around it, and right data."""
     if reason(row) or row.wrong:
         return False
     times = median_of(row)
@@ -224,7 +222,7 @@ def _may_lose(own: Row, other: Row) -> float:
 
 
 def _ratio(before: Row, after: Row) -> Ratio:
-    """Over launches where both have several, else within one."""
+    """Return the ratio of both times, with an interval over launches where both have several, else within one."""
     a, b = _launches(before), _launches(after)
     return ratio_of_launches(a, b) if min(len(a), len(b)) > 1 else ratio_of_medians(median_of(before), median_of(after))
 

@@ -17,15 +17,16 @@ from collbench.results.row import Row
 from collbench.units import format_rate
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
-_FELL = 0.99  # a rate below this part of what it was has fallen; less is rounding
+_FELL = 0.99  # a rate below this share of the old one has fallen; a smaller change is rounding
 _MOST_BACKENDS = 4
 
 
 class LinkCeiling(NamedTuple):
-    """A ceiling that comes from links, with what it depends on.
+    """A ceiling that comes from links, with the columns that it depends on.
 
     model        "ring" or "bound"
-    bytes_per_s  the rate; limited_by: the link, for people
+    bytes_per_s  its rate
+    limited_by   the link, as text for users
     """
 
     operation: str
@@ -40,13 +41,13 @@ class LinkCeiling(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What two ceilings need to have in common to be compared."""
+        """Return what two ceilings must have in common to be compared."""
         return self[:7]
 
 
 @dataclass(frozen=True)
 class CeilingChange:
-    """A ceiling that fell, of an operation on a backend; `model` is "ring" or "bound", rates are in bytes per second."""
+    """A lower ceiling of an operation on a backend than before; `model` is "ring" or "bound", rates are in bytes per second."""
 
     operation: str
     backend: str
@@ -73,9 +74,9 @@ class LinkChange:
 
 @dataclass(frozen=True)
 class Fallen:
-    """What became slower between two runs: links, and the ceilings that they lower.
+    """The links that became slower between two runs, and the ceilings that they lower.
 
-    same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings are those of other machines
+    same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings belong to different machines
     """
 
     links: tuple[LinkChange, ...]
@@ -213,7 +214,7 @@ def _rates(run: Run) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
-    """Return the rate that a link really has: a traffic shaper's; the speed that a virtual one reports means nothing."""
+    """Return the actual rate of a link: a traffic shaper's, if it has one. The reported speed of a virtual link means nothing."""
     shaped, speed = part.get("shaped_bits_per_s"), None if virtual else part.get(name)
     return float(min(rates)) if (rates := [rate for rate in (shaped, speed) if rate is not None and known(rate) and rate]) else None
 

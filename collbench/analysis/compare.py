@@ -1,4 +1,4 @@
-"""Two sets of launches compared cell by cell. This is a comparison, not a gate: it has outcomes, but passes no verdict."""
+"""Two sets of launches compared case by case. The result is an outcome per case, but no verdict: that is the gate's."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _STATE = 1.20  # a state probe that differs by more belongs to another state of 
 
 @dataclass(frozen=True)
 class CellRatio:
-    """A cell that both sides have.
+    """A case that both sides have, and its ratio of times.
 
     time      the time of b / the time of a with its 95 % interval; None where a side has no time
-    launches  whether the interval is over launches of both sides; else it is from within a launch, and another may differ by more
-    canary_s  the median of the state probe at a and at b in seconds, None where it was not measured
-    runs      how many launches of a and of b measured the cell; (0, 0) where a and b are rows of one run
+    launches  whether the interval is over launches of both sides; else it is from within a launch, and another one may differ by more
+    canary_s  (a, b): the median of the state probe in seconds, None where it was not measured
+    runs      how many launches of a and of b measured the case; (0, 0) where a and b are rows of one run
     margin    largest difference that counts as no change: 0.05 is ±5 %
     """
 
@@ -42,12 +42,12 @@ class CellRatio:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the comparison found; None where a side has no time."""
+        """Return the outcome; None where a side has no time."""
         return None if self.time is None else outcome_of(self.time.low, self.time.high, self.margin, self.launches)
 
     @property
     def doubt(self) -> Doubt | None:
-        """Why the outcome is inconclusive; None where it is not."""
+        """Return why the outcome is inconclusive; None for any other outcome."""
         if self.time is None or self.outcome is not Outcome.INCONCLUSIVE:
             return None
         if self.time.low is not None and self.time.high is not None:
@@ -56,14 +56,14 @@ class CellRatio:
 
     @property
     def within(self) -> float | None:
-        """The largest difference that the interval allows, in either direction: 0.017 is 1.7 %; None without an interval."""
+        """Return the largest difference that the interval allows, in either direction: 0.017 is 1.7 %; None without an interval."""
         if self.time is None or self.time.low is None or self.time.high is None:
             return None
         return max(self.time.high - 1, 1 - self.time.low)
 
     @property
     def bandwidth(self) -> Ratio | None:
-        """The bandwidth of b / that of a: the inverse; None for operations without bandwidth."""
+        """Return the bandwidth of b / that of a: the inverse; None for operations without bandwidth."""
         if self.time is None or self.a.busbw_bytes_per_s is None or self.b.busbw_bytes_per_s is None:
             return None
         return inverse(self.time)
@@ -75,14 +75,14 @@ class CellRatio:
 
     @property
     def state_differs(self) -> bool:
-        """Whether the canaries differ by more than 20 %: the machine was in another state, the ratio may be that alone."""
+        """Return whether the state probes differ by more than 20 %: another machine state, which alone may explain the ratio."""
         a, b = self.canary_s
         return a is not None and b is not None and max(a, b) > _STATE * min(a, b)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides, the cells that both have, those that only one has, and what else differs.
+    """Two sides compared: the cases that both have, those that only one has, and their other differences.
 
     fallen  the links and ceilings that are lower in b
     margin  largest difference that counts as no change: 0.05 is ±5 %
@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def summary(self) -> Summary:
-        """How many cells have each outcome."""
+        """Return how many cases have each outcome."""
         sound = [cell for cell in self.cells if not cell.wrong]
         return Summary(
             outcomes=count_outcomes(cell.outcome for cell in sound if cell.outcome is not None),
@@ -113,20 +113,20 @@ class Comparison:
 
     @property
     def without_intervals(self) -> bool:
-        """Whether every ratio is of one run each and has no interval, as of two imported logs."""
+        """Return whether every ratio is of one run each and has no interval, as for two imported logs."""
         ratios = [cell for cell in self.cells if cell.time is not None]
         return bool(ratios) and all(cell.doubt is Doubt.ONE_RUN_EACH for cell in ratios)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How many cells of a comparison have each outcome.
+    """The number of cases of a comparison by outcome.
 
-    outcomes       of the cells with right data and a time on both sides
-    one_run_each   those of the inconclusive ones that have one run on each side and no interval
-    not_available  cells without a time on a side
-    wrong_data     cells with wrong data on a side; they have no outcome here
-    only_a, only_b cells that the other side lacks
+    outcomes       of the cases with right data and a time on both sides
+    one_run_each   the inconclusive ones that have one run on each side and no interval
+    not_available  cases without a time on a side
+    wrong_data     cases with wrong data on a side; they have no outcome here
+    only_a, only_b cases that the other side lacks
     """
 
     outcomes: dict[Outcome, int]
@@ -138,12 +138,12 @@ class Summary:
 
 
 def inverse(ratio: Ratio) -> Ratio:
-    """1 / ratio."""
+    """Return 1 / ratio, with its interval."""
     return Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
 
 
 def worst_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
-    """Return the cells, those to look at first first: wrong data, cells that b has lost, then the surest slowdown."""
+    """Return the cases in the order to check them: wrong data, cases that b has lost, then the surest slowdown."""
     return sorted(cells, key=lambda cell: (_rank(cell), -_sure(cell)))
 
 
@@ -172,8 +172,8 @@ def _sure(cell: CellRatio) -> float:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
     """Return B compared with A, each a run folder or a folder of launches; `margin` is the largest difference that counts as no change.
 
-    Raises UsageError for a path that is neither, the same launch on both sides, launches of one side that do not belong together,
-    and sides without a common case.
+    Raises UsageError for a path that is neither, and for the same launch on both sides. Likewise for launches of one side that do not
+    belong together, and for sides without a common case.
     """
     if a.resolve() == b.resolve():
         raise UsageError(f"{a} and {b} are the same folder: name two")
@@ -199,7 +199,7 @@ def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
 
 
 def why_nothing_in_common(found: Comparison) -> str:
-    """The parts of the cells' identity that never agree, of sides without a common cell: "ranks 2 → 4"."""
+    """Return which columns of the cases never agree, for sides without a common case: "ranks 2 → 4"."""
     a, b = found.only_a, found.only_b
     if not a or not b:
         return "one of them has no finished cell"
@@ -218,7 +218,7 @@ def _side(runs: Sequence[Run], path: Path) -> Launches:
 
 
 def _by_cell(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
-    """Each launch's row of every cell."""
+    """Return the rows of each case, one per launch."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for run in runs:
         for cell, row in {cell_of(row): row for row in run.rows}.items():
@@ -238,7 +238,7 @@ def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: floa
 
 
 def median_of(row: Row) -> Median:
-    """The row's median with its interval, None where it is not sound. Raises ValueError for a row without a time."""
+    """Return the row's median with its interval, None where that is not valid. Raises ValueError for a row without a time."""
     times, value = row.time_s, time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")

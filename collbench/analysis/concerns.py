@@ -1,4 +1,4 @@
-"""What is wrong with runs, or doubtful: findings, flags, what is missing. One list, worst first, for every output."""
+"""Concerns about runs: findings, flags and missing parts, as one list for every output, worst first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"
 SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
-# Flags by how much they reduce the value of a figure. With the first ones it is not of this machine, or not of the expected path;
-# then that the time is not one number, or not the library's; then that its interval is wide.
+# Flags by how much they reduce the value of a figure: first those of figures of another machine or path; then those of a time that is
+# not one number, or not the library's; then those of a wide interval.
 DOUBTS = (
     "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound", "ranks_doubtful",
     "other_path", "path_unproven", "clock_stepped",
@@ -27,7 +27,7 @@ DOUBTS = (
     "cpu_shared", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
-# To be known, and no doubt of the figure.
+# For information: the figure is not in doubt.
 REMARKS = ("unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "asynchronous", "too_many_updates")
 _WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # several launches show these by their spread
 _BREAKS = ("hang", "abort")  # kinds of events after which a run has no end of its own
@@ -36,7 +36,7 @@ _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
 
 @dataclass(frozen=True)
 class Concern:
-    """One reason to doubt or qualify a figure.
+    """A reason to doubt or qualify a figure.
 
     severity  one of SEVERITIES
     what      a sentence, or the name of the flag in `flag`
@@ -50,7 +50,7 @@ class Concern:
     flag: str | None = None
 
     def sentence(self) -> str:
-        """All of it in one line."""
+        """Return the whole concern in one line."""
         return f"{self.what} ({self.where})" if self.where else self.what
 
 
@@ -65,8 +65,11 @@ def concerns(
 ) -> list[Concern]:
     """Return all concerns about these runs, worst first; at most 20 per severity, the rest is counted.
 
-    `tables` are the runs put together, `compared` of each the cases with comparable ranks, `effects` the matrices of pairs among
-    the runs, `warnings` what could not be read or put together, `fallen` by candidate what is lower than in the baseline.
+    tables    the runs, combined by allocation
+    compared  by table, the cases with comparable ranks
+    effects   the matrices of pairs among the runs
+    warnings  what could not be read or combined
+    fallen    (candidate's name, what is lower than in the baseline)
     """
     found = [
         *(each for name, lost in fallen for each in _of_fallen(name, lost)),
@@ -101,7 +104,7 @@ def _names(places: Iterable[str]) -> str:
 
 
 def _of_fallen(name: str, lost: Fallen) -> Iterator[Concern]:
-    """A link that became slower is a finding of its own; ceilings of other hosts are no more than a note."""
+    """Yield a finding for each slower link. Ceilings of other hosts are only a note."""
     yield from (Concern(FINDING if lost.same_hosts else NOTE, sentence, name) for sentence in lost.sentences())
 
 
@@ -150,7 +153,7 @@ def _text(event: dict[str, object]) -> str:
 
 
 def _slow_ranks(table: Launches, cells: Sequence[Compared]) -> Iterator[Concern]:
-    """A slower link comes before the ranks that wait for it. Of two ranks none is called slow."""
+    """Yield slower links before the ranks that wait for them. Of two ranks, none is called slow."""
     if not cells:
         return
     from collbench.analysis.stragglers import Role, hosts_of, slow_links, stragglers_in
@@ -198,7 +201,7 @@ def _severity(flag: str, rows: Sequence[tuple[str, Row]]) -> str:
 
 
 def _where(those: Sequence[tuple[str, Row]], rows: Sequence[tuple[str, Row]]) -> str:
-    """ "10 of 22 cells: allreduce gloo at 8 sizes, 64 B to 1 MiB; allreduce mpi at 16 KiB"."""
+    """Return "10 of 22 cells: allreduce gloo at 8 sizes, 64 B to 1 MiB; allreduce mpi at 16 KiB"."""
     if len(those) == len(rows):
         return "the only cell" if len(rows) == 1 else f"all {len(rows)} cells"
     groups: dict[str, set[int]] = {}

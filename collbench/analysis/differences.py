@@ -1,4 +1,4 @@
-"""In what two runs differ besides their figures: software, settings, links, machines, ranks, options."""
+"""Differences between two runs besides their figures: software, settings, links, machines, ranks, options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collbench.results.reader import Run
 from collbench.results.store import parse_object
 from collbench.untrusted import read_file
 
-# What is compared: items of a run, by kind and path, with their values as text.
+# Items of a run, by kind and path, with their values as text.
 
 _MACHINES = "machines"
 _DIGITS = re.compile(r"\b\d+\b")
@@ -26,7 +26,7 @@ _MOST_DIGITS = 9
 
 
 class Item(NamedTuple):
-    """One thing that is compared.
+    """An item that is compared between runs.
 
     kind  one of KINDS
     path  the words of its place, as in the stored files: ("machines", "3", "nics", "mlx5_0", "rate_bits_per_s")
@@ -37,34 +37,34 @@ class Item(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, *names: str) -> Item:
-        """Return the item at these names; a name of several words counts as so many."""
+        """Return the item at these names; a name of several words becomes several words of the path."""
         return cls(kind, tuple(" ".join(names).split(" ")))
 
     @property
     def what(self) -> str:
-        """The path as stored files and --expect have it: "machines 3 nics mlx5_0 rate_bits_per_s"."""
+        """Return the path as in stored files and --expect: "machines 3 nics mlx5_0 rate_bits_per_s"."""
         return " ".join(self.path)
 
     @property
     def machine(self) -> int | None:
-        """The number of the machine that it is part of; None for other items."""
+        """Return the number of the machine that it is part of; None for other items."""
         known = self.kind == "topology" and len(self.path) > 2 and self.path[0] == _MACHINES and _is_number(self.path[1])
         return int(self.path[1][:_MOST_DIGITS]) if known else None
 
     @property
     def of_machine(self) -> tuple[str, ...]:
-        """The path within its machine."""
+        """Return the path within its machine."""
         return self.path if self.machine is None else self.path[2:]
 
     @property
     def nic(self) -> str | None:
-        """The name of the NIC of a machine that it is part of; None for other items."""
+        """Return the name of a machine's NIC that it is part of; None for other items."""
         inner = self.of_machine
         return inner[1] if self.machine is not None and len(inner) > 2 and inner[0] == "nics" else None
 
     @property
     def attribute(self) -> str:
-        """The last word of the path: "rate_bits_per_s"."""
+        """Return the last word of the path: "rate_bits_per_s"."""
         return self.path[-1]
 
 
@@ -130,7 +130,7 @@ _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "-
 _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
 _LARGEST_TOPOLOGY = 16 << 20
 _MOST_FACTS, _DEEPEST = 20_000, 8
-# Of a machine: how it was read, and what is another thing each time.
+# Attributes of a machine that are not compared: how it was read, and what differs each time.
 _PASSING = {
     "hostname", "hostnames", "sources", "unknown", "origins", "disagreements", "doubts", "counters", "lid", "guid", "uuid", "memory_bytes",
 }  # fmt: skip
@@ -140,7 +140,10 @@ _LONGEST, _BEFORE = 200, 20
 
 @dataclass(frozen=True)
 class Difference:
-    """An item with value `a` in one run and `b` in the other; "–": it is missing. `times`: for so many numbered items, "*" in its path."""
+    """An item with value `a` in one run and `b` in the other; "–": it is missing.
+
+    times  the number of equal differences of numbered items that it combines, with "*" in its path
+    """
 
     item: Item
     a: str
@@ -149,12 +152,12 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """One of KINDS."""
+        """Return its kind, one of KINDS."""
         return self.item.kind
 
     @property
     def what(self) -> str:
-        """Its path as text, which a pattern of --expect matches: "interfaces * shaped_bits_per_s (3 times)"."""
+        """Return its path as text, which a pattern of --expect matches: "interfaces * shaped_bits_per_s (3 times)"."""
         return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
 
     def sentence(self) -> str:
@@ -172,7 +175,7 @@ def differences(a: Run, b: Run) -> list[Difference]:
 
 
 def differing(a: Facts, b: Facts) -> list[Difference]:
-    """The same of facts that are known already."""
+    """Return the differences as `differences` does, from facts that were read before."""
     before, after = _both_probed(a, b)
     found = [
         Difference(item, *_excerpts(before.get(item, NOTHING), after.get(item, NOTHING)))
@@ -183,7 +186,7 @@ def differing(a: Facts, b: Facts) -> list[Difference]:
 
 
 def apart(a: Run, b: Run) -> list[Difference]:
-    """Return the differences that separate two launches: a value that only one has is none, but a variable that only one sets is."""
+    """Return the differences that separate two launches. An item that one side lacks does not count, except a variable."""
     found = [difference for difference in differences(a, b) if difference.kind in _APART]
     return [each for each in found if each.kind == "environment" or NOTHING not in (each.a, each.b)]
 
@@ -209,14 +212,14 @@ def facts(run: Run) -> Facts:
 
 
 def _mixed(of_hosts: Any) -> dict[str, str]:
-    """Software that is not the same on all hosts of a run: its versions. Which hosts have which changes with every allocation."""
+    """Return the versions of software that differs between the hosts of a run. Which hosts have which varies by allocation."""
     groups = [one for one in of_hosts if isinstance(one, dict) and isinstance(one.get("hosts"), list)] if isinstance(of_hosts, list) else []
     found = mixed(groups)
     return {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(found[name])) for name in VERSIONS if name in found}
 
 
 def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:
-    """Where only one run has machines, that is one difference, and not one for each of their parts."""
+    """Return both; if only one run has machines, they become one difference instead of one for each of their parts."""
     sides = [any(item.machine is not None for item in each) for each in (a, b)]
     if sides[0] == sides[1]:
         return a, b
@@ -234,7 +237,7 @@ def _excerpts(a: str, b: str) -> tuple[str, str]:
 
 
 def _combined(found: list[Difference]) -> list[Difference]:
-    """Combine equal changes of numbered items (the links of many hosts) into one, and the libraries that only one run has."""
+    """Return the differences; equal ones of numbered items (the links of many hosts) are combined, and so are libraries of one run only."""
     lonely = [each for each in found if each.kind == "libraries" and NOTHING in (each.a, each.b)]
     equal: dict[Difference, list[Difference]] = {}
     for each in (each for each in found if each not in lonely):
@@ -278,7 +281,7 @@ def topology_of(run: Run) -> dict[str, Any]:
 
 
 def _lasting(value: Any) -> Any:
-    """Topology without what passes; parts of a machine by their names, so that one lost GPU is one difference."""
+    """Return the topology without passing values, parts of a machine by name, so that one missing GPU is one difference."""
     if isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
         named = {_name_of(inner, str(place)): _lasting(inner) for place, inner in enumerate(value)}
         return named if len(named) == len(value) else [_lasting(inner) for inner in value]
@@ -293,7 +296,7 @@ def _name_of(part: dict[str, Any], place: str) -> str:
 
 
 def _conditions(run: Run) -> dict[str, Any]:
-    """Governor and the like: the first row's, they are the same on all."""
+    """Return the governor and similar conditions of the first row, which are equal on all rows."""
     return next((found for row in run.rows if isinstance(found := row.evidence.get("conditions"), dict)), {})
 
 
@@ -303,13 +306,13 @@ def _places(info: dict[str, Any]) -> Facts:
     hosts = info.get("hosts")
     names = sorted({str(host) for host in hosts}) if isinstance(hosts, list) else []
     found = _flat("hosts", {"names": ", ".join(names), "number": len(names)} if names else None)
-    bound = [place for place in places if place.get("cpus") is not None]  # of what is imported it is not known
+    bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
     cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
     return found | (_flat("ranks", {"number": len(places), **({"CPUs": cpus} if cpus else {})}) if places else {})
 
 
 def _options(command: Any, *, imported: bool) -> dict[str, str]:
-    """What was typed, by option; the last one of a name counts. The files that an import read are not options."""
+    """Return the command's options by name; the last one of a name counts. The files that an import reads are left out."""
     words = [word for word in command if isinstance(word, str)][1:] if isinstance(command, list) else []
     found: dict[str, str] = {}
     name = "command"
@@ -324,7 +327,7 @@ def _options(command: Any, *, imported: bool) -> dict[str, str]:
 
 
 def _libraries(paths: Any) -> dict[str, str]:
-    """Paths by the library's name without its version."""
+    """Return the paths of libraries, by name without version."""
     names = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
     return {path.rsplit("/", 1)[-1].partition(".so")[0]: path for path in names}
 
@@ -358,7 +361,7 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
 
 
 def passing(difference: Difference) -> bool:
-    """Return whether it is too small to be a change."""
+    """Return whether the difference is too small to be a change."""
     if not difference.item.attribute.endswith("shm_bytes"):
         return False
     try:

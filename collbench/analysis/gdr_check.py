@@ -1,6 +1,6 @@
-"""Does GPUDirect RDMA carry the bytes? The same cells with it and without it (NCCL_NET_GDR_LEVEL=LOC), launches in turns, in one verdict.
+"""The effect of GPUDirect RDMA: the same cases with and without it (NCCL_NET_GDR_LEVEL=LOC), in interleaved launches.
 
-No log proves what this shows: how much faster the way is on which the bytes go. Interleaved launches are pairs: what drifts hits both.
+The effect shows what no log proves: that the bytes take this path. Interleaved launches are pairs, so drift affects both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "same", "unknown"
 
 @dataclass(frozen=True)
 class Effect:
-    """One cell: `speed` is its time without / its time with GPUDirect RDMA, above 1 where that makes it faster.
+    """The effect on one case: `speed` is its time without / with GPUDirect RDMA, above 1 where that makes it faster.
 
     over_launches   whether the interval is over pairs of launches, else within one launch each
     """
@@ -35,7 +35,7 @@ class Effect:
 
     @property
     def verdict(self) -> str:
-        """FASTER or SLOWER where the whole interval is beyond 5 %, SAME where it is within, else UNKNOWN."""
+        """Return FASTER or SLOWER if the whole interval is beyond 5 %, SAME if it is within, else UNKNOWN."""
         low, high = self.speed.low, self.speed.high
         if low is None or high is None:
             return UNKNOWN
@@ -54,7 +54,7 @@ def verdict(with_gdr: Sequence[Path], without: Sequence[Path]) -> list[str]:
 
 
 def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]]) -> list[Effect]:
-    """Every cell that has a time and right data in all launches of both sides, by size."""
+    """Return the effect on each case that has a time and right data in all launches of both sides, by size."""
     a, b = ([{cell_of(row): row for row in rows if _sound(row)} for rows in side] for side in (with_gdr, without))
     common = [cell for cell in (a[0] if a else {}) if all(cell in rows for rows in (*a, *b))]
     found = [_effect([rows[cell] for rows in a], [rows[cell] for rows in b]) for cell in common] if len(a) == len(b) else []
@@ -62,7 +62,7 @@ def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]])
 
 
 def sentences(found: Sequence[Effect], used: bool | None, used_without: bool | None) -> list[str]:
-    """The verdict, and what puts it in doubt. `used`: whether NCCL's log shows GPUDirect RDMA on that side; None unknown."""
+    """Return the verdict, and doubts about it. `used`: whether NCCL's log of that side shows GPUDirect RDMA; None: unknown."""
     if not found:
         return ["GPUDirect RDMA: inconclusive, no case was measured in all launches with and without it"]
     if used_without:
@@ -101,7 +101,7 @@ def _doubts(found: Sequence[Effect], used: bool | None, differs: bool) -> list[s
 
 
 def _sizes(alike: Sequence[Effect]) -> str:
-    """ "4 MiB-1 GiB": from the least to the most, and how many where the list has holes."""
+    """Return "4 MiB-1 GiB (9 sizes)", from the smallest to the largest; "4 MiB" for a single size."""
     sizes = sorted({each.row.size_bytes for each in alike})
     least, most = format_bytes(sizes[0]), format_bytes(sizes[-1])
     return least if len(sizes) == 1 else f"{least}-{most} ({len(sizes)} sizes)"
@@ -112,7 +112,7 @@ def _are(alike: Sequence[Effect]) -> str:
 
 
 def _range(alike: Sequence[Effect]) -> str:
-    """The median of the ratios, and from the lowest to the highest end of their intervals."""
+    """Return the median of the ratios, and the lowest and highest end of their intervals."""
     low, high = min(each.speed.low or 0.0 for each in alike), max(each.speed.high or 0.0 for each in alike)
     digits = 2 if high < 10 else 1
     middle = median(each.speed.value for each in alike)
@@ -135,7 +135,7 @@ def _median(row: Row) -> Median:
 
 
 def _sound(row: Row) -> bool:
-    """What arrives wrongly is fast for nothing."""
+    """Return whether the row has a time and right data, since wrong data may be fast."""
     return time_of(row) is not None and not row.wrong
 
 

@@ -1,12 +1,12 @@
 """Latency and bandwidth of a series: t(size) = α + β·size, fitted over its sizes in up to three regimes (protocols).
 
-The cases of a series differ in size only. Its fit needs at least 4 sizes. Cases with a time that is not one number, or not the
-library's, are left out and reported: n/a, wrong data, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and
-`budget_exceeded`.
+The cases of a series differ in size only. Its fit needs at least 4 sizes.
+Cases with a time that is not one number, or not the library's, are left out and reported: n/a, wrong data, `oversubscribed`
+(waiting for a core), `two_modes`, `drift`, `state_flip` and `budget_exceeded`.
 `target_missed` and `warmup_unsettled` are kept: their median is less certain, but the best available. `skew_limited` is kept, since it is
 usual for the smallest sizes: their times, and so α, may be overestimated by at most the ranks' exit skew.
 Over several launches a `drift` within one of them is kept too: their median is one number.
-A series of one rank has no bus, a barrier no bytes: neither has a fit.
+A series of one rank has no bus bandwidth, and a barrier has no bytes: neither has a fit.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WITHOUT = frozenset({"oversubscribed", "two_modes", "drift", "state_flip", "bud
 
 @dataclass(frozen=True)
 class LineFit:
-    """The fit of one series.
+    """The fitted latency and bandwidth of one series.
 
-    row        its largest fitted cell: its fields name the series, its ceiling is the one to compare with
+    row        its largest fitted case: its fields name the series, its ceiling is compared with the fit
     first      the smallest size fitted, in bytes
     fit        the regimes, and the sizes that are more than 10 % off: (size_bytes, measured / fitted - 1)
     busbw      the bus bandwidth that very large messages approach (bus factor / β of the last regime), in bytes per second
-    percent    that of the ceiling; None if the row has no percentage, or is off the fit, which then does not describe its rate
-    half_size  the bytes at which half of that bandwidth is reached (α / β where there is one regime); None when no regime gets there,
-               or when its α may as well be nothing
+    percent    busbw as a percentage of the ceiling; None if the row has no percentage, or is off the fit
+    half_size  the size in bytes that reaches half of busbw (α / β where there is one regime); None when no regime reaches it, or when its
+               α may be 0
     left_out   the sizes that were not fitted, with the reason: (size_bytes, a flag or "n/a")
     """
 
@@ -49,22 +49,22 @@ class LineFit:
 
     @property
     def alpha_s(self) -> Bounds:
-        """The latency in seconds: that of the smallest sizes' regime."""
+        """Return the latency in seconds: that of the regime of the smallest sizes."""
         return self.fit.regimes[0].alpha_s
 
     @property
     def switches(self) -> tuple[int, ...]:
-        """The sizes in bytes from which another regime holds."""
+        """Return the sizes in bytes at which a new regime begins."""
         return tuple(int(regime.first) for regime in self.fit.regimes[1:])
 
 
 def series_of(row: Row) -> tuple[Any, ...]:
-    """Return what distinguishes the row's series from others: everything but the size."""
+    """Return what distinguishes the row's series from others: every column but the size."""
     return cell_of(row)[:-1]
 
 
 def line_fits(rows: Iterable[Row]) -> list[LineFit]:
-    """One fit for each series of `rows` that allows it, in the order in which the series first occur."""
+    """Return one fit for each series of `rows` that allows it, in the order in which the series first occur."""
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         series.setdefault(series_of(row), []).append(row)
@@ -89,12 +89,15 @@ def _line_fit(members: list[Row]) -> LineFit | None:
 
 @lru_cache(maxsize=1024)
 def _fitted(sizes: tuple[int, ...], times_s: tuple[float, ...]) -> Fit | None:
-    """Cached, since one report shows the same series in its table and on its page."""
+    """Return the fit; cached, since one report shows the same series in its table and on its page."""
     return fit(sizes, times_s)
 
 
 def reason(row: Row) -> str | None:
-    """Why the row's time is not one number, or not the library's, or its data are wrong: a flag, or "n/a"; None: it is all it should be."""
+    """Return why the row is not fitted: a flag, or "n/a"; None if it is.
+
+    Reasons are a time that is not one number, or not the library's, and wrong data.
+    """
     time_s = time_of(row)
     if time_s is None or time_s > _NEVER_S or row.size_bytes <= 0:
         return "n/a"
@@ -112,7 +115,7 @@ def _bus_factor(row: Row) -> float | None:
 
 
 def _rate(factor: float, s_per_byte: Bounds) -> Bounds:
-    """Seconds per byte as bus bandwidth: the slow end becomes the low one."""
+    """Return seconds per byte as bus bandwidth; the slow bound becomes the low one."""
     low, high = (factor / end if end > 0 else float("inf") for end in (s_per_byte.high, s_per_byte.low))
     return Bounds(factor / s_per_byte.value, low, high)
 

@@ -1,4 +1,4 @@
-"""Launches of one allocation, put together cell by cell: the launch, not the iteration, is the unit of evidence."""
+"""Launches of one allocation, combined case by case: statistics are over launches, not over iterations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row, Times
 
-# What makes two rows rows of the same cell, so that they may be put together or compared; all else never is.
+# The identity of a case: only rows of the same case are combined or compared.
 
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
 _NAMED = attrgetter(*SERIES, "size_bytes")
@@ -27,39 +27,39 @@ SHORTEST_S, LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares over
 
 
 def cell_of(row: Row) -> tuple[Any, ...]:
-    """The cell's identity: its series and its size in bytes."""
+    """Return the identity of the row's case: its series and its size in bytes."""
     named: tuple[Any, ...] = _NAMED(row)
     return named
 
 
 def forced(row: Row) -> str:
-    """What the library was made to use: "tree/ll128", "tree", "ll128"; "" where the choice was its own."""
+    """Return the forced algorithm and protocol: "tree/ll128", "tree", "ll128"; "" where the library chose."""
     return "/".join(word for word in (row.algorithm, row.protocol) if word)
 
 
 def time_of(row: Row) -> float | None:
-    """The median in seconds; None for n/a, and for a stored figure that no clock can give."""
+    """Return the median in seconds; None for n/a, and for a stored figure that cannot be a time."""
     value = row.time_s.p50 if row.na is None and row.time_s else None
     return value if is_time(value) else None
 
 
 def is_time(value: Any) -> bool:
-    """Whether it is a number of seconds that something can have taken: a femtosecond to 30 000 years."""
+    """Return whether the value is a plausible time in seconds: a femtosecond to 30 000 years."""
     return known(value) and SHORTEST_S <= value <= LONGEST_S
 
 
 def known(value: Any) -> bool:
-    """Whether it is a finite number above zero."""
+    """Return whether the value is a finite number above zero."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
 
 
-# A run that was interrupted and resumed: its rows are of several launches, although they are in one table.
+# A resumed run: its rows are from several launches, although they are in one table.
 
 
 def rows_by_launch(run: Run) -> list[int]:
-    """How many rows each launch has measured, in their order; those that measured none are left out.
+    """Return how many rows each launch of a resumed run has measured, in their order; those that measured none are left out.
 
-    A run.json that cannot be right gives one launch per note, of rows that are not known: zeros.
+    If run.json is inconsistent, the list has a 0 for each launch that it notes: the number is unknown.
     """
     notes = _notes(run)
     starts = [0, *(note.get("rows") for note in notes), len(run.rows)]
@@ -91,13 +91,13 @@ def _notes(run: Run) -> list[dict[str, Any]]:
 
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
 _WORST = 16
-# Of several launches, the reason that explains most about what is missing.
+# Of the reasons of several launches, the first of these is shown, since it explains most.
 _STOPPED = ("max_time", "out_of_reach", "most_samples", "iterations", "precision")
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Launches of one allocation under equal conditions, in the order given; `rows` combines their rows."""
+    """Launches of one allocation under equal conditions, in the given order; `rows` combines their rows."""
 
     name: str
     runs: tuple[Run, ...]
@@ -105,9 +105,9 @@ class Launches:
 
 
 def runs_in(path: Path) -> list[Run]:
-    """The run in `path`, or all launches in it (launch-1, launch-2, …, as `--launches` writes them).
+    """Return the run in `path`, or all launches in it (launch-1, launch-2, …, as `--launches` writes them).
 
-    A launch that cannot be read becomes a warning of the first one that can. Raises UsageError when there is neither.
+    A launch that cannot be read becomes a warning of the first one that can. Raises UsageError if there is neither.
     """
     folders = [] if (path / "run.json").exists() or (path / "cells.jsonl").exists() else launch_folders(path)
     if not folders:
@@ -124,7 +124,7 @@ def runs_in(path: Path) -> list[Run]:
 
 
 def launch_folders(path: Path) -> list[Path]:
-    """The folders of launches in `path`, by number."""
+    """Return the folders of launches in `path`, by number."""
     try:
         named = [(int(match[1]), each) for each in path.iterdir() if (match := _LAUNCH.fullmatch(each.name)) and each.is_dir()]
     except OSError:
@@ -133,14 +133,14 @@ def launch_folders(path: Path) -> list[Path]:
 
 
 def read_all(paths: Iterable[Path]) -> list[Run]:
-    """The runs in all of `paths`. Raises UsageError for a path that has none, and for a launch that is named twice."""
+    """Return the runs in all of `paths`. Raises UsageError for a path without any, and for a launch that is named twice."""
     runs = [run for path in paths for run in runs_in(path)]
     check_once(runs)
     return runs
 
 
 def check_once(runs: Iterable[Run]) -> None:
-    """Raises UsageError for a launch that is named twice, or is a copy of another: it would count twice."""
+    """Raise UsageError for a launch that is named twice, or is a copy of another: it would count twice."""
     seen: dict[Any, Path] = {}
     for run in runs:
         marks = [run.path.resolve(), *_start_of(run)]
@@ -151,13 +151,13 @@ def check_once(runs: Iterable[Run]) -> None:
 
 
 def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
-    """Runs of one allocation as one; and a sentence for each that is kept apart although its allocation is the same."""
+    """Return the runs by allocation, and a sentence for each that is kept separate although its allocation is the same."""
     groups, sentences = repetitions(runs)
     return [Launches(_name(group), tuple(group), combined_rows(group)) for group in groups], sentences
 
 
 def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
-    """Return the runs by allocation, and a sentence for each that is kept separate although its allocation is the same.
+    """Return the lists of runs by allocation, and a sentence for each run that is kept separate although its allocation is the same.
 
     Launches with different software, settings, hosts or links are kept separate: they do not repeat one another.
     """
@@ -176,13 +176,13 @@ def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
 
 
 def allocation_of(run: Run) -> str | None:
-    """The run's allocation; None: one of its own."""
+    """Return the name of the run's allocation; None: the run is an allocation of its own."""
     name = run.info.get("allocation_id")
     return name if isinstance(name, str) and name else None
 
 
 def combined_rows(runs: Sequence[Run]) -> list[Row]:
-    """One row per cell, in the order of first appearance; the rows of a single run as they are."""
+    """Return one row per case, in the order of first appearance; the rows of a single run unchanged."""
     if len(runs) == 1:
         return runs[0].rows
     each = [{cell_of(row): row for row in run.rows} for run in runs]
@@ -201,15 +201,15 @@ def _combined_cell(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:
 
 
 def _planned(run: Run, row: Row) -> bool:
-    """Whether a run that lacks the row would have measured it: it did not come to its end, and did the like before."""
+    """Return whether a run without this row would have measured it: it stopped early, and its earlier rows include similar ones."""
     return not run.finished and (not run.rows or any(each.operation == row.operation for each in run.rows))
 
 
 def combine(rows: Sequence[Row]) -> Row:
-    """One cell's rows of several launches, as one row; every one of them has a time.
+    """Return one row for a case from its rows of several launches; each of them has a time.
 
-    The time is the median of the launches' medians, its interval is over these; min and max are over all, p95 and p99 the median of
-    the launches'; bandwidths follow from the new time. Wrong elements, samples and slowest ranks are summed, flags united.
+    The time is the median of the launches' medians, with its interval over these. Min and max are over all; p95 and p99 are the median of
+    the launches'. Bandwidths follow from the new time. Wrong elements, samples and slowest ranks are summed, flags united.
     """
     from collbench.stats.launches import over_launches
 
@@ -247,7 +247,7 @@ def _times(rows: Sequence[Row], p50: float, low: float | None, high: float | Non
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:
-    """Each group's median over the launches, and that of all together; nothing where a launch lacks them."""
+    """Return each group's median over the launches, and that of all together; empty if a launch lacks them."""
     if not all(row.groups for row in rows):
         return {}
     listed = {name: _each([row.groups.get(name) for row in rows]) for name in ("p50_s", "busbw_bytes_per_s")}
@@ -255,14 +255,14 @@ def _groups(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _each(lists: Sequence[Any]) -> list[float] | None:
-    """The median at each place of lists that are equally long and hold numbers alone; else None."""
+    """Return the median at each position of equally long lists of numbers; None for other lists."""
     if not all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists):
         return None
     return [median(column) for column in zip(*lists, strict=True)]
 
 
 def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
-    """Two values where every launch has two: the medians of the lower and of the upper ones, and their mean shares."""
+    """Return two modes if every launch has two: the medians of the lower and of the upper ones, and their mean shares."""
     pairs = [[(mode.get("time_s"), mode.get("share")) for mode in row.modes if isinstance(mode, dict)] for row in rows]
     if not all(len(pair) == 2 and all(known(time) and known(share) for time, share in pair) for pair in pairs):
         return []
@@ -291,20 +291,20 @@ def _without_rates(ceiling: Ceiling) -> Ceiling:
 
 
 def _percent(rows: Sequence[Row], busbw: float | None, ceiling: Ceiling | None) -> float | None:
-    """None where any launch withholds it."""
+    """Return the percentage of the ceiling; None if a launch has none."""
     if not busbw or not ceiling or not ceiling.bytes_per_s or any(row.percent_of_ceiling is None for row in rows):
         return None
     return 100 * busbw / ceiling.bytes_per_s
 
 
 def _evidence(rows: Sequence[Row], medians: list[float]) -> dict[str, Any]:
-    """What all launches agree on, and the median of each."""
+    """Return the evidence that all launches agree on, and the median of each."""
     agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
     return {**agreed, "launch_medians_s": medians}
 
 
 def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
-    """The counts of all launches together; ranks beyond a launch's 16 worst are not in its row."""
+    """Return the counts of all launches together; a launch's row has only its 16 worst ranks."""
     counts: Counter[int] = Counter()
     for row in rows:
         worst = row.slowest_ranks.get("worst")
@@ -343,7 +343,7 @@ def _why(one: Run, other: Run) -> str:
 
 
 def _name(runs: Sequence[Run]) -> str:
-    """A single run's folder; the folder that holds all launches; else the allocation."""
+    """Return a single run's folder, or the folder of all launches, or else the allocation."""
     if len(runs) == 1:
         return runs[0].path.resolve().name
     parents = {run.path.resolve().parent for run in runs}

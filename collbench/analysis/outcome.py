@@ -19,7 +19,7 @@ _ROUNDING = 1e-9
 
 
 class Outcome(StrEnum):
-    """What a comparison found, the one to look at first first."""
+    """The outcome of a comparison, in the order in which to check them."""
 
     SLOWER = "slower"
     INCONCLUSIVE = "inconclusive"
@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 
 class Doubt(StrEnum):
-    """Why a comparison is inconclusive."""
+    """The reason why a comparison is inconclusive."""
 
     WIDE = "interval too wide"
     ONE_RUN_EACH = "one run each, no interval"

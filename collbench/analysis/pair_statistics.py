@@ -1,4 +1,4 @@
-"""One quantity of a pair matrix over one kind of path: which cells and which places are slower than chance and the others explain."""
+"""Statistics of one quantity of a pair matrix over one kind of path: the pairs and places that are slower than chance explains."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from collbench.stats.median import t_quantile
 
-# A table of rows and columns split by medians into a middle, an effect of each row, one of each column, and what is left of each cell.
+# A table split by medians into a middle, an effect of each row, an effect of each column, and a rest for each cell.
 #
-# Tukey's median polish, with two differences: cells may be missing (NaN), and of an even number of values the upper of the two in the
-# middle is taken. Values are speeds, and a pair is as slow as the slower of its two ends: with k slow places among n, a place that is
-# well has n - 1 - k fast partners and k slow ones, and the upper middle is still a fast one for every k < n / 2.
+# Tukey's median polish, with two differences: cells may be missing (NaN), and the upper of the two middle values is used for an even
+# number of values. Values are speeds, and a pair is as slow as the slower of its two ends. With k slow places among n, a healthy place
+# has n - 1 - k fast partners and k slow ones, so the upper median is a fast one for every k < n / 2.
 
 Figures = NDArray[np.float64]
 
@@ -27,9 +27,10 @@ _SETTLED = 1e-6
 
 @dataclass(frozen=True)
 class TwoWay:
-    """value[i, j] = middle + rows[i] + columns[j] + rest[i, j]; an effect is 0 if too few cells determine it.
+    """A two-way fit: value[i, j] = middle + rows[i] + columns[j] + rest[i, j]; an effect is 0 if too few cells determine it.
 
-    told_rows, told_columns: whether there are LEAST_CELLS for it. Of a symmetric table rows and columns are the same.
+    told_rows, told_columns: by row and column, whether at least LEAST_CELLS cells determine its effect. In a symmetric table rows and
+    columns are equal.
     """
 
     middle: float
@@ -41,7 +42,7 @@ class TwoWay:
 
 
 def two_way(values: Figures, symmetric: bool = False) -> TwoWay:
-    """The effects of a square table [n × n] with NaN where nothing is known."""
+    """Return the effects of a square table [n × n], with NaN for unknown cells."""
     there = np.isfinite(values)
     told_rows, told_columns = (there.sum(axis=axis) >= LEAST_CELLS for axis in (1, 0))
     rest, middle = values.copy(), 0.0
@@ -59,7 +60,7 @@ def two_way(values: Figures, symmetric: bool = False) -> TwoWay:
 
 
 def upper_medians(values: Figures) -> Figures:
-    """Return the median of each row without NaN, of an even number of values the upper one; 0 without values."""
+    """Return the median of each row without NaN, the upper one of an even number of values; 0 without values."""
     ordered = np.sort(values, axis=1)  # NaN goes to the end
     count = np.isfinite(values).sum(axis=1)
     found = ordered[np.arange(len(values)), count // 2 * (count > 0)]
@@ -67,7 +68,7 @@ def upper_medians(values: Figures) -> Figures:
 
 
 def _centred(effects: Figures, told: NDArray[np.bool_]) -> Figures:
-    """Return the effects with enough cells, around their median; none with fewer than three."""
+    """Return the effects with enough cells minus their median, 0 for the others. With fewer than three, the median is not subtracted."""
     known = effects[told]
     around = _upper_middle(known) if len(known) >= LEAST_CELLS else 0.0
     return np.where(told, effects - around, 0.0)
@@ -77,13 +78,13 @@ def _upper_middle(values: Figures) -> float:
     return float(np.sort(values)[len(values) // 2]) if len(values) else 0.0
 
 
-# How far a cell or a place of a pair matrix may be off by chance.
+# The deviation of a cell or a place of a pair matrix that chance explains.
 #
-# What is left of the cells is taken for Student's t with 4 degrees of freedom, the tails that launches showed. Lighter ones are not
-# used even if the cells show them: a million cells determine the probability of one in a thousand, not of one in a billion. So with
-# many places a single pair that was measured once is hardly ever named. The scale is the larger of two: that of the slower half of the
-# cells, and that of the slowest tenth without the worst. Up to a tenth of the cells may be slow without any harm to it; where more are,
-# they are part of the network's structure: the scale grows, and no pair is named.
+# The rests are assumed to follow Student's t with 4 degrees of freedom, the tails that launches showed. Lighter tails are not used even
+# if the cells show them: a million cells determine the probability of one in a thousand, not of one in a billion. So with many places a
+# single pair that was measured once is hardly ever named. The scale is the larger of two: that of the slower half of the cells, and that
+# of the slowest tenth without the worst. Up to a tenth of the cells may be slow without an effect on it. If more are, they are part of
+# the network's structure: the scale grows, and no pair is named.
 
 TAILS = 4.0  # degrees of freedom
 _MOST_SLOW = 0.1
@@ -94,24 +95,24 @@ _SMALLEST_CHANCE = 1e-11
 
 
 def of_medians(scale: float, cells: Figures) -> Figures:
-    """The scale of medians over so many cells each."""
+    """Return the scale of medians over `cells` cells each."""
     return _MEDIAN_ERROR * scale / np.sqrt(np.maximum(cells, 1))
 
 
 def quantile(chance: float, degrees: float) -> float:
-    """How many scales Student's t exceeds with this probability (not less than 1e-11, which is as far as it can be computed)."""
+    """Return how many scales Student's t exceeds with this probability (at least 1e-11, the limit of the computation)."""
     return t_quantile(1 - max(chance, _SMALLEST_CHANCE), degrees)
 
 
 def noise_scale(rest: Figures) -> float:
-    """The scale of a cell that what is left of the cells shows; 0 where medians fit nearly all of them exactly."""
+    """Return the scale of a cell from the rests; 0 where medians fit nearly all of them exactly."""
     known = rest[np.isfinite(rest)]
     depths = np.sort(-known[known < -_EXACT])[::-1]
     return max(_near(depths), _far(depths, len(known))) if len(depths) > _LEAST_SLOW else 0.0
 
 
 def scale_of(effects: Figures) -> float:
-    """The scale of the places' effects around their middle, from their median distance."""
+    """Return the scale of the places' effects around their middle, from their median distance."""
     distances = np.sort(np.abs(effects))
     return float(distances[len(distances) // 2]) / quantile(0.25, TAILS) if len(distances) else 0.0
 
@@ -125,19 +126,19 @@ def _far(depths: Figures, cells: int) -> float:
     return float(depths[worst]) / quantile((worst + 1) / cells, TAILS) if 2 * (worst + 1) < cells else 0.0
 
 
-# What all pairs of a round have in common: a round as a whole runs some per cent faster or slower than the next one.
+# The effect of a round: all its pairs run some per cent faster or slower than in the next round.
 #
-# Fitted beside the places' effects by medians: of what a two-way fit leaves of each cell the median of its round, taken away, and again.
-# The slow places are in the fit by then, so that a round full of them is not taken for a slow one.
+# Fitted together with the places' effects: the median over each round of the rests of a two-way fit is subtracted, repeatedly.
+# The fit includes the slow places, so a round full of them does not count as a slow round.
 
 PAIR_ROUNDS_LEAST_CELLS = 6  # of fewer the median takes away more than the round put in
 _TIMES = 2
 
 
 def levelled(values: Figures, turns: NDArray[np.int64], symmetric: bool = False) -> Figures:
-    """The logarithms [n × n] as if every round had been a usual one; NaN stays.
+    """Return the logarithms [n × n] without the effect of the round in which each was measured; NaN stays.
 
-    turns: by cell what was measured at the same time, from 0; -1: nothing. Rounds of fewer than LEAST_CELLS known cells stay as they are.
+    turns  by cell the round, from 0; -1: none. Rounds of fewer than PAIR_ROUNDS_LEAST_CELLS known cells are not changed
     """
     level = np.zeros(int(turns.max(initial=-1)) + 1)
     if not len(level):
@@ -154,7 +155,7 @@ def _spread(level: Figures, turns: NDArray[np.int64]) -> Figures:
 
 
 def _middles(rest: Figures, turns: NDArray[np.int64], number: int) -> Figures:
-    """By round the median of its cells; around the middle of all rounds, so that speeds stay speeds."""
+    """Return by round the median of its cells, around the middle of all rounds, so that the overall speed does not change."""
     cells = [rest[turns == turn] for turn in range(number)]
     told = np.array([len(each) >= PAIR_ROUNDS_LEAST_CELLS for each in cells])
     middles = np.array([np.median(each) if enough else 0.0 for each, enough in zip(cells, told, strict=True)])
@@ -167,18 +168,18 @@ LEAST_PLACES = 4
 _MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells among each other
 _LEAST_TESTS = 10  # pairs: of the six latencies of four places, four make the places' effects
 _FAST = 0.5  # of the effect: a place that is less slow with a partner is as fast there as the others
-_EXCEPTIONS = 100  # one partner in so many may be as fast by chance
+_EXCEPTIONS = 100  # one partner in this number may be as fast by chance
 
 
 class NamingLevel(NamedTuple):
-    """From which effect on something is named, and how often by chance per matrix."""
+    """The smallest effect that is named, and the false-alarm rate per matrix."""
 
     effect: float
     chance: float
 
     @property
     def least(self) -> float:
-        """The effect as the depth of a logarithm."""
+        """Return the smallest effect, as the depth of a logarithm."""
         return -log(1 - self.effect)
 
 
@@ -187,7 +188,7 @@ PLACES = {"bandwidth": NamingLevel(0.05, 0.001), "latency": NamingLevel(1 / 6, 0
 
 
 class Slow(NamedTuple):
-    """Places by index: their effects (negative), which of them are slow with all partners, and which only with some."""
+    """Slow places by index: their effects (negative), and which of them are slow with all partners or only with some."""
 
     effects: Figures
     steady: Mask
@@ -196,9 +197,11 @@ class Slow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatrixView:
-    """quantity   "bandwidth" or "latency"
-    where      which paths, "" where there is but one kind
-    speeds     logarithms [n × n], high is fast, NaN: not of this view, or unknown
+    """One quantity of a pair matrix over one kind of path.
+
+    quantity   "bandwidth" or "latency"
+    where      the kind of path; "" where there is only one
+    speeds     logarithms [n × n], high is fast; NaN: another kind of path, or unknown
     errors     standard errors of the speeds from their own intervals, NaN where unknown
     again      pairs that were measured again, both ways
     """
@@ -211,32 +214,32 @@ class MatrixView:
 
     @property
     def symmetric(self) -> bool:
-        """Whether i to j is j to i."""
+        """Return whether i to j equals j to i."""
         return self.quantity == "latency"
 
     @cached_property
     def there(self) -> Mask:
-        """Which cells are known."""
+        """Return [n × n] which cells are known."""
         return np.isfinite(self.speeds)
 
     @cached_property
     def fit(self) -> TwoWay:
-        """Middle, effects and rests."""
+        """Return the two-way fit: middle, effects and rests."""
         return two_way(self.speeds, self.symmetric)
 
     @cached_property
     def noise(self) -> float:
-        """The scale of a cell."""
+        """Return the scale of a cell's noise."""
         return noise_scale(self.fit.rest)
 
     @cached_property
     def error(self) -> float:
-        """Of a usual cell, from its own interval; 0 where no cell has one."""
+        """Return the standard error of a typical cell, from its own interval; 0 where no cell has one."""
         known = self.errors[self.there & np.isfinite(self.errors)]
         return float(np.median(known)) if len(known) else 0.0
 
     def depth(self, twice: bool) -> float:
-        """How far below expectation a usual cell has to be, as a logarithm; `twice`: where it was measured again."""
+        """Return how far below expectation a typical cell must be, as a logarithm; `twice`: if it was measured again."""
         return float(self._depths(np.array(self.error), np.array(twice)))
 
     @property
@@ -250,23 +253,23 @@ class MatrixView:
         return max(int(self.fit.told_rows.sum()), int(self.fit.told_columns.sum())) >= LEAST_PLACES
 
     def slow_cells(self, twice: Mask) -> Mask:
-        """Cells too far below what their places explain; of those in `twice` less is asked."""
+        """Return [n × n] which cells are slower than their places explain; the threshold is lower for those in `twice`."""
         errors = np.where(np.isfinite(self.errors), self.errors, self.error)
         below: Mask = np.nan_to_num(self.fit.rest) < -self._depths(errors, twice)
         return self.there & below & self.tells_pairs
 
     def exceptions(self, slow: Mask) -> Mask:
-        """Those of the slow cells that are exceptions in their row and in their column."""
+        """Return the slow cells that are exceptions in their row and in their column."""
         rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.there.sum(axis=axis) // 3) for axis in (1, 0))
         few: Mask = rows[:, None] & columns[None, :]
         return slow & few
 
     def senders(self, twice: bool = False) -> Slow:
-        """Places by what they send; `twice`: what is worth measuring again."""
+        """Return the places that send slowly; `twice`: with the lower threshold of what is worth measuring again."""
         return self._slow(self.fit.rows, self.fit.told_rows, self.speeds, self.again, twice)
 
     def receivers(self, twice: bool = False) -> Slow:
-        """Places by what they receive."""
+        """Return the places that receive slowly."""
         return self._slow(self.fit.columns, self.fit.told_columns, self.speeds.T, self.again.T, twice)
 
     def _depths(self, errors: Figures, twice: Mask) -> Figures:

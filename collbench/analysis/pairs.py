@@ -1,22 +1,22 @@
-"""Find what is slow in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
+"""Detection of slow places and slow pairs in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
 
 The model, on logarithms: speed of i to j = middle + effect of the sender i + effect of the receiver j + rest, fitted by medians
-(`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver,
-both at one place a slow place, named once and not with each of its pairs; a single low rest is a slow pair. Assumptions:
-- fewer than half of the places are slow, and of each place fewer than half of its partners;
+(`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver. Both at
+one place are a slow place, named once and not with each of its pairs. A single low rest is a slow pair. Assumptions:
+- fewer than half of the places are slow, and fewer than half of each place's partners;
 - places on one host have other paths between them than places on different hosts, so the two kinds are judged separately. Hosts are
   known from names such as "rank 3 (node1)", or given as `classes`; a host with slow places only is named once;
 - a slow place is slow with all partners. A place that is slow with most but not all may be in the smaller part of a network with
   leaves, sockets or rails: it is not named, and `doubts` reports it;
 - a slow pair is an exception in its row and in its column (at most a third of each), and slow pairs are not all the pairs of a round.
 
-Names are given at a false-alarm rate of less than 1 % of the matrices: 0.4 % for all pairs' bandwidths, 0.2 % for their
-latencies, 0.1 % for the places in each, shared out over all tests (Bonferroni) against the tails of `pair_noise`, and only from a
-noticeable effect on: 5 % of a place's bandwidth, 15 % of a pair's (a launch has modes 8 % apart), a latency a fifth (place) or a third
-(pair) longer. A pair that was measured again needs only the square root of its share, since chance must have struck twice.
+Places and pairs are named at a false-alarm rate of less than 1 % of the matrices: 0.4 % for all pairs' bandwidths, 0.2 % for their
+latencies, 0.1 % for the places in each. Each rate is shared over all tests (Bonferroni) against the tails of `pair_statistics`. Only
+noticeable effects are named: 5 % of a place's bandwidth, 15 % of a pair's (a launch has modes 8 % apart), a latency a fifth (place) or a
+third (pair) longer. A pair that was measured again needs only the square root of its share, since chance must have occurred twice.
 Simulated in tests/analysis/test_pair_effects.py (4 to 64 places, noise up to σ = 1.5 % with the tails of t₄, equal noise common to
-each round, modes 8 % apart; 200 to 1,000 matrices each): false alarms in at most 1 %, a place at half rate found in 99 %, from 8 places on
-a directed pair, too, once measured again.
+each round, modes 8 % apart; 200 to 1,000 matrices each): false alarms in at most 1 %. A place at half rate is detected in 99 %; so is a
+directed pair from 8 places on, once measured again.
 
 What a matrix cannot distinguish: with two places, the ends from the path; with three, a slow place from a faster path between the other
 two (so nothing is named below four); a place that is slow with all partners from one that is alone behind a slow link.
@@ -52,9 +52,11 @@ _CAUSE = {
 
 @dataclass(frozen=True)
 class Remeasured:
-    """What measuring a suspect again showed.
+    """The result of measuring a suspect again.
 
-    places  one, or the two of a pair, the lower first; state: one of `STATES`; reason: why it is inconclusive, or what was counted
+    places  one, or the two of a pair, the lower first
+    state   one of `STATES`
+    reason  why it is inconclusive, or the count of slow results
     """
 
     places: tuple[int, ...]
@@ -64,16 +66,16 @@ class Remeasured:
 
 @dataclass(frozen=True)
 class PairFinding:
-    """A place or a pair that is slower than the others explain.
+    """A place or a pair that is slower than the other places explain.
 
     kind       "node" (slow both ways), "sender", "receiver": places are (i,), or all the places of one host; "pair": (sender, receiver)
     quantity   "bandwidth" or "latency"; a latency has no direction: kinds are "node" and "pair", the pair is unordered
-    ratio      the speed it reaches of what is expected from the others, below 1; of a latency the inverse of how much longer it takes
+    ratio      its speed over the speed expected from the others, below 1; for a latency the expected over the measured one
     cells      how many of its `of_cells` directed pairs are slow (latency: pairs without direction)
-    both_ways  of a pair: whether receiver to sender is slow, too
-    where      which paths: "" (all that there are), "to other hosts" or "inside its host"
-    latency    of a bandwidth finding with a slow latency, too: its ratio there
-    untold     of a pair: the places with too few other measured pairs to show that they are healthy
+    both_ways  for a pair: whether receiver to sender is slow, too
+    where      the paths: "" (all), "to other hosts" or "inside its host"
+    latency    for a bandwidth finding with a slow latency, too: the latency's ratio
+    untold     for a pair: the places with too few other measured pairs to show that they are healthy
     """
 
     kind: str
@@ -88,11 +90,11 @@ class PairFinding:
     untold: tuple[int, ...] = ()
 
     def sentence(self, names: Sequence[str]) -> str:
-        """What is slow, by how much, and where to look."""
+        """Return what is slow, by how much, and where to look."""
         return self._pair(names) if self.kind == "pair" else self._place(names)
 
     def name(self, names: Sequence[str]) -> str:
-        """The place's name, or its host's where all of its places are slow; of a pair both."""
+        """Return the place's name, or its host's where all of its places are slow; both names for a pair."""
         if self.kind == "pair":
             return f"{names[self.places[0]]} {'and' if self.both_ways or self.quantity == 'latency' else 'to'} {names[self.places[1]]}"
         first = names[self.places[0]]
@@ -125,7 +127,7 @@ class PairFinding:
 
 
 def hosts_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The host of each place: "rank 3 (node1)" is on node1, a place with another kind of name is a host of its own."""
+    """Return the host of each place: "rank 3 (node1)" is on node1; a place with another kind of name is a host of its own."""
     return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in names)
 
 
@@ -135,7 +137,7 @@ def _times(ratio: float) -> str:
 
 _LEAST_HOSTS = 4  # with fewer, a slow host looks the same as a faster path between the others
 _PARTNERS = 3  # with which a place is measured again
-_ROUND = 4  # disjoint pairs of a quarter of all places at once: a disturbed round
+_ROUND = 4  # a disturbed round: this part of the number of places, as disjoint slow pairs
 _MOST_NAMES = 8
 _LEAST_RATIO = 1e-9
 _HARDLY = 0.95  # what reaches less than a twentieth does not work at all
@@ -151,7 +153,8 @@ _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sampl
 def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
     """Return the findings, places first, the worst first; none below four places.
 
-    `again`: the pairs that were measured again (their figures are the faster of both). `classes`: the host of each place.
+    again    the pairs that were measured again (their figures are the faster of both)
+    classes  the host of each place; None: from the names
     """
     return PairEffects(matrix, again, classes).findings()
 
@@ -159,7 +162,7 @@ def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classe
 def suspects(matrix: PairMatrix, most: int = 32, classes: Sequence[str] | None = None) -> list[tuple[int, int]]:
     """Return at most `most` pairs to measure again before a place or pair is named, (lower, higher), the most informative first.
 
-    Of a place three pairs with partners that lie apart; single pairs from the worst on.
+    For a place these are three pairs with partners far from one another; single pairs follow, the worst first.
     """
     return PairEffects(matrix, (), classes).suspects(most)
 
@@ -170,7 +173,7 @@ def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes:
 
 
 def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] | None:
-    """Return what run.json's list of judged suspects shows; None where there is no such list."""
+    """Return the results in run.json's list of judged suspects; None where there is no such list."""
     if judged is None:
         return None
     return [Remeasured(tuple(each["places"]), each["state"], (each["evidence"] or [each["state"]])[-1]) for each in judged]
@@ -178,10 +181,11 @@ def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] |
 
 @dataclass(frozen=True, eq=False)
 class PairEffects:
-    """What a matrix means.
+    """A matrix with its findings.
 
-    again       the pairs that were measured again; classes: the host of each place (None: as the names show)
-    remeasured  what measuring suspects again showed; None: not recorded, then the matrix alone decides
+    again       the pairs that were measured again
+    classes     the host of each place; None: from the names
+    remeasured  the results of measuring suspects again; None: not recorded, then only the matrix decides
     """
 
     matrix: PairMatrix
@@ -190,16 +194,16 @@ class PairEffects:
     remeasured: Sequence[Remeasured] | None = None
 
     def findings(self) -> list[PairFinding]:
-        """See the function of that name; only those that measuring again confirmed."""
+        """Return the findings as the function `findings` does, but only those that measuring again confirmed."""
         return [each for each in self._found if self._judged(each).state == CONFIRMED]
 
     def inconclusive(self) -> list[str]:
-        """A sentence for each finding of the matrix that measuring again did not decide."""
+        """Return a sentence for each finding of the matrix that measuring again left inconclusive."""
         judged = [(each, self._judged(each)) for each in self._found]
         return [f"{each.sentence(self.matrix.places)}; {of.reason}" for each, of in judged if of.state == INCONCLUSIVE]
 
     def _judged(self, found: PairFinding) -> Remeasured:
-        """What measuring a finding's places again showed: of a whole host that of all its places."""
+        """Return the result of measuring a finding's places again; for a whole host, of all its places."""
         if self.remeasured is None:
             return Remeasured(found.places, CONFIRMED, "")
         known = {each.places: each for each in self.remeasured}
@@ -212,13 +216,13 @@ class PairEffects:
 
     @cached_property
     def _found(self) -> list[PairFinding]:
-        """Suspects of the matrix, places first, the worst first."""
+        """Return the findings of the matrix alone, places first, the worst first."""
         places = _once([each for view in self.views for each in self._places(view) if not self._untold(each)])
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
 
     def suspects(self, most: int) -> list[tuple[int, int]]:
-        """See the function of that name."""
+        """Return the pairs to measure again, as the function `suspects` does."""
         places = [self._partners(view, place) for view in self.views for place in _low(view)]
         in_turns = [pair for turn in zip_longest(*places) for pair in turn if pair is not None]
         pairs = [pair for view in self.views for pair in _worst_first(view, view.exceptions(view.slow_cells(np.array(True))))]
@@ -226,7 +230,7 @@ class PairEffects:
         return list(dict.fromkeys((min(pair), max(pair)) for pair in mixed))[:most]
 
     def doubts(self) -> list[str]:
-        """See the function of that name."""
+        """Return the sentences of the function `doubts`."""
         if self.matrix.n in _TOO_FEW:
             return [_TOO_FEW[self.matrix.n]]
         pairs_only = [_NO_PLACES] if self.views and not any(view.tells_places for view in self.views) else []
@@ -234,12 +238,12 @@ class PairEffects:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Of each place."""
+        """Return the host of each place."""
         return tuple(self.classes) if self.classes is not None else hosts_of(self.matrix.places)
 
     @cached_property
     def views(self) -> list[MatrixView]:
-        """Bandwidth, then latency; each apart for paths inside hosts and between them, where there are both."""
+        """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist."""
         if self.matrix.n < LEAST_PLACES:
             return []
         _, code = np.unique(np.array(self.hosts), return_inverse=True)
@@ -272,7 +276,7 @@ class PairEffects:
         return list(found.values())
 
     def _whole_hosts(self, view: MatrixView) -> Iterator[set[int]]:
-        """The places with an effect of their own of each host that has several."""
+        """Yield the places of each host that has several places with measured effects."""
         told = np.flatnonzero(view.fit.told_rows | view.fit.told_columns)
         for host in dict.fromkeys(self.hosts):
             members = {int(place) for place in told if self.hosts[place] == host}
@@ -280,7 +284,7 @@ class PairEffects:
                 yield members
 
     def _untold(self, found: PairFinding) -> bool:
-        """Whether it is a host, of so few that it may be the others that are fast."""
+        """Return whether it is a host among so few that the others may be unusually fast instead."""
         return len(found.places) > 1 and len(set(self.hosts)) < _LEAST_HOSTS
 
     def _pairs(self, view: MatrixView) -> list[PairFinding]:
@@ -289,12 +293,12 @@ class PairEffects:
         return [] if self._like_a_round(found) else found
 
     def _like_a_round(self, found: Sequence[PairFinding]) -> bool:
-        """Whether they have no place in common and are many, and were measured but once: that is what a disturbance leaves."""
+        """Return whether they are many disjoint pairs that were measured only once, as a disturbance of one round leaves them."""
         once = [each.places for each in found if not self._repeated[each.places]]
         return len(once) >= max(3, self.matrix.n // _ROUND) and len({place for pair in once for place in pair}) == 2 * len(once)
 
     def _partners(self, view: MatrixView, place: int) -> list[tuple[int, int]]:
-        """Pairs of the place with partners that lie apart, if possible with such as are well."""
+        """Return pairs of the place with partners far from one another, healthy ones if possible."""
         met = view.there[place] | view.there[:, place]
         well = met & ~np.isin(np.arange(self.matrix.n), _low(view))
         those = np.flatnonzero(well if well.any() else met)
@@ -323,7 +327,7 @@ class PairEffects:
 
 
 def _quantities(matrix: PairMatrix) -> Iterator[tuple[str, Figures, Figures]]:
-    """Name, speeds as logarithms, and their standard errors."""
+    """Yield each quantity's name, its speeds as logarithms, and their standard errors."""
     with np.errstate(all="ignore"):
         errors = (np.log(matrix.high) - np.log(matrix.low)) / _WIDTH
         yield "bandwidth", _finite(np.log(matrix.bandwidth)), errors
@@ -336,7 +340,7 @@ def _finite(values: Figures) -> Figures:
 
 
 def _low(view: MatrixView) -> list[int]:
-    """Places that may be slow, the worst first."""
+    """Return the places that may be slow, the worst first."""
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
     worst = np.minimum(np.where(sends.steady, sends.effects, 0), np.where(receives.steady, receives.effects, 0))
     return [int(place) for place in np.argsort(worst) if worst[place] < 0]
@@ -377,12 +381,12 @@ def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
 
 
 def _ratio(depths: Sequence[float] | Figures) -> float:
-    """Their mean as a ratio; of figures that no network has (a file may hold any) still above 0."""
+    """Return the mean depth as a ratio; above 0 even for the impossible figures that a file may have."""
     return max(exp(float(np.mean(depths))), _LEAST_RATIO)
 
 
 def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
-    """One finding for each place or pair: a slow latency becomes a part of the slow bandwidth, other paths join the first ones."""
+    """Return one finding for each place or pair: a slow latency becomes part of the slow bandwidth, other paths join the first ones."""
     kept: dict[frozenset[int], PairFinding] = {}
     for each in found:
         key = frozenset(each.places)
@@ -395,7 +399,7 @@ def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
 
 
 def _visible(view: MatrixView) -> str:
-    """From which slowness on a single pair is named."""
+    """Return from which slowness on a single pair is named."""
     if not view.tells_pairs:
         return "of so few pairs no single one is named"
     once, twice = (1 - exp(-view.depth(repeated)) for repeated in (False, True))

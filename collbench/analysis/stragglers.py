@@ -1,29 +1,28 @@
-"""Ranks that end last: in more than their share of the samples, and noticeably later than the others. Which of them are slow themselves.
+"""Stragglers: ranks that end last in more than their share of the samples and noticeably later, and why.
 
-Only cells in which every rank has the same part by design are compared:
+Only cases in which every rank has the same part by design are compared:
 - no rooted operation: a broadcast's root leaves first, and ranks deep in its tree finish later;
-- no pairs: of a pair only the first rank is timed, and pairs within a host are faster than pairs between hosts;
+- no pairs: only the first rank of a pair is timed, and pairs within a host are faster than pairs between hosts;
 - no groups of a split: ranks of different groups do not wait for one another;
 - no uneven traffic: the rank that sends or receives most ends last;
 - no case with too few cores for its ranks (which rank waits for a core is chance), or with too much start skew (`skew_limited`).
 
 A rank is conspicuous in a case if both hold:
-- it is the slowest in significantly more samples than 1/n of them (of two ranks each is in half): a binomial test with as many
-  samples as the series is worth (at least 20), at 0.1 % for the whole run (Bonferroni over ranks × cells);
-- its median is above the others' median by more than 5 %, by more than the clock shows (10 ns), and by more than the ranks'
-  exit skew: a rank that starts first waits for the last, and is no slower for that. Hence nothing is reported where medians are
-  unknown: a rank that is always 1 ns behind is the slowest in every sample.
+- it is the slowest in significantly more samples than 1/n of them (with two ranks, each is in half): a binomial test with the effective
+  number of samples (at least 20), at 0.1 % for the whole run (Bonferroni over ranks × cases);
+- its median exceeds the others' median by more than 5 %, the clock's resolution (10 ns) and the ranks' exit skew. A rank that starts
+  first waits for the last without being slower. Nothing is therefore reported where medians are unknown: a rank that is always 1 ns
+  behind is the slowest in every sample.
 
-A rank is reported if it is conspicuous in at least a quarter of one backend's cases, and in two of them if there are two: what hits
-a single cell is the machine's noise. Simulated (2–32 ranks, 1–12 cells of 60–456 samples, lag-1 correlation 0–0.97): false alarms
-in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20 runs of 12 cells up to a correlation of 0.5.
+A rank is reported if it is conspicuous in at least a quarter of one backend's cases, and in two of them if there are two: an effect on
+a single case is the machine's noise. Simulated (2–32 ranks, 1–12 cases of 60–456 samples, lag-1 correlation 0–0.97): false alarms
+in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20 runs of 12 cases up to a correlation of 0.5.
 
 The rank that ends last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100 Mbit/s:
 in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore reported as the
-cause only where it receives from every rank directly (all-to-all of at least four) and the others, which depend on it
-alike, end at the same time.
-Of two ranks none is: each receives from the other. A link that is known to be slower than those of the other hosts
-explains it.
+cause only under two conditions: it receives from every rank directly (all-to-all of at least four), and the others, which equally depend
+on it, end at the same time. Of two ranks none is the cause, since each receives from the other. A link that is slower than those of the
+other hosts explains it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _WITHOUT = frozenset({"oversubscribed", "skew_limited"})
 
 
 class Role(StrEnum):
-    """Why a rank ends last."""
+    """The reason why a rank ends last."""
 
     DELAYS = "delays"  # the rank itself is slow, or a path into it
     WAITS = "waits"  # for the slower link of a host
@@ -66,7 +65,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class SlowLink:
-    """The link of a host that is slower than those of the other hosts, and that sets the ceiling; rates in bits per second."""
+    """A host's link that is slower than those of the other hosts and sets the ceiling; rates in bits per second."""
 
     host: str
     name: str
@@ -85,11 +84,11 @@ class SlowLink:
 class Straggler:
     """A rank that ends last.
 
-    share     of the samples in which it was the slowest, in the cases where it is conspicuous (each counts alike)
-    expected  what its share would be there if all ranks were alike
-    cells     in how many cases it is conspicuous, of `of_cells` compared
-    excess    its median there over the median of the other ranks' medians, minus 1 (the median over those cells)
-    role      why, as far as that is known
+    share     of the samples in which it was the slowest, in the cases where it is conspicuous (equal weights)
+    expected  its share there if all ranks were equal
+    cells     in how many of the `of_cells` compared cases it is conspicuous
+    excess    its median there over the median of the other ranks' medians, minus 1 (the median over those cases)
+    role      the reason, as far as it is known
     link      the link that it waits for; None for other roles
     other     with two ranks the name of the other one; "" with more
     """
@@ -111,7 +110,7 @@ class Straggler:
         return name_of(self.rank, self.host)
 
     def sentence(self) -> str:
-        """Return what was found: which rank, how often, where, by how much, and why as far as that is known."""
+        """Return which rank ends last, how often, where, by how much, and why as far as that is known."""
         often = f"{format_percent(100 * self.share)} of the samples ({format_percent(100 * self.expected)} if the ranks were alike)"
         after = f"{format_percent(100 * self.excess)} later than {self.other or 'the others'}"
         return f"{self._subject} in {often} in {self.cells} of {self.of_cells} cells, {after}: {self._why}"
@@ -132,7 +131,7 @@ class Straggler:
 
 
 def name_of(rank: int, host: str) -> str:
-    """Return "rank 3 (node07)", or "rank 3" where the host is not known."""
+    """Return "rank 3 (node07)", or "rank 3" where the host is unknown."""
     return f"rank {rank} ({host})" if host else f"rank {rank}"
 
 
@@ -146,15 +145,15 @@ class Compared:
 
     @property
     def expected(self) -> float:
-        """A rank's share if all were alike."""
+        """Return a rank's share of the samples if all ranks were equal."""
         return 1 / len(self.medians_s)
 
     def share(self, rank: int) -> float:
-        """The part of the samples in which the rank was the slowest."""
+        """Return the share of the samples in which the rank was the slowest."""
         return float(np.mean(self.slowest == rank))
 
     def others_s(self, rank: int) -> float:
-        """The median of the other ranks' medians in seconds."""
+        """Return the median of the other ranks' medians in seconds."""
         return float(self._others_s[rank])
 
     @cached_property
@@ -172,7 +171,7 @@ class Compared:
         return float(others.max() / others.min()) - 1
 
     def excess(self, rank: int) -> float:
-        """The rank's median over the others', minus 1."""
+        """Return the rank's median over the others', minus 1."""
         return float(self.medians_s[rank]) / self.others_s(rank) - 1
 
 
@@ -182,7 +181,7 @@ def stragglers(run: Run) -> list[Straggler]:
 
 
 def stragglers_in(cells: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink] = ()) -> list[Straggler]:
-    """Return the ranks that end last in these cells, which may be those of several launches on the same hosts; `links` are slower ones."""
+    """Return the ranks that end last in these cases, possibly of several launches on the same hosts; `links` are slower ones."""
     tests = sum(len(cell.medians_s) for cell in cells)
     found: dict[int, list[Compared]] = {}
     for cell in cells:
@@ -209,7 +208,7 @@ def compared(run: Run) -> list[Compared]:
 
 
 def histogram(cells: Sequence[Compared]) -> list[tuple[int, float]]:
-    """How often each rank was the slowest, the most frequent first: (rank, share). Each cell counts alike, however many samples it has."""
+    """Return (rank, share) of how often each rank was the slowest, the most frequent first. All cases have equal weight."""
     shares: Counter[int] = Counter()
     for cell in cells:
         ranks, times = np.unique(cell.slowest, return_counts=True)
@@ -226,7 +225,10 @@ def hosts_of(run: Run) -> dict[int, str]:
 
 
 def exit_skew_s(row: Row) -> tuple[float, float] | None:
-    """How far apart the ranks left the synchronisation, in seconds: (median, 95th percentile), or None when it was not measured."""
+    """Return the time between the first and the last rank to leave the synchronization, in seconds: (median, 95th percentile).
+
+    None if it was not measured.
+    """
     known = row.evidence.get("exit_skew_s")
     if not isinstance(known, dict):
         return None
@@ -256,7 +258,7 @@ def _outstanding(cell: Compared, level: float) -> list[int]:
 
 
 def _is_behind(cell: Compared, rank: int) -> bool:
-    """Whether its median is noticeably above the others'."""
+    """Return whether the rank's median is noticeably above the others'."""
     skew = exit_skew_s(cell.row)
     others = cell.others_s(rank)
     least = max(_NOTICEABLE * others, _CLOCK_S * 1.05, skew[1] if skew else 0.0)  # two readings of the clock differ by whole steps
@@ -264,14 +266,15 @@ def _is_behind(cell: Compared, rank: int) -> bool:
 
 
 def _is_unlikely(cell: Compared, rank: int, level: float) -> bool:
-    """Whether a rank like the others would be the slowest so often with a probability below `level` only."""
+    """Return whether a rank like the others would be the slowest so often with a probability below `level`."""
     worth = min(cell.row.n_eff or len(cell.slowest), _worth(cell.slowest == rank))
     return worth >= _ENOUGH and _tail(floor(cell.share(rank) * worth), floor(worth), cell.expected) < level
 
 
 def _worth(hits: NDArray[np.bool_]) -> float:
-    """As how many independent samples the yes-or-no series counts: n / (1 + 2 Σ ρ_k (1 - k/n)) up to the first ρ_k that is not
-    positive (Geyer). A constant series counts in full.
+    """Return the effective number of independent samples of a Boolean series: n / (1 + 2 Σ ρ_k (1 - k/n)).
+
+    The sum ends at the first ρ_k that is not positive (Geyer). A constant series has n.
     """
     n, centred = len(hits), hits - np.mean(hits)
     variance = float(np.dot(centred, centred)) / n
@@ -285,7 +288,7 @@ def _worth(hits: NDArray[np.bool_]) -> float:
 
 
 def _tail(hits: int, trials: int, chance: float) -> float:
-    """The probability of at least `hits` in `trials` independent samples (binomial, exact)."""
+    """Return the probability of at least `hits` in `trials` independent samples (binomial, exact)."""
     ways = lgamma(trials + 1)
     terms = (
         ways - lgamma(i + 1) - lgamma(trials - i + 1) + i * log(chance) + (trials - i) * log1p(-chance) for i in range(hits, trials + 1)
@@ -312,7 +315,7 @@ def _straggler(
 
 
 def _is_slow(rank: int, out: Sequence[Compared], cells: Sequence[Compared]) -> bool:
-    """Whether the rank is late where it receives from every rank directly, while the others end at the same time."""
+    """Return whether the rank is late where it receives from every rank directly, while the others end at the same time."""
     here, there = ([cell for cell in part if cell.row.operation in _DIRECT and len(cell.medians_s) >= _FEWEST] for part in (out, cells))
     alone = [cell for cell in here if cell.spread_of_others(rank) < cell.excess(rank) / 2]
     return bool(alone) and _often(alone, there)

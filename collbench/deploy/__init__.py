@@ -1,1 +1,1 @@
-"""Files for cluster managers: jobs (one commented file per kind of launcher), and nodes to drain."""
+"""Deployment: job files and their submission, templates, and draining of faulty nodes."""

@@ -38,7 +38,10 @@ _NODE_VARIABLES = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """The outcome of a command: its exit code (None: it did not start, or timed out), its stdout, and why it failed ("": it succeeded)."""
+    """The outcome of a command.
+
+    It has the exit code (None: it did not start, or timed out), stdout, and why the command failed ("": it succeeded).
+    """
 
     code: int | None
     out: str = ""
@@ -50,7 +53,7 @@ Run = Callable[[Sequence[str], Mapping[str, str]], CommandOutcome]
 
 @dataclass(frozen=True)
 class ManagedNode:
-    """A node as its manager reports it. ours: drained by collbench; Kubernetes does not record it, so each cordoned node counts."""
+    """A node as its manager reports it. `ours`: drained by collbench. Kubernetes does not record this, so each cordoned node counts."""
 
     name: str
     drained: bool = False
@@ -212,11 +215,11 @@ _MOST_SUSPECTS, _MOST_SENTENCES, _LONGEST_SENTENCE, _LONGEST_NAME = 1000, 20, 50
 
 @dataclass(frozen=True)
 class HuntSummary:
-    """The hunt that a recommendation is about.
+    """The hunt that a recommendation is based on.
 
     run         its folder
     allocation  its name; None where it has none
-    manager     "slurm", "kubernetes", or "" where it is not known; then the commands for both are written
+    manager     "slurm", "kubernetes", or "" where it is unknown; then the commands for both are written
     nodes       by host the manager's name of its node (`node_names`); "" where the ranks of a host disagree
     pods        whether ranks run in pods, where a host name is not the name of a node
     no_drain    why no node may be drained, for any verdict; "": nodes may be drained
@@ -236,7 +239,7 @@ class HuntSummary:
         cls, run: Path, env: Mapping[str, str], names: Iterable[tuple[str, str | None]], *,
         allocation: str | None = None, manager: str = "", no_drain: str = "",
     ) -> HuntSummary:  # fmt: skip
-        """Return it for this launch. names: (host, `node_here`) of each rank; manager: the result of `check_apply`."""
+        """Return the summary for this launch. names: (host, `node_here`) of each rank; manager: the result of `check_apply`."""
         return cls(run, allocation, manager or manager_of(env), node_names(names), in_pod(env), no_drain)
 
 
@@ -297,7 +300,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
 
 
 def what(kind: str, ratio: float) -> str:
-    """ "sends and receives at 51 % of the others"."""
+    """Return "sends and receives at 51 % of the others"."""
     known = isfinite(ratio) and ratio > 0
     if kind == "latency":
         times = f"{1 / ratio:.2f} times as long as" if known else "longer than"
@@ -456,7 +459,10 @@ _FORMS = "use a percentage of the cluster's nodes (--max-drain 2%) or a number o
 
 @dataclass(frozen=True)
 class Cap:
-    """How many nodes collbench may drain in total: a percentage of all nodes (at least one node), or a number. text: as typed."""
+    """The largest number of nodes that collbench may drain in total: a percentage of all nodes (at least one node), or a number.
+
+    text  as typed
+    """
 
     text: str
     percent: Fraction | None = None
@@ -469,7 +475,7 @@ class Cap:
 
 @dataclass
 class Applied:
-    """What `apply` did.
+    """The result of `apply`.
 
     entries  one per node, as in recommendation.json: node, action ("drained", "left" or "failed"), why, line, undo, when
     refused  why no node was drained; "": nodes were, or there were none to drain
@@ -480,7 +486,7 @@ class Applied:
 
     @property
     def undo(self) -> list[str]:
-        """The commands that return the drained nodes to service."""
+        """Return the commands that return the drained nodes to service."""
         return [each["undo"] for each in self.entries if each["undo"]]
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -608,7 +614,11 @@ def _left(node: ManagedNode, drain: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Drainer:
-    """Drains nodes one by one; there: by name the nodes as they were before, note: as in `apply`."""
+    """Drains nodes one by one.
+
+    there  the nodes as they were before, by name
+    note   as in `apply`
+    """
 
     manager: str
     cap: Cap

@@ -1,4 +1,4 @@
-"""Emitted files: quoting of values for each language, and the templates.
+"""Quoting of values for each language of generated files, and their templates.
 
 A template's `{{ … }}` accepts whole numbers and `Quoted` text only. So a missing quoting function is an error in a test, not an injection.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Quoted(str):
-    """Text that is quoted for its file."""
+    """Text that is quoted for its file's language."""
 
     __slots__ = ()
 
@@ -32,47 +32,47 @@ def printable(text: str) -> str:
 
 
 def sh(text: str) -> Quoted:
-    """One word of a POSIX shell."""
+    """Return one word of a POSIX shell."""
     return Quoted(shlex.quote(printable(text)))
 
 
 def line(words: Iterable[str]) -> Quoted:
-    """A command line of a POSIX shell."""
+    """Return a command line of a POSIX shell."""
     return Quoted(" ".join(sh(word) for word in words))
 
 
 def yaml(text: str) -> Quoted:
-    """A double-quoted YAML string (JSON's are): never a number, a date, an anchor or `no`."""
+    """Return a double-quoted YAML string (which is JSON's): never a number, a date, an anchor or `no`."""
     return Quoted(json.dumps(printable(text), ensure_ascii=False))
 
 
 def yamls(words: Iterable[str]) -> Quoted:
-    """A YAML list of strings, in one line."""
+    """Return a YAML list of strings, in one line."""
     return Quoted("[" + ", ".join(yaml(word) for word in words) + "]")
 
 
 def pod(text: str) -> Quoted:
-    """A YAML string for a pod's command, args or env, where Kubernetes makes one $ of two, and fills in $(NAME)."""
+    """Return a YAML string for a pod's command, args or env, where Kubernetes turns $$ into $ and replaces $(NAME)."""
     return yaml(text.replace("$", "$$"))
 
 
 def pods(words: Iterable[str]) -> Quoted:
-    """A YAML list of such strings, in one line."""
+    """Return a YAML list of such strings, in one line."""
     return Quoted("[" + ", ".join(pod(word) for word in words) + "]")
 
 
 def python(text: str) -> Quoted:
-    """A Python string."""
+    """Return a Python string literal."""
     return Quoted(json.dumps(printable(text), ensure_ascii=False))  # JSON's escape for what lies beyond U+FFFF is two characters there
 
 
 def ansible(text: str) -> Quoted:
-    """A YAML string that Ansible does not expand: tagged `!unsafe` if it contains "{"."""
+    """Return a YAML string that Ansible does not expand: tagged `!unsafe` if it contains "{"."""
     return Quoted(("!unsafe " if "{" in text else "") + yaml(text))
 
 
 def remark(text: str) -> Quoted:
-    """The rest of a comment's line, in any of these languages."""
+    """Return the rest of a comment's line, in any of these languages."""
     return Quoted(printable(text))
 
 

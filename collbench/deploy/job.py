@@ -42,9 +42,9 @@ class JobSetting:
 class LaunchJob:
     """A job to start.
 
-        command     the words after `collbench`
-        settings    all settings of its kind by name; None: not set, and no default
-    said        the names of the settings that the user set
+    command     the words after `collbench`
+    settings    all settings of its kind by name; None: not set, and no default
+    `said`      the names of the settings that the user set
     """
 
     command: tuple[str, ...]
@@ -57,58 +57,58 @@ class LaunchJob:
 
     @property
     def name(self) -> str:
-        """The job's name in the launcher."""
+        """Return the job's name in the launcher."""
         return str(self["name"])
 
     @property
     def program(self) -> str:
-        """The path of collbench on the nodes."""
+        """Return the path of collbench on the nodes."""
         return str(self["program"])
 
     @property
     def runs(self) -> str:
-        """The folder of all run folders."""
+        """Return the folder of all run folders."""
         return str(self["runs"])
 
     @property
     def says_out(self) -> bool:
-        """Whether the command sets its run folder itself."""
+        """Return whether the command sets its run folder itself."""
         return self.out is not None
 
     @property
     def out(self) -> str | None:
-        """The run folder that the command sets; None where collbench or the file sets it."""
+        """Return the run folder that the command sets; None where collbench or the file sets it."""
         return self.option("--out")
 
     @property
     def wants_out(self) -> bool:
-        """Whether the file must set the run folder: not for probe and doctor, which write none, nor with --resume."""
+        """Return whether the file must set the run folder: not for probe and doctor, which write none, nor with --resume."""
         return self.command[0] not in ("probe", "doctor") and not self.says_out and self.option("--resume") is None
 
     @property
     def resumes(self) -> bool:
-        """Whether the command can continue in its run folder when the scheduler restarts the job."""
+        """Return whether the command can continue in its run folder when the scheduler restarts the job."""
         whole = ("probe", "doctor", "pairs", "hunt", "workload")
         return self.command[0] not in whole and self.option("--resume") is None and "--resume-if-exists" not in self.command
 
     @property
     def nodes(self) -> int:
-        """The number of nodes, at least 1."""
+        """Return the number of nodes, at least 1."""
         return int(self["nodes"])
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs of each node, at least 0."""
+        """Return the number of GPUs of each node, at least 0."""
         return int(self["gpus-per-node"])
 
     @property
     def ranks(self) -> int:
-        """The number of ranks on each node: as set, else one per GPU, else 1."""
+        """Return the number of ranks on each node: as set, else one per GPU, else 1."""
         return int(self["ranks-per-node"] or self.gpus or 1)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables for all ranks, by name."""
+        """Return the environment variables for all ranks, by name."""
         return dict(pair.split("=", 1) for pair in self["env"] or ())
 
     def option(self, option: str) -> str | None:
@@ -140,7 +140,7 @@ class LauncherKind:
 
     @property
     def remedy(self) -> str:
-        """The remedy where --submit is not possible."""
+        """Return the remedy where --submit is not possible."""
         return f"write the file with --write, then run: {self.start}"
 
 

@@ -1,4 +1,4 @@
-"""One allocation as the gate takes it: of each cell the medians of its launches, the circumstances, and what went wrong."""
+"""Allocations as the gate reads them: the medians of each case by launch, the circumstances, and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
-_JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable that tells its number
+_JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
 COLUMNS = (*SERIES, "size_bytes")  # what names a cell, as `cell_of` gives it
 Cell = tuple[Any, ...]
 _LONGEST_JOB = 200
@@ -32,11 +32,11 @@ NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
 
 class CaseTimes(NamedTuple):
-    """A cell in one allocation.
+    """The times of a case in one allocation.
 
-    medians_s  by launch, in seconds; None where the launch lacks the cell or has no time for it
-    wrong      elements that were not what was sent, of all launches
-    na         why no launch has a time; None: one has
+    medians_s  by launch, in seconds; None where the launch lacks the case or has no time for it
+    wrong      received elements that differ from those sent, summed over all launches
+    na         why no launch has a time; None: at least one has
     """
 
     medians_s: tuple[float | None, ...]
@@ -45,19 +45,20 @@ class CaseTimes(NamedTuple):
 
     @property
     def time(self) -> float | None:
-        """ln of seconds: of the median of the launches' medians. None where there is none."""
+        """Return ln of seconds of the median of the launches' medians; None without any."""
         middle = median_of(self.medians_s)
         return None if middle is None else log(middle)
 
 
 class Shown(NamedTuple):
-    """What the rows of a cell say besides its times, of all launches.
+    """The figures of a case's rows besides its times, over all launches.
 
-    flags    of any of them
-    percent  of the ceiling, the median over launches; None where one has none, or another kind of ceiling. ceiling: the last row's
-    bound    the last row's hard bound
+    flags    those of any row
+    percent  of the ceiling, the median over launches; None where a launch has none, or another kind of ceiling
+    ceiling  the last row's
+    bound    the last row's hard limit
     percents by launch; None where it has no time, no percentage or another kind of ceiling than the others
-    checked  whether every launch compared what arrived with what was sent, and says how much was wrong
+    checked  whether every launch compared the received data with the data sent, and reports the wrong elements
     """
 
     flags: frozenset[str]
@@ -70,17 +71,20 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Allocation:
-    """name        its identity: no allocation counts twice
-    began_utc   when its first launch began, as ISO 8601; "" where no launch says it
-    launches    how many; unfinished: how many of them did not come to their end
-    canary_s    by launch, the median over its cells of the canary (a measure of the machine's state); None where there was none
-    facts       by kind (software, topology, …) and thing its value as text: all that is compared between allocations
-    cells       what was measured
-    shown       what the rows say besides; a baseline does not keep it
+    """An allocation with its launches, as the gate judges it and as a baseline stores it.
+
+    name        its identity: no allocation counts twice
+    began_utc   when its first launch began, as ISO 8601; "" where no launch records it
+    launches    their number
+    unfinished  how many launches stopped early
+    canary_s    by launch, the median over its cases of the state probe, in seconds; None without one
+    facts       by kind (software, topology, …) and item, its value as text: all that is compared between allocations
+    cells       what was measured, by case
+    shown       the rows' other figures by case; a baseline does not store them
     imported    whether another tool measured it
-    slowed      how it was made slower on purpose (`--slowed`); "" where it was not, as in every baseline
-    jobs        of the scheduler, in which its launches ran: "Slurm job testbed-12"; none where no scheduler says so
-    ceilings    the ceilings of its cells that come from links, each once; none in the file of an older version
+    slowed      how it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline
+    jobs        the scheduler's jobs of its launches: "Slurm job testbed-12"; empty where none is recorded
+    ceilings    the ceilings of its cases that come from links, each once; empty in the file of an older version
     """
 
     name: str
@@ -98,15 +102,15 @@ class Allocation:
 
     @property
     def began(self) -> datetime | None:
-        """When it began, to be compared with others; None where that is not known."""
+        """Return when it began, comparable between allocations; None where that is unknown."""
         return moment(self.began_utc)
 
 
 def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
-    """The allocations of all runs in `paths`, in the order in which they began; as they are named where one does not say when.
+    """Return the allocations of all runs in `paths`, in the order in which they began.
 
-    Raises UsageError where there is no run, a launch is named twice, cannot be read or is missing, or launches of one allocation are no
-    repetitions of one another.
+    Where one has no start time, all keep the order of `paths`. Raises UsageError if `paths` have no run, or if a launch is named twice,
+    cannot be read or is missing. Likewise if launches of one allocation do not repeat one another.
     """
     runs = read_all(paths)
     for path in paths:
@@ -118,7 +122,7 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
 
 
 def in_order(allocations: Sequence[Allocation]) -> list[Allocation]:
-    """In the order in which they began; as they are where one does not say when, since nothing orders that one."""
+    """Return the allocations in the order in which they began; unchanged if one has no start time."""
     began = [each.began for each in allocations]
     known_ones = [each for each in began if each is not None]
     if len(known_ones) < len(began):
@@ -127,7 +131,7 @@ def in_order(allocations: Sequence[Allocation]) -> list[Allocation]:
 
 
 def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
-    """A folder of launches counts whole: one that crashed says nothing for itself, and launches are no allocations."""
+    """Raise UsageError for an incomplete folder of launches: a single launch of it does not count as an allocation."""
     read = {run.path: run for run in runs}
     folders = [] if path in read else launch_folders(path)
     torn = next((folder for folder in folders if folder not in read), None)
@@ -141,7 +145,7 @@ def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
 
 
 def allocation_from(runs: Sequence[Run]) -> Allocation:
-    """The launches of one allocation together. Raises UsageError where it has no name that a file can have, or no row."""
+    """Return the allocation that these launches form. Raises UsageError if its name is not usable as a file name, or if it has no row."""
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
     if not NAME.fullmatch(name):
         raise UsageError(f"{runs[0].path}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
@@ -159,7 +163,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
 
 
 def moment(value: Any) -> datetime | None:
-    """A day, or a moment of one, in ISO 8601; UTC where it does not say of which zone it is. None for anything else."""
+    """Return the time of an ISO 8601 day or moment, in UTC where it has no zone; None for anything else."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -168,13 +172,13 @@ def moment(value: Any) -> datetime | None:
 
 
 def _broke_off(run: Run) -> bool:
-    """Whether it did not come to its end, or to one that says that it failed; wrong data speak for themselves."""
+    """Return whether a run stopped early or failed for another reason than wrong data, which its rows report."""
     failed = run.info.get("exit_code") not in (FINE, None) and not any(row.wrong for row in run.rows)
     return failed or not run.finished
 
 
 def _is_imported(runs: Sequence[Run]) -> bool:
-    """Raises UsageError where some rows are: another tool's statistic is not the median that stands beside it."""
+    """Return whether another tool measured the runs. Raises UsageError for a mixture: its statistic is not comparable with our median."""
     flagged = {IMPORTED in row.flags for run in runs for row in run.rows}
     if len(flagged) > 1:
         raise UsageError(f"{runs[0].path}: some of its allocation's rows are imported, others measured here: give them two names")
@@ -182,7 +186,7 @@ def _is_imported(runs: Sequence[Run]) -> bool:
 
 
 def _slowed(runs: Sequence[Run]) -> str:
-    """What was asked for, by the rows that say that it was done."""
+    """Return how the runs were slowed on purpose, from the rows that record it."""
     if not any(SLOWED in row.flags for run in runs for row in run.rows):
         return ""
     texts = [text for run in runs if isinstance(told := run.info.get("slowed"), list) for text in told if isinstance(text, str)]
@@ -190,7 +194,7 @@ def _slowed(runs: Sequence[Run]) -> str:
 
 
 def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Each once; srun outside of an allocation makes a job of every launch."""
+    """Return the jobs of the runs, each once; srun outside of an allocation makes each launch a job."""
     told = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
     found = [job for environment in told for variable in _JOBS if (job := _job(environment, variable))]
     return tuple(dict.fromkeys(found))
@@ -204,7 +208,7 @@ def _job(environment: Mapping[str, Any], variable: str) -> str | None:
 
 
 def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, CaseTimes]]:
-    """A cell measured twice in a launch counts as it was last, but what was wrong at any time is wrong."""
+    """Yield each case with its times. Of a case measured twice in a launch the last time counts, but the wrong elements of all."""
     wrong = Counter[Cell]()
     for row in (row for run in runs for row in run.rows if row.wrong):
         wrong[cell_of(row)] += row.wrong or 0
@@ -224,7 +228,7 @@ def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dic
 
 
 def _shown(each: Sequence[Row | None]) -> Shown:
-    """Of the rows by launch; those without a time say nothing."""
+    """Return the figures from the rows of one case, by launch; rows without a time do not count."""
     rows = [row if row is not None and time_of(row) is not None else None for row in each]
     there = [row for row in rows if row is not None]
     ceilings = [row.ceiling for row in there if row.ceiling is not None]
@@ -239,7 +243,7 @@ def _shown(each: Sequence[Row | None]) -> Shown:
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
-    """Of what is known; None where nothing is."""
+    """Return the median of the known values; None without any."""
     there = [value for value in values if value is not None]
     return median(there) if there else None
 
@@ -249,26 +253,26 @@ def _canary(run: Run) -> float | None:
 
 
 def _by_kind(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """What the launches say, the first one before the others: of what it is silent about they may tell that it changed."""
+    """Return the facts of the launches by kind. The first launch takes precedence; later ones add only the facts that it lacks."""
     found: dict[str, dict[str, str]] = {}
     for item, text in (each for run in runs for each in facts(run).items()):
         found.setdefault(item.kind, {}).setdefault(item.what, text)
     return found
 
 
-# What cells are called in the gate's sentences.
+# Names of cases in the gate's messages.
 
 _MOST_NAMED = 4
 
 
 def name_of(cell: Cell) -> str:
-    """A cell in few words: "allreduce 64 MiB mpi"; what else names it stands in its columns."""
+    """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
     columns = dict(zip(COLUMNS, cell, strict=True))
     size = [format_size(columns["size_bytes"])] if columns["size_bytes"] else []
     return " ".join([str(columns["operation"]), *size, str(columns["backend"])])
 
 
 def names_of(cells: Sequence[Cell]) -> CellNames:
-    """Return the names of cells, the first ones in full; equal names once."""
+    """Return the names of the cases, the first ones in full; equal names once."""
     names = list(dict.fromkeys(map(name_of, cells)))
     return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))

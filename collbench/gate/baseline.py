@@ -1,6 +1,6 @@
-"""A baseline: a folder with a file for each allocation that was good. Plain text, a cell per line, so that it can live in git.
+"""A baseline: a folder with a file for each good allocation, in plain text with one case per line, so that git can track it.
 
-Nothing is locked: a file appears whole or not at all, under a name that no other has, and is never changed.
+Nothing is locked: a file appears complete or not at all, under a unique name, and is never changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, Cell
 from collbench.results.store import to_line
 from collbench.untrusted import open_file, read_file, uncollected, values_in
 
-# An allocation as a file of a baseline: a line on the whole, then a cell per line. Read again it may have been edited by hand.
+# The file of an allocation: a line on the whole, then a line per case. It may have been edited by hand, so `read` checks it.
 
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
@@ -44,7 +44,10 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def write(path: Path, allocation: Allocation) -> Path:
-    """Its file in the folder, which is made where it is missing. Raises UsageError where there is one of that name, or none can be."""
+    """Write the allocation's file into the folder, which is created if missing, and return its path.
+
+    Raises UsageError if the file exists or cannot be written.
+    """
     target = path / f"{allocation.name}{ENDING}"
     draft = path / f".{allocation.name}.{os.getpid()}.new"
     try:
@@ -65,7 +68,7 @@ def write(path: Path, allocation: Allocation) -> Path:
 
 
 def _put(draft: Path, target: Path) -> None:
-    """Unlike a rename it never replaces what somebody else put there meanwhile."""
+    """Link the draft to the target; unlike a rename, this never replaces a file that another process wrote."""
     try:
         os.link(draft, target)
     except FileExistsError:
@@ -78,7 +81,7 @@ def _put(draft: Path, target: Path) -> None:
 
 
 def _copy(draft: Path, target: Path) -> None:
-    """Where a filesystem has no links: who reads meanwhile may find a part of it, and is told so."""
+    """Copy the draft where the filesystem has no links; a concurrent reader may find an incomplete file and reports it."""
     with target.open("xb") as file:
         try:
             file.write(draft.read_bytes())
@@ -99,15 +102,15 @@ def _lines(allocation: Allocation) -> Iterator[str]:
 
 
 def _sortable(value: Any) -> tuple[bool, str, float]:
-    """Numbers by size, text by letters, None first: so that the same cells always stand on the same lines."""
+    """Return a sort key (None first, numbers by size, text by letters), so that equal cases have equal line numbers."""
     number = isinstance(value, int | float)
     return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
 
 def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
-    """The allocation in a file. `names` are the cells of those read before: they are checked, and kept in memory, once.
+    """Return the allocation in a file. Cases found in `names` (those of earlier files) are not checked or stored again.
 
-    Raises UsageError where the file cannot be understood.
+    Raises UsageError if the file is not valid.
     """
     try:
         data = read_file(file, _LARGEST)
@@ -122,7 +125,7 @@ def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
 
 
 def head_of(file: Path) -> dict[str, Any]:
-    """What its first line says; nothing where that cannot be understood, as `read` would tell."""
+    """Return the first line's object; empty if the line is not valid, which `read` reports."""
     try:
         with open_file(file) as lines:
             return _head(_parsed(lines.readline(_LARGEST_HEAD).decode("utf-8")), file)
@@ -138,7 +141,7 @@ def _parsed(line: str) -> Any:
 
 
 def _all_parsed(lines: Sequence[str]) -> list[Any]:
-    """What each line says; of a sound file in one go, which takes half the time."""
+    """Return the value of each line. A valid file is parsed as one array, in half the time."""
     whole = ",".join(lines)
     try:
         told = _parsed(f"[{whole}]")
@@ -184,7 +187,7 @@ def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict
 
 
 def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, CaseTimes]:
-    """A line's cell; how long it took is looked at later, of all cells together."""
+    """Return the case and its times from a line; the values of the times are checked later, for all cases together."""
     if not isinstance(told, list) or len(told) != _PLACES:
         raise ValueError(f"line {number} is not a case")
     medians, wrong, na = told[-3:]
@@ -204,7 +207,7 @@ def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tup
 
 
 def _is_column(name: str, value: Any) -> bool:
-    """Whether it can stand in this column."""
+    """Return whether the value is valid for this column."""
     if value is None:
         return name not in _ALWAYS
     if name == "in_place":
@@ -248,7 +251,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-# How cells belong together: classes by size, and groups that are judged as one besides their cells.
+# Size classes, and groups of cases, which are judged as well as their cases.
 
 _SMALL, _MID = 16 << 10, 1 << 20  # bytes: up to here a class reaches
 CLASSES = ("small", "mid", "large")
@@ -257,7 +260,7 @@ Figures = NDArray[np.float64]
 
 
 class CaseGroup(NamedTuple):
-    """Cells whose scatter is alike and which one cause would slow together: a backend's operation in one class of sizes."""
+    """Cases with similar scatter that one cause would slow together: a backend's operation in one size class."""
 
     backend: str
     operation: str
@@ -268,14 +271,16 @@ class CaseGroup(NamedTuple):
 
 
 def size_class(size_bytes: int) -> str:
-    """ "small" (up to 16 KiB, and what moves nothing), "mid" (up to 1 MiB) or "large"."""
+    """Return "small" (up to 16 KiB, and operations that move no data), "mid" (up to 1 MiB) or "large"."""
     return CLASSES[0] if size_bytes <= _SMALL else CLASSES[1] if size_bytes <= _MID else CLASSES[2]
 
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """groups  the groups, in order of first appearance
-    of         [cells] the number of each cell's group
+    """The assignment of cases to groups.
+
+    groups  the groups, in order of first appearance
+    of      [cells] the number of each case's group
     """
 
     groups: tuple[CaseGroup, ...]
@@ -283,32 +288,32 @@ class Scheme:
 
     @classmethod
     def of_cells(cls, groups: Sequence[CaseGroup]) -> Scheme:
-        """From each cell's group."""
+        """Return the scheme for the group of each case."""
         names = tuple(dict.fromkeys(groups))
         number = {name: place for place, name in enumerate(names)}
         return cls(names, np.array([number[group] for group in groups], dtype=np.int64))
 
     @cached_property
     def members(self) -> list[Numbers]:
-        """The numbers of the cells of each group."""
+        """Return for each group the numbers of its cases."""
         ordered = np.argsort(self.of, kind="stable")
         ends = np.cumsum(np.bincount(self.of, minlength=len(self.groups)))[:-1]
         return [np.asarray(part, dtype=np.int64) for part in np.split(ordered, ends)]
 
     @cached_property
     def classes(self) -> Numbers:
-        """[groups] the number of each group's class of sizes."""
+        """Return [groups] the number of each group's size class."""
         return np.array([CLASSES.index(group.size_class) for group in self.groups], dtype=np.int64)
 
     def medians(self, values: Figures) -> Figures:
-        """[…, cells] -> […, groups]: the median over each group's known cells; NaN where none is known."""
+        """Return […, groups] of […, cells]: the median over each group's known cases; NaN without any."""
         found = np.full((*values.shape[:-1], len(self.groups)), np.nan)
         for number, cells in enumerate(self.members):
             found[..., number] = known_median(values[..., cells])
         return found
 
     def means(self, values: Figures) -> Figures:
-        """[cells] -> [groups]: the mean over each group's known cells; NaN where none is known."""
+        """Return [groups] of [cells]: the mean over each group's known cases; NaN without any."""
         known = np.isfinite(values)
         sums = np.bincount(self.of, np.where(known, values, 0.0), len(self.groups))
         counts = np.bincount(self.of, known, len(self.groups))
@@ -317,7 +322,7 @@ class Scheme:
 
 
 def known_median(values: Figures) -> Figures:
-    """The median over the last axis of what is known; NaN where nothing is."""
+    """Return the median of the known values over the last axis; NaN without any."""
     known = np.isfinite(values)
     if known.all():
         return np.median(values, axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
@@ -334,29 +339,29 @@ _BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "oper
 
 @dataclass(frozen=True)
 class Baseline:
-    """The allocations in a folder, in the order in which they began."""
+    """The good allocations in a folder, in the order in which they began."""
 
     path: Path
     allocations: Sequence[Allocation]
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells that any allocation has, in order of first appearance."""
+        """Return all cases that any allocation has, in order of first appearance."""
         return list(dict.fromkeys(cell for each in self.allocations for cell in each.cells))
 
 
 def group_of_cell(cell: Cell) -> CaseGroup:
-    """The group that a cell is judged with."""
+    """Return the group that a case is judged with."""
     return CaseGroup(cell[_BACKEND], cell[_OPERATION], size_class(cell[_SIZE]))
 
 
 def scheme_of(cells: Sequence[Cell]) -> Scheme:
-    """How these cells are grouped."""
+    """Return the grouping of these cases."""
     return Scheme.of_cells(list(map(group_of_cell, cells)))
 
 
 def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:
-    """[allocations × cells] ln of seconds; NaN where an allocation has no time."""
+    """Return [allocations × cells] ln of seconds; NaN where an allocation has no time."""
     found = np.full((len(allocations), len(cells)), np.nan)
     for number, allocation in enumerate(allocations):
         found[number] = np.log(known_median(seconds_of(allocation, cells)))
@@ -364,13 +369,13 @@ def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figure
 
 
 def seconds_of(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
-    """[cells × launches] the medians of each launch; NaN where it has none."""
+    """Return [cells × launches] the median of each launch in seconds; NaN where it has none."""
     lacking = CaseTimes((None,) * allocation.launches)
     return np.array([allocation.cells.get(cell, lacking).medians_s for cell in cells], dtype=np.float64).reshape(len(cells), -1)
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether it is a folder with an allocation of a baseline in it, be that one good or not."""
+    """Return whether the path is a folder with at least one file of a baseline, valid or not."""
     try:
         return any(each.name.endswith(ENDING) for each in path.iterdir())
     except OSError:
@@ -378,9 +383,9 @@ def is_baseline(path: Path) -> bool:
 
 
 def load(path: Path) -> Baseline:
-    """The baseline in a folder; allocations that do not say when they began come first.
+    """Return the baseline in a folder; allocations without a start time come first.
 
-    Raises UsageError where there is none, a file in it cannot be understood, two are one allocation, or only some were imported.
+    Raises UsageError if there is none, a file is not valid, two files hold one allocation, or only some allocations were imported.
     """
     try:
         files = sorted(each for each in path.iterdir() if each.name.endswith(ENDING))
@@ -396,17 +401,17 @@ def load(path: Path) -> Baseline:
 
 
 def _read(files: Sequence[Path]) -> list[Allocation]:
-    """All of them; what has been read is checked, and kept in memory, once."""
+    """Return the allocations of all files; equal cases are checked and stored once."""
     names: dict[Cell, Cell] = {}
     with uncollected():
         return [read(file, names) for file in files]
 
 
 def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
-    """Writes all of them into the folder, which is made where it is missing, or none; returns their files.
+    """Write all allocations into the folder, or none of them, and return their files. A missing folder is created.
 
-    Raises UsageError where one has wrong data, did not come to its end, was slowed on purpose or is in there already, be it under
-    another name; where two are of one job; where some were imported and others measured here; and where nothing can be written.
+    Raises UsageError for an allocation that has wrong data, stopped early, was slowed on purpose or is in the folder under any name.
+    Likewise for two allocations of one job, for a mixture of imported and measured ones, and if writing fails.
     """
     for allocation in allocations:
         _refuse_a_bad_one(allocation)
@@ -429,12 +434,12 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
 
 
 def same(one: Allocation, other: Allocation) -> bool:
-    """Whether they are one, be it under another name."""
+    """Return whether both are one allocation, even under different names."""
     return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cells == other.cells)
 
 
 def of_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str] | None:
-    """Two allocations that are of one job, and the job; None where each has its own. `held` are names, and the jobs of each."""
+    """Return (name, name, job) of two allocations measured in one job; None if there are none. `held` are names with their jobs."""
     owner: dict[str, str] = {}
     for name, jobs in held:
         for job in jobs:
@@ -444,7 +449,7 @@ def of_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str
 
 
 def fresh(candidate: Sequence[Allocation], held: Sequence[Allocation] = ()) -> list[bool]:
-    """Of each whether no earlier one, and none of those held, is of a job of its own."""
+    """Return for each candidate whether it shares no job with an earlier candidate or with an allocation in `held`."""
     used = {job for each in held for job in each.jobs}
     found = []
     for each in candidate:
@@ -454,12 +459,12 @@ def fresh(candidate: Sequence[Allocation], held: Sequence[Allocation] = ()) -> l
 
 
 def _is_exact(moment_utc: str) -> bool:
-    """Whether it is more than a day, on which many may begin."""
+    """Return whether this is a moment, not only a day, on which several allocations may begin."""
     return len(moment_utc) > len("2026-11-21")
 
 
 def _may_be(head: Mapping[str, Any], allocation: Allocation) -> bool:
-    """Whether the allocation with this first line may be this one, under another name."""
+    """Return whether the file with this first line may hold the allocation under another name."""
     unlike = not head or head["name"] == allocation.name or not _is_exact(allocation.began_utc)
     return not unlike and moment(head["began_utc"]) == allocation.began
 
@@ -475,7 +480,7 @@ def _refuse_twins(path: Path, allocations: Sequence[Allocation]) -> None:
 
 
 def _refuse_one_job(path: Path, held: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """What one job measures scatters less than what several do, and limits learned from it would be too narrow."""
+    """Raise UsageError for allocations of one job: they scatter less than those of several jobs, so limits would be too narrow."""
     found = of_one_job(held)
     if found is not None:
         one, other, job = found
@@ -483,14 +488,14 @@ def _refuse_one_job(path: Path, held: Sequence[tuple[str, Sequence[str]]]) -> No
 
 
 def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:
-    """Another tool's statistic and our median are no scatter of one thing; `origins` are names, and whether they were imported."""
+    """Raise UsageError for imported and measured allocations together: their statistics differ. `origins` are (name, imported)."""
     imported, own = ([name for name, here in origins if here is wanted] for wanted in (True, False))
     if imported and own:
         raise UsageError(f"{path}: {imported[0]} was imported and {own[0]} measured here: keep them in two baselines")
 
 
 def _refuse_a_bad_one(allocation: Allocation) -> None:
-    """What is to be judged by has to be good."""
+    """Raise UsageError for an allocation that is not good, since others are judged by it."""
     wrong = sum(measured.wrong for measured in allocation.cells.values())
     if wrong:
         raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
@@ -503,7 +508,7 @@ def _refuse_a_bad_one(allocation: Allocation) -> None:
 
 
 def drop(path: Path, name: str) -> None:
-    """Takes an allocation out. Raises UsageError where it is not in there."""
+    """Remove an allocation from the folder. Raises UsageError if it is not in there."""
     target = path / f"{Path(name).name}{ENDING}"
     try:
         target.unlink()

@@ -1,8 +1,7 @@
-"""What the pattern of slower cells points at: the link, a backend, an operation, the host.
+"""The likely cause of a slowdown from the pattern of slower cases (link, backend, operation or host), and a ranking of changes.
 
-A cause is named only where something speaks for it and something against the others: what it would slow is slower by alike factors,
-and what it would leave alone is not. Where two cannot be told apart, because what would tell was not measured, the sentence names both
-and the kind is "unclear". Where nothing fits, nothing is said.
+A cause is named only if its cases are slower by similar factors and the others are not. Where the measured cases cannot separate
+two causes, the sentence names both and the kind is "unclear". Where no cause fits, there is none.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from collbench.gate.plausible import (
 from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Change, GroupState, LikelyCause, Suspicion
 from collbench.units import format_size
 
-# What is slower and what is not, group by group: the evidence from which a cause is named.
+# The evidence: which groups are slower and which are not.
 
 State = Literal["slow", "clear", "unsure", "unknown"]
 SLOW: State = "slow"
@@ -47,17 +46,17 @@ UNKNOWN: State = "unknown"
 _LIMIT = 3.0  # spreads that a limit is above what is usual
 _SURE = 1.65  # spreads: 5 % beyond on one side
 _COMMON = 0.004  # ln of time: what all groups of an allocation share, which more of them do not average out
-_ALIKE = 2.5  # times the usual slowdown: what is slower by more than that has another cause
+_ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
 _SIZE = COLUMNS.index("size_bytes")
 
 
 @dataclass(frozen=True)
 class GroupEffect:
-    """A group as it was measured.
+    """The measured effect on a group of cases.
 
-    excess   ln of its time over what the baseline says, the median over allocations; None where nothing is known
-    spread   what of that is chance, likewise; without end where the group has no limit
-    touched  it is confirmed or suspected, or a cell of it is
+    excess   ln of its time over the baseline's, the median over allocations; None where it is unknown
+    spread   the part of it that chance explains, in ln of time; infinite where the group has no limit
+    touched  whether it, or a case of it, is confirmed or suspected
     """
 
     group: CaseGroup
@@ -68,16 +67,18 @@ class GroupEffect:
 
     @property
     def over(self) -> bool:
-        """Whether it exceeds what may be by chance."""
+        """Return whether the excess is larger than chance explains."""
         return self.excess is not None and self.excess > _LIMIT * self.spread
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """groups  all that were judged
-    slowdown   ln: by how much what is slower usually is
-    suspicions  those that count: the confirmed ones, or where there are none those suspected
-    cells      all that have a history
+    """The evidence from which a cause is named.
+
+    groups      all that were judged
+    slowdown    the typical excess of what is slower, in ln of time
+    suspicions  the confirmed ones; the suspected ones if none is confirmed
+    cells       all cases that have a history
     """
 
     groups: Sequence[GroupEffect]
@@ -87,19 +88,19 @@ class Pattern:
 
     @property
     def touched(self) -> list[GroupEffect]:
-        """The groups with something slower in them."""
+        """Return the groups that are slower or have a slower case."""
         return [each for each in self.groups if each.touched]
 
     def mostly(self, seen: GroupEffect) -> bool:
-        """Whether most cells of a group are slower, and not single ones alone."""
+        """Return whether most cases of a group are slower, not only a few."""
         return seen.excess is not None and seen.excess >= self.slowdown / 2
 
     def where(self, fits: Callable[[CaseGroup], bool]) -> list[GroupEffect]:
-        """The groups that fit and were measured."""
+        """Return the measured groups for which `fits` holds."""
         return [each for each in self.groups if each.excess is not None and fits(each.group)]
 
     def state(self, groups: Collection[GroupEffect]) -> State:
-        """Whether all of these are slower by alike factors, or none is; "unsure" where they differ, or chance could hide it."""
+        """Return whether all these groups are slower by similar factors, or none is; "unsure" if they differ or chance could hide it."""
         known = [(each.excess, each.spread) for each in groups if each.excess is not None and each.spread < inf]
         if not known:
             return UNSURE if groups else UNKNOWN
@@ -113,19 +114,19 @@ class Pattern:
         return CLEAR if clear else UNSURE
 
     def sizes(self) -> set[int]:
-        """Of what is slower, in bytes: of single cells, and of all cells of groups that are slower as a whole."""
+        """Return the sizes in bytes of what is slower: single cases, and all cases of groups that are slower as a whole."""
         single = {int(each.cell["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
         whole = {each.group for each in self.touched if self.mostly(each)}
         return single | {int(cell[_SIZE]) for cell in self.cells if group_of_cell(cell) in whole}
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
-        """What the cells of these groups have in a column: {2} nodes."""
+        """Return the values that the cases of these groups have in a column: {2} nodes."""
         place, wanted = COLUMNS.index(name), {each.group for each in groups}
         return {cell[place] for cell in self.cells if group_of_cell(cell) in wanted}
 
 
 def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell]) -> Pattern | None:
-    """The evidence; None where nothing is confirmed or suspected, or nothing is known of by how much."""
+    """Return the evidence; None if nothing is confirmed or suspected, or if no excess is known."""
     active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
     if not active:
         return None
@@ -174,9 +175,9 @@ _WAYS = {
 
 
 def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell] = ()) -> LikelyCause | None:
-    """What is slower, and what is not, as one sentence; None where nothing is, or nothing can be said.
+    """Return the likely cause in one sentence; None if nothing is slower or no cause fits.
 
-    `cells` are those with a history: they say over how many nodes a group goes, and of which sizes it is.
+    `cells` are those with a history: they give the number of nodes and the sizes of a group.
     """
     pattern = pattern_of(suspicions, groups, cells)
     if pattern is None or not pattern.touched:
@@ -186,7 +187,7 @@ def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cell
 
 
 def _of_cells(pattern: Pattern) -> LikelyCause | None:
-    """Single sizes, among others of the same series that are not slower: a switch of algorithm."""
+    """Return single slower sizes of a series with other sizes that are not slower: a switch of algorithm."""
     series = {(each.group.backend, each.group.operation) for each in pattern.touched}
     whole = [each for each in pattern.touched if pattern.mostly(each)]
     sizes = pattern.sizes()
@@ -205,7 +206,7 @@ def _of_cells(pattern: Pattern) -> LikelyCause | None:
 
 
 def _series(listed: Sequence[tuple[str, str]]) -> str:
-    """ "allreduce and broadcast on gloo and mpi" where each is on each, else one by one."""
+    """Return "allreduce and broadcast on gloo and mpi" if each pair is listed, else the pairs one by one."""
     backends, operations = (list(dict.fromkeys(names)) for names in zip(*listed, strict=True))
     if len(backends) * len(operations) == len(listed):
         return f"{_listed(operations)} on {_listed(backends)}"
@@ -241,12 +242,12 @@ def _of_operation(pattern: Pattern) -> LikelyCause | None:
 
 
 def _enough(pattern: Pattern) -> bool:
-    """Whether whole groups are slower, and not single cells here and there, which one backend or operation has by chance."""
+    """Return whether whole groups are slower. Scattered single cases may belong to one backend or operation by chance."""
     return 2 * sum(map(pattern.mostly, pattern.touched)) >= len(pattern.touched)
 
 
 def _of_classes(pattern: Pattern) -> LikelyCause | None:
-    """What is slower on every backend: large messages, small ones, or all."""
+    """Return what is slower on every backend: large messages, small ones, or all."""
     small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
         return _told(pattern, [HOST], "all messages, small ones too,", "") if mid != CLEAR else None
@@ -260,7 +261,7 @@ def _of_classes(pattern: Pattern) -> LikelyCause | None:
 
 
 def _large(pattern: Pattern, small: State) -> LikelyCause | None:
-    """Large messages are slower: the link where they cross nodes, though slow hosts do the same where no small ones tell."""
+    """Return the cause of slower large messages: the link where they cross nodes. Without small messages it may also be slow hosts."""
     path = _path(pattern)
     if small == CLEAR:
         return _told(pattern, path, "large messages", ", small ones are not")
@@ -274,7 +275,7 @@ def _lacking(state: State) -> str:
 
 
 def _path(pattern: Pattern) -> list[str]:
-    """What large messages go through: links between nodes or GPUs, or a node's memory; both where that is not known."""
+    """Return what large messages cross: links between nodes or GPUs, or a node's memory; both if that is unknown."""
     large = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
     nodes, devices = pattern.columns(large, "nodes"), pattern.columns(large, "device")
     if nodes == {1}:
@@ -283,7 +284,7 @@ def _path(pattern: Pattern) -> list[str]:
 
 
 def _class_state(pattern: Pattern, name: str) -> State:
-    """Of all groups of a class; "slow" only where each backend for itself is, or none says otherwise and two are."""
+    """Return the state of a size class; "slow" only if each backend is slow, or two are and no other contradicts."""
     groups = pattern.where(lambda group: group.size_class == name)
     state = pattern.state(groups)
     if state != SLOW:
@@ -294,7 +295,7 @@ def _class_state(pattern: Pattern, name: str) -> State:
 
 
 def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> LikelyCause:
-    """One way is named; several, and one backend that may itself be it, are named as what cannot be told apart."""
+    """Return the cause for one path. Several paths, or a single backend that may itself be the cause, are named as "unclear"."""
     backends = {each.group.backend for each in pattern.groups}
     (only,) = backends if len(backends) == 1 else (None,)
     named = [_WAYS[way] for way in ways] + ([f"{only} itself"] if only else [])
@@ -311,7 +312,7 @@ def _slower(pattern: Pattern) -> str:
 
 
 def _what(touched: Sequence[GroupEffect], own: Sequence[GroupEffect]) -> str:
-    """ "large messages of allreduce", of all that one backend was measured with."""
+    """Return "large messages of allreduce", for all that one backend was measured with."""
     operations = {each.group.operation for each in touched}
     all_of_them = operations == {each.group.operation for each in own}
     return f"{_classes_of(touched)} messages" + ("" if all_of_them and len(operations) > 1 else f" of {_listed(sorted(operations))}")
@@ -327,15 +328,15 @@ def _backends(seen: Iterable[GroupEffect]) -> str:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """ "a, b and c"."""
+    """Return "a, b and c"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
 
-# What changed since the last good allocation, the most plausible cause of what became slower first.
+# Changes since the last good allocation, the most plausible cause of the slowdown first.
 #
-# A backend's library can slow what it carries, a link's rate what crosses it, a kernel everything. The words say what speaks for a change
-# and what speaks against it; they prove nothing.
+# A backend's library can slow its own cases, a link's rate what crosses it, a kernel everything. The facts give the evidence for and
+# against a change; they prove nothing.
 
 _FIRST, _LIKELY, _POSSIBLE, _UNLIKELY, _HARDLY = range(5)
 _RATE = re.compile(r"rate_bits_per_s|rate_text|speed\w*_per_s|shaped_bits_per_s|\bwidth\b|\bmtu\w*", re.ASCII)
@@ -343,8 +344,8 @@ _FASTER_IS_MORE = re.compile(r"_per_s\b|rate_text|\bwidth\b", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _LINKS = re.compile(r"interfaces|nics?\b|ports?\b|fabric|links?\b|switch", re.ASCII | re.IGNORECASE)
 _MEMORY = re.compile(r"numa|memory|huge_pages|shm|\bdimm", re.ASCII | re.IGNORECASE)
-_NEAR = 0.35  # of the slowdown's logarithm: a rate explains what is measured within this
-# Whose a variable is, by how it begins; what is in no list may be anybody's.
+_NEAR = 0.35  # of the slowdown's logarithm: a rate explains a slowdown within this distance
+# The backends that read a variable, by its prefix; a variable in no list may belong to any of them.
 _VARIABLES = {
     "nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
     "torch-nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
@@ -363,7 +364,7 @@ def ranked(
     *,
     groups: Sequence[GroupState] = (),
 ) -> list[Change]:
-    """Each difference with who announced it, and why it may be the cause, the most plausible first; as found where nothing is slower."""
+    """Return each difference with its announcement and its plausibility, the most plausible cause first; unsorted if nothing is slower."""
     pattern = pattern_of(suspicions, groups, ())
     ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(each, pattern, cause) for each in found]
     order = sorted(range(len(found)), key=lambda place: ranks[place][0])
@@ -390,7 +391,7 @@ def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) 
 
 
 def _owners(change: Difference, backends: set[str]) -> set[str] | None:
-    """Return the backends whose library or setting it is; None where it belongs to no single one."""
+    """Return the backends of a changed library or setting; None where it belongs to no single one."""
     first = change.item.path[0]
     if change.kind == "software":
         return {first} if first in backends or first in _VARIABLES else None

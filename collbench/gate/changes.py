@@ -1,4 +1,4 @@
-"""What changed between the last good allocation and a candidate; what somebody announced (`--expect`), and how slow it may make what."""
+"""Changes between the last good allocation and a candidate, and announced changes (`--expect`) with the slowdown that they allow."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnounc
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
 from collbench.untrusted import parse_toml, read_file
 
-# Whether a candidate can be judged by a baseline at all: fresh allocations, the same cells, the same cluster.
+# Whether a baseline can judge a candidate: fresh allocations, the same cases, the same cluster.
 
-# Cells that differ in one of these alone are the same thing measured in another way.
+# Cases that differ only in one of these measure the same thing in another way.
 _WAYS = tuple(COLUMNS.index(name) for name in COLUMNS if name not in ("operation", "backend", "size_bytes"))
 _OTHER_MACHINES = {"topology", "machine"}
 
 
 def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection[Cell]) -> None:
-    """Raises UsageError where nothing can be judged; `cells` are the baseline's."""
+    """Raise UsageError if the candidates cannot be judged by the baseline; `cells` are the baseline's."""
     twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
     if twice is not None:
         known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
@@ -41,7 +41,7 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection
 
 
 def check_apart(candidate: Sequence[Allocation]) -> None:
-    """Raises UsageError where two are one and the same."""
+    """Raise UsageError if two candidates are the same allocation."""
     if len({each.name for each in candidate}) < len(candidate):
         raise UsageError("two of the candidate's allocations have the same name: measure with another --allocation NAME")
     twins = next((pair for pair in combinations(candidate, 2) if same(*pair)), None)
@@ -68,7 +68,7 @@ def _check_cells(baseline: Baseline, first: Allocation, cells: Collection[Cell])
 
 
 def differing_column(wanted: Collection[Cell], there: Collection[Cell]) -> ColumnDiffers | None:
-    """Return the column in which alone wanted cells differ from those that were measured; None where there is no such column."""
+    """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
         others = {(*cell[:place], *cell[place + 1 :]): cell[place] for cell in there}
@@ -83,7 +83,7 @@ def differing_column(wanted: Collection[Cell], there: Collection[Cell]) -> Colum
 
 
 def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> AnotherCluster | None:
-    """Return a reason where no host is in the baseline and the machines differ too; `found` are unexpected changes."""
+    """Return a reason if no host is in the baseline and the machines differ too; else None. `found` are unexpected changes."""
     held = {host for each in baseline.allocations for host in _hosts(each)}
     hosts = _hosts(candidate)
     if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):
@@ -95,7 +95,7 @@ def _hosts(allocation: Allocation) -> set[str]:
     return {name for name in allocation.facts.get("hosts", {}).get("names", "").split(", ") if name}
 
 
-# An allocation is fresh: its hosts, its launcher's numbers and its list of cells are others each time, and paths say nothing.
+# Hosts, the launcher's numbers and the list of cases differ in each fresh allocation, and paths do not matter.
 COMPARED = ("software", "environment", "topology", "ranks", "machine")
 _ALWAYS, _DIFFERENCE, _SLOWER = ("reason", "reviewer", "expires"), ("kind", "what"), ("operation", "backend", "sizes", "slower_percent")
 _MOST_PERCENT, _LARGEST = 1000, 1 << 20
@@ -105,13 +105,14 @@ _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 @dataclass(frozen=True)
 class Expected:
-    """A change that somebody announced.
+    """An announced change, from a table of the file of `--expect`.
 
-    kind, what  patterns (`*` is anything) of a difference: "software", "mpi *"; empty for a slowdown whose cause nothing tells of
-    reason, reviewer  why it is right, and who says so
-    expires     the last day on which it counts
-    slower_percent  by how much it may make its cells slower; None: by nothing beyond their limits
-    operation, backend  patterns of those cells; smallest, largest: their sizes in bytes, None is no end
+    kind, what         patterns (`*` is anything) of a difference: "software", "mpi *"; empty for a slowdown without a recorded change
+    reason, reviewer   why the change is right, and the person responsible for the announcement
+    expires            the last day on which it is valid
+    slower_percent     the slowdown that it allows for its cases; None: nothing beyond their limits
+    operation, backend patterns of those cases
+    smallest, largest  their sizes in bytes; None: unlimited
     """
 
     kind: str
@@ -127,15 +128,15 @@ class Expected:
 
     @property
     def announcement(self) -> Announcement:
-        """Who says why, and until when."""
+        """Return the reason, the reviewer and the expiry as the verdict stores them."""
         return Announcement(self.reason, self.reviewer, self.expires.isoformat())
 
     def covers(self, difference: Difference, today: date) -> bool:
-        """Whether it announces this difference, today."""
+        """Return whether it announces this difference and is valid today."""
         return today <= self.expires and fnmatchcase(difference.kind, self.kind) and fnmatchcase(difference.what, self.what)
 
     def allows(self, suspicion: Suspicion, cells: Sequence[Cell], today: date) -> bool:
-        """Whether it announces a slowdown as large as this one, today, of all its `cells`."""
+        """Return whether it allows a slowdown of this size for all `cells`, and is valid today."""
         if today > self.expires or self.slower_percent is None or not cells:
             return False
         usual = median(factor for factor in suspicion.factors if factor is not None)
@@ -148,10 +149,10 @@ class Expected:
 
 
 def changes(before: Allocation, after: Allocation) -> list[Difference]:
-    """What differs in software, settings, topology, machines or the number of ranks, the most important first.
+    """Return what differs in software, settings, topology, machines or the number of ranks, the most important first.
 
-    What is another thing in each fresh allocation is no change: its hosts, their addresses and their order. Nor is the software of a
-    backend that one of them did not measure, as where suspects alone are measured again.
+    What differs in each fresh allocation is left out: hosts, their addresses and their order. So is the software of a backend that one
+    side did not measure, as when only suspects are measured again.
     """
     backends = [{str(cell[_BACKEND]) for cell in each.cells} for each in (before, after)]
     lonely = backends[0] ^ backends[1]
@@ -165,9 +166,9 @@ def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today
 
 
 def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> list[Suspicion]:
-    """The same, where what an announcement allows is "accepted"; the surest first, what is accepted after what is suspected.
+    """Return the suspicions with "accepted" as the state of those that an announcement allows; the surest first, accepted ones last.
 
-    `cells` are the baseline's. A group, or the whole, is accepted only where the announcement is of all its cells.
+    `cells` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
     """
     found = [_judged(each, expected, today, cells) for each in suspicions]
     return sorted(found, key=lambda each: _ORDER.index(each.state))
@@ -190,9 +191,9 @@ def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
 def of_what_changed(
     expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
 ) -> tuple[list[Expected], list[UnusedAnnouncement]]:
-    """Return the announcements whose change happened (or that name none), and a note for each of the others.
+    """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
 
-    A change is looked for between the candidate and each of the `good` allocations, since some are older than the change.
+    The candidate is compared with each of the `good` allocations, since some are older than the change.
     """
     named = [each for each in expected if each.slower_percent is not None and each.kind]
     found = {one for before in good for after in candidate for one in changes(before, after)} if named else set()
@@ -212,7 +213,7 @@ def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
 
 
 def read_expected(path: Path) -> list[Expected]:
-    """The changes in a TOML file: a table [[change]] each. Raises UsageError naming what does not fit."""
+    """Return the changes in a TOML file, one for each [[change]] table. Raises UsageError naming the first invalid entry."""
     try:
         told = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
     except (OSError, ValueError) as error:
@@ -224,7 +225,7 @@ def read_expected(path: Path) -> list[Expected]:
 
 
 def from_table(told: Any, where: str) -> Expected:
-    """The change that a table [[change]] says. Raises UsageError that begins with `where`."""
+    """Return the change of a [[change]] table. Raises UsageError that begins with `where`."""
     _check_names(told, where)
     for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
         if name in told and (not isinstance(told[name], str) or not told[name].strip()):
@@ -253,7 +254,7 @@ def _check_names(told: Any, where: str) -> None:
 
 
 def _slower(told: dict[str, Any], where: str) -> dict[str, Any]:
-    """What it says of a slowdown; nothing where it says none."""
+    """Return the fields of a slowdown; empty if the table has none."""
     if "slower_percent" not in told:
         return {}
     percent = told["slower_percent"]

@@ -1,4 +1,4 @@
-"""What keeps a verdict from being a pass, and the notes on it, as facts of `gate.reasons`."""
+"""Checks around a verdict: reasons why it is not a pass, and notes, as facts of `gate.reasons`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _of_starts(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[
 
 
 def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator[GateNote]:
-    """Yield a note on the cells of the first allocation without a history, or with one that is too short."""
+    """Yield a note on cases of the first allocation without a history, or with one that is too short."""
     known = {cell for cell, is_judged in zip(cells, judged, strict=True) if is_judged}
     others = [cell for cell, measured in first.cells.items() if cell not in known and measured.time is not None]
     if others:
@@ -91,7 +91,7 @@ def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator
 
 
 def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[GateNote]:
-    """Yield notes on cells with data that were not checked."""
+    """Yield notes on cases with data that were not checked."""
     for each in candidate:
         others = [cell for cell, shown in each.shown.items() if cell[_SIZE] and not shown.checked]
         if others:
@@ -178,7 +178,7 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
 
 
 def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterator[GateReason]:
-    """Yield the wanted cells that the first allocation lacks; later ones may hold suspects alone."""
+    """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
     lost = [cell for cell, is_wanted in zip(cells, wanted, strict=True) if is_wanted and not _has(first, cell)]
     if lost:
         na = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
@@ -186,14 +186,14 @@ def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterat
 
 
 def of_parts(allocation: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[GateReason]:
-    """Yield the cells that some launches of an allocation lack."""
+    """Yield the cases that only some launches of an allocation have."""
     names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
     if names:
         yield IncompleteCells(allocation.name, names_of(names))
 
 
 def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) -> Iterator[GateReason]:
-    """Yield the unstable cells, with the flags of their rows that may explain it."""
+    """Yield the unstable cases, with the flags of their rows that may explain it."""
     names = [cell for cell, is_unstable in zip(cells, unstable, strict=True) if is_unstable]
     if names:
         flags = {flag for cell in names if cell in allocation.shown for flag in allocation.shown[cell].flags}
@@ -201,14 +201,14 @@ def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) ->
 
 
 def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = CONFIRMATIONS) -> Iterator[GateReason]:
-    """Yield how many suspects need to be measured again."""
+    """Yield how many suspects need another measurement."""
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:
         yield StillSuspected(waiting, max(0, strikes - allocations))
 
 
 def torn_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
-    """[cells] which some launches have, and others, but for those that were left out, do not."""
+    """Return [cells] which cases some launches have and others lack, launches that were left out aside."""
     there = np.isfinite(seconds_of(allocation, cells)[:, ~np.array(left_out, dtype=np.bool_)])
     return np.asarray(there.any(axis=1) & ~there.all(axis=1))
 

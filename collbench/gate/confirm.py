@@ -1,4 +1,4 @@
-"""The suite that measures suspects again, and nothing else: for two fresh allocations."""
+"""The suite that measures only the suspects again, for two fresh allocations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collbench.gate.verdict import SUSPECTED, Verdict
 
 OURS = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
 NO_KEY = "a suite cannot name their traffic"
-# A suite's key for each column that names a cell; what follows from the others (ranks, nodes) has none.
+# The suite key for each column that names a case; columns that follow from others (ranks, nodes) have none.
 _KEYS = {
     "operation": "operations", "backend": "backends", "dtype": "dtypes", "redop": "redops", "root": "roots", "device": "devices",
     "mode": "modes", "buffers": "buffers", "in_place": "in_place", "window": "window", "streams": "streams", "algorithm": "algorithms",
@@ -23,7 +23,7 @@ _EVEN, _SKEW = "even", "skew "
 
 
 def suspects(verdict: Verdict, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells to be measured again: those suspected, all cells of a suspected group, or all where the whole is."""
+    """Return the cases to measure again: suspected cases, all cases of a suspected group, or all cases if the whole is suspected."""
     waiting = [each for each in verdict.suspicions if each.state == SUSPECTED]
     if any(each.kind == "whole" for each in waiting):
         return list(cells)
@@ -35,13 +35,13 @@ def suspects(verdict: Verdict, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def can_be_named(cell: Cell) -> bool:
-    """Whether a suite has keys for all of the cell: it has none for a matrix of bytes by its name."""
+    """Return whether suite keys can describe the case; a matrix of bytes from a file has none."""
     traffic = cell[_PLACES["traffic"]]
     return traffic is None or traffic == _EVEN or _skew(traffic) is not None
 
 
 def confirm_suite(cells: Iterable[Cell]) -> str:
-    """A suite of these cells as TOML: a sweep for what differs in size only. What it cannot name stands there as left out."""
+    """Return a suite of these cases as TOML, with a sweep where only the size differs. A comment lists the cases it cannot name."""
     sweeps: dict[tuple[Any, ...], list[Cell]] = {}
     left_out = []
     for cell in cells:
@@ -72,7 +72,7 @@ def _sweep(members: Sequence[Cell]) -> Iterator[str]:
 
 
 def _skew(traffic: Any) -> float | None:
-    """Of "skew 4" the 4."""
+    """Return 4 of "skew 4"."""
     try:
         return float(traffic.removeprefix(_SKEW)) if isinstance(traffic, str) and traffic.startswith(_SKEW) else None
     except ValueError:

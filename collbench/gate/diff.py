@@ -1,8 +1,8 @@
-"""Two allocations of a baseline, or two baselines: which cells moved further than chance moves them, and what changed besides.
+"""A comparison of two allocations of a baseline, or of two baselines: cases that moved more than chance explains, and changes.
 
-A limit is three standard errors of the difference, as in the rule, and never less than a floor. Simulated with the noise of `gate.noise`
-and nothing changed, 0.14 % of the cells and up to 2 % of the groups are beyond it between two allocations of a baseline of six or more,
-and 0.04 % of the cells between two baselines of six: one look is no proof.
+The limit is three standard errors of the difference, as in the rule, and at least a floor. It was simulated with the noise of
+`self_test.Noise` and no change. Between two allocations of a baseline of six or more, 0.14 % of the cases and up to 2 % of the groups
+exceed it; between two baselines of six, 0.04 % of the cases. One comparison is therefore not a proof.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a norma
 
 @dataclass(frozen=True)
 class Shift:
-    """How far something is from where it was.
+    """The change of a case, a group or the whole.
 
     factor  the new time over the old one
-    limit   the factor that may be by chance, to either side; None where nothing is known of chance
+    limit   the factor that chance explains, in either direction; None where the scatter is unknown
     """
 
     about: SeriesSubject
@@ -39,24 +39,24 @@ class Shift:
 
     @property
     def outcome(self) -> Outcome:
-        """Slower, faster, no change (the limit is inside the margin) or inconclusive."""
+        """Return slower, faster, no change (the limit is inside the margin) or inconclusive."""
         return outcome_by_limit([self.factor], self.limit)
 
     @property
     def beyond(self) -> bool:
-        """Whether it is further away than chance explains, slower or faster."""
+        """Return whether the change is larger than chance explains, slower or faster."""
         return self.limit is not None and not 1 / self.limit <= self.factor <= self.limit
 
 
 @dataclass(frozen=True)
 class BaselineDiff:
-    """What is between two sides.
+    """The differences between two sides of a baseline comparison.
 
     old, new  their names
     sides     the allocations of each
-    changes   what changed between the last allocation of the old side and the last of the new one
-    moved     the whole, groups and cells that both sides have
-    only_old, only_new  the cells that the other side lacks
+    changes   between the last allocation of the old side and the last of the new one
+    moved     the whole, groups and cases that both sides have
+    only_old, only_new  the cases that the other side lacks
     """
 
     old: str
@@ -69,7 +69,10 @@ class BaselineDiff:
 
 
 def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:
-    """Two allocations of a baseline, which says what is chance. Raises UsageError for a name that is not in it, and for one given twice."""
+    """Return the differences of two allocations, with limits from their baseline.
+
+    Raises UsageError for a name that is not in the baseline, and for the same name twice.
+    """
     number = {each.name: place for place, each in enumerate(baseline.allocations)}
     unknown = next((name for name in (old, new) if name not in number), None)
     if unknown is not None:
@@ -81,7 +84,7 @@ def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:
 
 
 def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
-    """Two baselines. What is chance is learned within each of them: what is between them is none."""
+    """Return the differences of two baselines. Limits come from the scatter within each, not from the difference between them."""
     if old.path.resolve() == new.path.resolve():
         raise UsageError(f"{old.path} is named twice: name two different baselines")
     every = [*old.allocations, *new.allocations]
@@ -114,7 +117,7 @@ def _moved(about: SeriesSubject, change: float, reach: float) -> Shift:
 
 
 def _reach(variance: Figures, counts: Sequence[Figures], floors: Figures) -> Figures:
-    """How far medians of so many allocations are apart by chance; NaN where nothing is known of chance."""
+    """Return by how much medians of so many allocations differ by chance; NaN where the scatter is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         of_median = sum(np.where(count > 2, _OF_MEDIAN, 1.0) / count for count in counts)
         reach = K_SIGMA * np.sqrt(variance * of_median)
@@ -122,7 +125,7 @@ def _reach(variance: Figures, counts: Sequence[Figures], floors: Figures) -> Fig
 
 
 def _mean(values: Figures) -> Figures:
-    """Over the first axis, of what is known."""
+    """Return the mean of the known values over the first axis."""
     known = np.isfinite(values)
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Figures = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)

@@ -1,7 +1,7 @@
-"""Floors that need no history: a share of the ceiling that somebody asks for, of stated sizes and a stated model.
+"""Floors (`--min-percent`): a required share of the ceiling for given sizes and a given model, which needs no history.
 
-Each cell is held to it for itself, never an average over sizes: 1 KiB never reaches 80 % of a link, and 1 GiB may hide that 64 MiB does
-not. As by the rule, below in one allocation is a suspicion, and below in three is confirmed.
+Each case has to reach it, not an average over sizes: 1 KiB never reaches 80 % of a link, and 1 GiB may hide that 64 MiB does not.
+As in the rule, below in one allocation is suspected, and below in three is confirmed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ _OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "ba
 
 @dataclass(frozen=True)
 class Floor:
-    """asked    as it was typed: "ring:80@64M-"
-    model    "ring": the reference of a ring; "hard": the hard bound; else the ceiling's kind: where its figure comes from
-    percent  of it, at least
-    smallest, largest  sizes for which it is asked, bytes; None: to no end
-    operation, backend  patterns (`*` is anything) of those for which it is asked
+    """A required share of the ceiling.
+
+    asked    as it was typed: "ring:80@64M-"
+    model    "ring": the ring reference; "hard": the hard limit; else the ceiling's kind, which is the source of its figure
+    percent  of the ceiling, at least
+    smallest, largest   the sizes it applies to, in bytes; None: unlimited
+    operation, backend  patterns (`*` is anything) of the cases it applies to
     """
 
     asked: str
@@ -51,7 +53,7 @@ class Floor:
     backend: str = "*"
 
     def meant(self, cell: Cell) -> bool:
-        """Whether it is asked of this cell; of what moves nothing no share is."""
+        """Return whether it applies to this case; never to one that moves no data."""
         size = cell[_SIZE]
         fits = size > 0 and self.smallest <= size and (self.largest is None or size <= self.largest)
         return fits and fnmatchcase(cell[_OPERATION], self.operation) and fnmatchcase(cell[_BACKEND], self.backend)
@@ -60,12 +62,12 @@ class Floor:
 def floor_states(
     asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = CONFIRMATIONS, before: Sequence[LinkCeiling] = ()
 ) -> list[FloorState]:
-    """Return the cells below what is asked for, or of which that is not known, in the order of the first allocation's cells.
+    """Return the cases below a floor or with an unknown share, in the order of the first allocation's cases.
 
-    Where a ceiling fell since `before`, the ceilings of the baseline, the share is that of the baseline's: a slower link does not excuse.
+    strikes  the number of allocations below the floor that makes a case confirmed
+    before   the baseline's ceilings: where a ceiling fell since, the share is that of the old one, so that it shows a slower link
 
-    Confirmed is what is below in so many `strikes`.
-    Raises UsageError where a floor is asked of no cell that the first allocation has: it would never fail.
+    Raises UsageError if a floor applies to no case of the first allocation, since it could never fail.
     """
     idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cells))), None)
     if idle is not None:
@@ -76,7 +78,7 @@ def floor_states(
 
 
 def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | FloorUnknown]:
-    """Return why these keep a verdict from being a pass. A confirmed one is a regression, which its state says."""
+    """Return why these states prevent a pass. A confirmed one has no reason here: it is a regression."""
     suspected = [each for each in states if each.state == SUSPECTED]
     found: list[SuspectedBelowFloor | FloorUnknown] = [SuspectedBelowFloor(_named(suspected))] if suspected else []
     unknown = [each for each in states if each.state == UNDECIDED]
@@ -93,7 +95,7 @@ def _named(states: Sequence[FloorState]) -> CellNames:
 def _state(
     floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
-    """Return None where the first allocation holds what is asked for. Several of one job count once."""
+    """Return the state of a case; None where the first allocation reaches the floor. Several allocations of one job count once."""
     shares = [_against(before, cell, *_share(floor, each.shown.get(cell))) for each in candidate]
     percents = tuple(percent for percent, _ in shares)
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
@@ -128,7 +130,7 @@ def _result(wanted: float, percents: Sequence[float | None], counts: Sequence[bo
 
 
 def _share(floor: Floor, shown: Shown | None) -> tuple[float | None, Ceiling | None]:
-    """(percent, ceiling) of the model that is asked for; the ceiling alone where there is one, but no share that is honest."""
+    """Return (percent, ceiling) for the floor's model; the ceiling alone where no valid share is known."""
     if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
         return None, None
     if floor.model != HARD:
@@ -140,14 +142,14 @@ def _share(floor: Floor, shown: Shown | None) -> tuple[float | None, Ceiling | N
 
 
 def _words(ceiling: Ceiling) -> Iterator[str]:
-    """What a floor can call this ceiling, which is not the hard bound of one whose best value passed the ring."""
+    """Yield the models that a floor can use for this ceiling: its kind, and "ring" for a ring reference."""
     yield ceiling.kind
     if ceiling.model == "ring":
         yield ceiling.model
 
 
 def read_floor(text: str) -> Floor:
-    """ "ring:80@64M-" as a floor. Raises UsageError naming what does not fit."""
+    """Return the floor of a text such as "ring:80@64M-". Raises UsageError naming the invalid part."""
     told = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     where = f"--min-percent {text[:_LONGEST]}"
     if told is None:
@@ -162,7 +164,10 @@ def read_floor(text: str) -> Floor:
 
 
 def sizes_of(text: str, where: str) -> tuple[int, int | None]:
-    """(smallest, largest) bytes of "64M", "64M-", "-1M" or "1M-16M"; None is no end. Raises UsageError that begins with `where`."""
+    """Return (smallest, largest) in bytes of "64M", "64M-", "-1M" or "1M-16M"; None is unlimited.
+
+    Raises UsageError that begins with `where`.
+    """
     low, dash, high = (part.strip() for part in text.partition("-"))
     try:
         smallest = parse_size(low) if low or not high else 1

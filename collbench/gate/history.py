@@ -1,4 +1,4 @@
-"""How cells, groups and the whole went from allocation to allocation: when they changed, by how much, and what else changed then."""
+"""The history of cases, groups and the whole over allocations: when the level changed, by how much, and what else changed then."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from collbench.gate.changes import changes
 from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
 from collbench.gate.state import STATE, flipped, usual_canary
 
-# Where a series over allocations steps from one level to another, and stays there for three allocations at least.
+# Steps: where a series changes from one level to another for at least three allocations.
 #
-# The levels are those that explain the series best at a price for each (optimal partitioning: Jackson et al. 2005). Of neighbours the
-# medians have to differ by more than five of their standard errors, and by more than the rule's floor; else they are one. Five and not
-# three as for a single allocation, since every place of every series is looked at.
+# The levels are those that explain the series best at a price for each (optimal partitioning: Jackson et al. 2005). The medians of
+# neighbouring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. Five,
+# not three as for a single allocation, since every position of every series is tested.
 #
-# Simulated with the noise of `gate.noise`, 336 cells, allocations of three launches, 300 histories (tests/gate/test_steps.py). Of 20
-# allocations in which nothing changed, 0.7 % of the histories have a cell with a step, none a group or the whole with one; a step in the
-# middle is found of one large cell by 5 % in 89 %, by 10 % in 99 %, of a large group by 2 % in 89 %, by 5 % in all. Of 8 allocations:
-# 0.3 % and none; 53, 93, 24 and 99 %. A slow drift is told as several steps; the last two allocations make no level of their own: of
-# them the gate is to be asked.
+# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py).
+# 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one. A step in the
+# middle is detected for one large case by 5 % in 89 %, by 10 % in 99 %; for a large group by 2 % in 89 %, by 5 % in all.
+# 8 allocations: 0.3 % and none; 53, 93, 24 and 99 %. A slow drift appears as several steps. The last two allocations never form a level
+# of their own: use the gate for them.
 
 LEAST = 3  # allocations of a level: fewer may be chance
 _ERRORS = 5.0
 _AT_ONCE = 2000  # series: more would leave the processor's cache
 _PRICE = 10.0  # of another level, in variances: what chance explains costs less
-_LEAST_VARIANCE = 1e-8  # a hundredth of a percent: no clock is better, and roundings are no steps
+_LEAST_VARIANCE = 1e-8  # a hundredth of a percent: no clock is better, and rounding must not look like a step
 _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
 _LARGEST = 0.285  # the square of NormalDist().inv_cdf(1 - _LARGEST / m) is what the largest of m squares of normal numbers usually is
 
@@ -61,7 +61,7 @@ class LevelChange(NamedTuple):
     before, at  the numbers of the last allocation on the old level and of the first on the new one
     change      the difference of the levels' medians; positive: slower
     error       its standard error
-    limit       what it exceeds, to either side
+    limit       the size that it exceeds, in either direction
     """
 
     before: int
@@ -72,15 +72,15 @@ class LevelChange(NamedTuple):
 
 
 def scatter(values: Figures) -> Figures:
-    """[allocations × series] -> [series] the variance from one allocation to the next; NaN of fewer than three.
+    """Return [series] the variance between successive allocations, from [allocations × series]; NaN for fewer than three.
 
-    From successive differences, without the largest, so that a step does not count as chance.
+    It uses successive differences without the largest, so that a step does not count as scatter.
     """
     return typical(_successive(values)) / 2
 
 
 def typical(squares: Figures) -> Figures:
-    """[… × series] -> [series] the mean of squares of normal numbers, whose largest is left out: it may be no chance. NaN: fewer than 2."""
+    """Return [series] the mean of normal squares [… × series] without the largest, which may not be chance; NaN for fewer than two."""
     known = np.isfinite(squares)
     counts = known.sum(axis=0)
     kept = np.where(known, squares, 0.0)
@@ -90,7 +90,12 @@ def typical(squares: Figures) -> Figures:
 
 
 def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[LevelChange]]:
-    """Of each series in [allocations × series], NaN where not measured, its steps in time; [series] variances between allocations."""
+    """Return the steps of each series, in time order.
+
+    values    [allocations × series], NaN where not measured
+    variance  [series] between allocations
+    floors    [series] the smallest step that counts, in ln of time
+    """
     price = _PRICE * np.maximum(np.nan_to_num(variance), _LEAST_VARIANCE)
     parts = [slice(first, first + _AT_ONCE) for first in range(0, values.shape[1], _AT_ONCE)]
     starts = [each for part in parts for each in _levels(values[:, part], price[part])]
@@ -102,12 +107,12 @@ def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[Leve
 
 
 def level_starts(found: Sequence[LevelChange]) -> list[int]:
-    """The first allocations of all levels."""
+    """Return the first allocation of each level."""
     return [0, *(step.at for step in found)]
 
 
 def _successive(values: Figures) -> Figures:
-    """Squares of the differences of each known value to the known one before it."""
+    """Return the squared difference of each known value to the previous known one."""
     last = np.full(values.shape[1], np.nan)
     found = np.full(values.shape, np.nan)
     for number, each in enumerate(values):
@@ -117,7 +122,7 @@ def _successive(values: Figures) -> Figures:
 
 
 def _levels(values: Figures, price: Figures) -> list[list[int]]:
-    """Of each series the first allocations of its levels: least squares, and a price for each level."""
+    """Return for each series the first allocations of its levels: least squares with a price for each level."""
     count, series = values.shape
     known, sums, squares = _running(values)
     costs = np.full((count + 1, series), np.inf)
@@ -135,7 +140,7 @@ def _levels(values: Figures, price: Figures) -> list[list[int]]:
 
 
 def _running(values: Figures) -> tuple[Figures, Figures, Figures]:
-    """[1 + allocations × series] how many are known up to each, their sum, and that of their squares, around the series' median."""
+    """Return running counts, sums and sums of squares of the known values around the series' median, each [1 + allocations × series]."""
     known = np.isfinite(values)
     around = np.where(known, values - known_median(values.T), 0.0)
     nothing = np.zeros((1, values.shape[1]))
@@ -151,7 +156,7 @@ def _back(came: Numbers) -> list[int]:
 
 
 def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[LevelChange]:
-    """The steps between levels, of which the least sure one goes until all are."""
+    """Return the significant steps between levels: the least significant one is removed until all are significant."""
     ends = [*starts[1:], len(values)]
     levels = [np.flatnonzero(np.isfinite(values[start:end])) + start for start, end in zip(starts, ends, strict=True)]
     while True:
@@ -163,7 +168,7 @@ def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> 
 
 
 def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: float) -> LevelChange:
-    """No change where one of the levels has fewer allocations than a level takes that are nearer to it than to the other."""
+    """Return the step between two levels; a step of 0 if one has too few allocations that are nearer to it than to the other level."""
     before, after = float(np.median(values[old])), float(np.median(values[new]))
     is_new = [np.abs(values[each] - after) < np.abs(values[each] - before) for each in (old, new)]
     firm = min(int((~is_new[0]).sum()), int(is_new[1].sum())) >= LEAST
@@ -171,16 +176,16 @@ def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: f
     return LevelChange(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
 
 
-# Allocations that lie in a folder, be it a baseline or runs, in the order in which they began: what a history is made of.
+# The allocations in a folder, a baseline or runs, in the order in which they began.
 
 _MOST_NAMED = 3
 _RUN = ("run.json", "cells.jsonl")
 
 
 def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
-    """The allocations of a baseline, or of the runs in a folder, in the order in which they began; and what has to be known, in sentences.
+    """Return the allocations of a baseline, or of the runs in a folder, in the order in which they began, and notes as sentences.
 
-    Raises UsageError where there is none, or none says when it began.
+    Raises UsageError if there is none, or if none has a start time.
     """
     found, notes = (list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)
     ordered = in_order([each for each in found if each.began is not None])
@@ -190,7 +195,7 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
 
 
 def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
-    """The runs in it, or the run that it is. What cannot be read is left out, and told."""
+    """Return the allocations of the runs in a folder (or of a single run), and a note for each that cannot be read."""
     folders = [path] if _holds_runs(path) else sorted(each for each in _inside(path) if each.is_dir() and _holds_runs(each))
     if not folders:
         raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
@@ -216,7 +221,7 @@ def _holds_runs(folder: Path) -> bool:
 
 
 def _refused(folder: Path) -> str | None:
-    """Why a folder cannot be taken; None where it can."""
+    """Return why a folder cannot be used; None if it can."""
     try:
         allocations_in([folder])
     except UsageError as error:
@@ -245,7 +250,7 @@ def _named(allocations: Sequence[Allocation]) -> str:
     return ", ".join(each.name for each in allocations[:_MOST_NAMED]) + more
 
 
-# Allocations as series: of all cells together, of each group and of each cell what it took, and how much of that is chance.
+# Series of times over allocations, for the whole, each group and each case, with their scatter.
 
 KINDS = WHOLE, GROUP, CELL = "whole", "group", "cell"
 _ROUNDS = 4  # of a median polish; more move nothing that a floor would not hide
@@ -253,11 +258,12 @@ _ROUNDS = 4  # of a median polish; more move nothing that a floor would not hide
 
 @dataclass(frozen=True)
 class SeriesSubject:
-    """What a series is of.
+    """The subject of a series: a case, a group or the whole.
 
     kind   WHOLE, GROUP or CELL
     name   in words: "all cells", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
-    group  that it is, or that the cell is of; None for the whole. cell: its columns; None for the others
+    group  the group itself, or the case's; None for the whole
+    cell   its columns; None for groups and the whole
     """
 
     kind: str
@@ -268,9 +274,11 @@ class SeriesSubject:
 
 @dataclass(frozen=True, eq=False)
 class HistoryMatrix:
-    """abouts   [series] the whole and groups, where they have three cells or more, then all cells
-    values   [allocations × series] ln of time: of a cell in seconds, of others by how much its cells are slower than usual; NaN: unknown
-    floors   [series] in ln of time: less is nobody's business
+    """Allocations as series of times.
+
+    abouts   [series] the whole and the groups (those with at least three cases), then all cases
+    values   [allocations × series] ln of time; NaN: unknown. For a case in seconds, else by how much its cases are slower than usual
+    floors   [series] in ln of time: a smaller change does not count
     """
 
     abouts: tuple[SeriesSubject, ...]
@@ -279,7 +287,7 @@ class HistoryMatrix:
     _launches: Figures
 
     def variance(self, allocations: slice | Sequence[int] = slice(None)) -> Figures:
-        """[series] between these allocations, steps apart; NaN where nothing is known of it."""
+        """Return [series] the variance between these allocations, without steps; NaN where it is unknown."""
         values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
         found = scatter(values)
         found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))
@@ -294,13 +302,13 @@ class HistoryMatrix:
         return [number for number, about in enumerate(self.abouts) if about.kind == kind]
 
     def _scheme(self, kind: str) -> Scheme:
-        """Who lends whom a variance: cells those of their group, groups those of their class of sizes."""
+        """Return the groups that variances are drawn towards: a case's group, or a group's size class."""
         groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
         return Scheme.of_cells(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
 
 
 def sheet_of(allocations: Sequence[Allocation]) -> HistoryMatrix:
-    """All series of these allocations."""
+    """Return all series of these allocations."""
     cells = list(dict.fromkeys(cell for each in allocations for cell in each.cells))
     scheme, times = scheme_of(cells), times_of(allocations, cells)
     floors = floors_of(scheme)
@@ -317,7 +325,7 @@ def sheet_of(allocations: Sequence[Allocation]) -> HistoryMatrix:
 
 
 def distinct_names(cells: Sequence[Cell]) -> list[str]:
-    """Each cell as `name_of` calls it, and in brackets what tells it from others of that name: "allreduce 8 B mpi (mode batched)"."""
+    """Return each case's `name_of`, with what distinguishes equal names in brackets: "allreduce 8 B mpi (mode batched)"."""
     names = [name_of(cell) for cell in cells]
     alike: dict[str, list[Cell]] = {}
     for name, cell in zip(names, cells, strict=True):
@@ -328,9 +336,9 @@ def distinct_names(cells: Sequence[Cell]) -> list[str]:
 
 
 def common(times: Figures) -> Figures:
-    """[allocations × cells] -> [allocations] by how much, in ln of time, all cells are slower than they usually are; NaN: too few.
+    """Return [allocations] by how much all cases are slower than usual, in ln of time, from [allocations × cells]; NaN: too few.
 
-    A median polish (Tukey 1977): which cells an allocation has does not move it.
+    A median polish (Tukey 1977), so that missing cases do not shift it.
     """
     found = np.zeros(len(times))
     for _ in range(_ROUNDS):
@@ -340,16 +348,16 @@ def common(times: Figures) -> Figures:
 
 
 def drawn(own: Figures, values: Figures, scheme: Scheme) -> Figures:
-    """[series] variances, drawn towards those of their group as the rule does it, but never less than what each shows by itself.
+    """Return [series] variances drawn towards those of their group as in the rule, but never less than their own.
 
-    A cell with two states shows more than its group, and three launches in the slower one by chance look like a step.
+    A bimodal case scatters more than its group; three launches in the slower mode by chance would look like a step.
     """
     counts = np.where(np.isfinite(own), np.isfinite(values).sum(axis=0), 1)
     return np.fmax(own, pooled(own, counts, scheme))
 
 
 def median_variance(launches: Figures) -> Figures:
-    """[… × launches] ln of time -> […] the variance of their median; NaN of fewer than two."""
+    """Return […] the variance of the median of [… × launches] ln of time; NaN for fewer than two."""
     known = np.isfinite(launches)
     counts = known.sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -360,13 +368,13 @@ def median_variance(launches: Figures) -> Figures:
 
 
 def _of_launches(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:
-    """[allocations × cells] the variance of an allocation's median, as its launches let expect."""
+    """Return [allocations × cells] the variance of an allocation's median that its launches explain."""
     return np.array([median_variance(np.log(seconds_of(each, cells))) for each in allocations])
 
 
 @dataclass(frozen=True)
 class SeriesLevel:
-    """From which allocation to which, both included, a series had which median, in ln of time."""
+    """A level of a series: its first and last allocation (both included), and the median in ln of time."""
 
     first: int
     last: int
@@ -375,12 +383,12 @@ class SeriesLevel:
 
 @dataclass(frozen=True, eq=False)
 class CaseHistory:
-    """One thing over all allocations.
+    """The history of a case, a group or the whole over all allocations.
 
-    about   what it is of
-    values  [allocations] ln of time: of a cell in seconds, of the others by how much their cells are slower than usual; NaN: not measured
-    steps   in time
-    floor   in ln of time: less is nobody's business
+    about   its subject
+    values  [allocations] ln of time; NaN: not measured. For a case in seconds, else by how much its cases are slower than usual
+    steps   in time order
+    floor   in ln of time: a smaller change does not count
     """
 
     about: SeriesSubject
@@ -390,12 +398,12 @@ class CaseHistory:
 
     @cached_property
     def known(self) -> list[int]:
-        """The numbers of the allocations in which it was measured."""
+        """Return the numbers of the allocations in which it was measured."""
         return [int(each) for each in np.flatnonzero(np.isfinite(self.values))]
 
     @cached_property
     def levels(self) -> list[SeriesLevel]:
-        """In time; none where it was never measured."""
+        """Return its levels in time order; none if it was never measured."""
         starts = level_starts(self.steps)
         ends = [*starts[1:], len(self.values)]
         levels = [SeriesLevel(start, end - 1, float(known_median(self.values[start:end]))) for start, end in zip(starts, ends, strict=True)]
@@ -403,21 +411,23 @@ class CaseHistory:
 
     @property
     def trend(self) -> float | None:
-        """The factor from the first level to the last: 1.05 is 5 % slower. None where it was never measured."""
+        """Return the factor from the first level to the last: 1.05 is 5 % slower. None if it was never measured."""
         return exp(self.levels[-1].value - self.levels[0].value) if self.known else None
 
     @property
     def largest(self) -> float:
-        """Its largest step, in ln of time, whatever its direction; 0 without any."""
+        """Return the size of its largest step in ln of time, in either direction; 0 without any."""
         return max((abs(step.change) for step in self.steps), default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """of           what it is a history of: a folder
+    """The histories of all series in a folder.
+
+    of           the folder
     allocations  in the order in which they began
-    series       the whole, then groups of three cells or more, then cells, each in the order of the cells
-    notes        what was left out, and what else has to be known, in sentences
+    series       the whole, then groups of at least three cases, then cases, each in the order of the cases
+    notes        what was left out, and other remarks, as sentences
     """
 
     of: str
@@ -427,17 +437,17 @@ class History:
     _found: dict[tuple[int, int], list[Difference]] = field(default_factory=dict)
 
     def of_kind(self, *kinds: str) -> list[CaseHistory]:
-        """The series of these kinds."""
+        """Return the series of these kinds."""
         return [each for each in self.series if each.about.kind in kinds]
 
     def between(self, before: int, after: int) -> list[Difference]:
-        """What changed, besides times, between two allocations."""
+        """Return what changed, besides times, between two allocations."""
         if (before, after) not in self._found:
             self._found[before, after] = changes(self.allocations[before], self.allocations[after])
         return self._found[before, after]
 
     def state(self, step: LevelChange) -> str:
-        """ "another state of the machine (canary 65 → 260 ns)", of the allocations next to a step; "" where it is the same or not known."""
+        """Return a text on the state probe's change between the allocations next to a step; "" if it is equal or unknown."""
         sides = self.allocations[max(0, step.before + 1 - LEAST) : step.before + 1], self.allocations[step.at : step.at + LEAST]
         before, after = map(usual_canary, sides)
         if before is None or after is None or max(before, after) <= STATE * min(before, after):
@@ -445,7 +455,7 @@ class History:
         return f"another machine state (state probe {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
 
     def missing(self, series: CaseHistory) -> str:
-        """Where it was not measured: "measured since night-4; not since night-9; missing in 2 between"; "" where it always was."""
+        """Return where a series lacks values: "measured since night-4; not since night-9; missing in 2 between"; "" if nowhere."""
         known, names = series.known, [each.name for each in self.allocations]
         if not known:
             return "never measured"
@@ -456,7 +466,7 @@ class History:
 
 
 def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = ()) -> History:
-    """The history of allocations that are in the order in which they began."""
+    """Return the history of allocations, which are in the order in which they began."""
     sheet = sheet_of(allocations)
     found = steps(sheet.values, sheet.variance(), sheet.floors)
     parts = zip(sheet.abouts, sheet.values.T, found, sheet.floors, strict=True)

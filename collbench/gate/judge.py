@@ -1,8 +1,9 @@
-"""The decision: a candidate's allocations against a baseline.
+"""The decision of the gate: a candidate's allocations judged by a baseline.
 
-There is no verdict, and no pass, if the baseline is too short, the machine was in another state, a cell is missing or unstable, a launch
-broke off, or software or topology changed unexpectedly. A slowdown is a regression only if it exceeds its limit in three fresh
-allocations; after the first one it is a suspect. An unexpected change does not excuse a regression: the verdict names it as the cause.
+The result is "no verdict" if the baseline is too short, the machine state differs, or software or topology changed unexpectedly.
+Likewise if a case is missing or unstable, or a launch stopped early. A slowdown is a regression only if it exceeds its limit in three
+fresh allocations; after the first one it is suspected. An unexpected change does not excuse a regression: the verdict names it as the
+cause.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from collbench.gate.verdict import (
     Verdict,
 )
 
-# The state of every group, good ones too: what JUnit, Markdown and the page have a line for.
+# The state of every group, passed ones too: JUnit, Markdown and the page have a line for each.
 
 
 @dataclass(frozen=True)
 class _GroupEvaluation:
-    """Everything that a group's state is made from."""
+    """The input from which a group's state is computed."""
 
     limits: BaselineLimits
     excess: Excess
@@ -57,21 +58,21 @@ class _GroupEvaluation:
 
     @cached_property
     def states(self) -> dict[Cell, str]:
-        """The state of each cell that exceeded its limit."""
+        """Return the state of each case that exceeded its limit."""
         return {tuple(each.cell.values()): each.state for each in self.suspicions if each.kind == "cell"}
 
     @cached_property
     def open_groups(self) -> set[str]:
-        """The names of the groups, and of the whole, that are slower or may be."""
+        """Return the names of the groups, and of the whole, that are or may be slower."""
         return {each.name for each in self.suspicions if each.kind != "cell" and each.state in (CONFIRMED, SUSPECTED)}
 
 
 def group_states(
     limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
 ) -> list[GroupState]:
-    """One for each group that has a cell with a history, in the order of the baseline's cells.
+    """Return the state of each group that has a case with a history, in the order of the baseline's cases.
 
-    undecided  [cells] that were measured, but say nothing: unstable, or not in every launch; None: no cell
+    undecided  [cells] that were measured but do not count: unstable, or missing in some launches; None: no case
     """
     looked = _GroupEvaluation(limits, excess, cells, suspicions, np.zeros(len(cells), dtype=np.bool_) if undecided is None else undecided)
     judged = [members[limits.judged[members]] for members in limits.scheme.members]
@@ -102,7 +103,7 @@ def _state(number: int, judged: Numbers, looked: _GroupEvaluation) -> GroupState
 
 
 def _of_cell(cell: int, looked: _GroupEvaluation) -> Outcome:
-    """Return the outcome of one cell. What has to be measured again is inconclusive, and so is a cell of a group that is slower."""
+    """Return the outcome of one case. One that needs another measurement is inconclusive, and so is a case of a slower group."""
     state = looked.states.get(looked.cells[cell])
     if state == CONFIRMED:
         return Outcome.SLOWER
@@ -114,7 +115,7 @@ def _of_cell(cell: int, looked: _GroupEvaluation) -> Outcome:
 
 
 def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _GroupEvaluation) -> Outcome:
-    """Return the outcome of a group: by its own limit, or where it is too small for one, that of all its cells."""
+    """Return the outcome of a group by its own limit; where it is too small for one, the outcome of all its cases."""
     if state == CONFIRMED:
         return Outcome.SLOWER
     if state != PASSED:
@@ -131,7 +132,7 @@ def _known(value: float) -> float | None:
 
 
 def _worst(factors: Figures, limits: Figures) -> int | None:
-    """The place of what is nearest to its limit, or furthest above it; None where nothing was measured."""
+    """Return the index of the case that exceeds its limit most or is nearest to it; None if none was measured."""
     known = np.isfinite(factors)
     return int(np.argmax(np.where(known, np.log(factors) - limits, -np.inf))) if known.any() else None
 
@@ -152,13 +153,13 @@ def _result(unknown: bool, states: Sequence[str]) -> str:
     return UNDECIDED if unknown else PASSED
 
 
-# What exceeds its limit in the first allocation, and what the later ones say of it.
+# Suspicions: what exceeds its limit in the first allocation, and whether later ones confirm it.
 
 _ORDER = (CONFIRMED, SUSPECTED, CLEARED)
 
 
 def suspected_cells(limits: BaselineLimits, excess: Excess) -> Mask:
-    """[cells] that exceed in the first allocation, be it alone, with their group or with all."""
+    """Return [cells] which cases exceed a limit in the first allocation: their own, their group's or that of the whole."""
     groups = excess.groups_over[0][limits.scheme.of]
     return np.asarray(excess.cells_over[0] | groups | bool(excess.whole_over[0]))
 
@@ -166,10 +167,10 @@ def suspected_cells(limits: BaselineLimits, excess: Excess) -> Mask:
 def suspicions_of(
     limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], strikes: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
 ) -> list[Suspicion]:
-    """Everything that exceeded its limit in the first allocation, the surest and worst first; confirmed is what did in `strikes`.
+    """Return everything that exceeded its limit in the first allocation, the surest and worst first.
 
-    `counts`: of each allocation whether it says anything, as all do where that is None. One measured in another state of the machine
-    neither confirms nor clears.
+    strikes  the number of allocations over the limit that makes a suspect confirmed
+    counts   by allocation, whether it counts; None: all do. One in another machine state neither confirms nor clears
     """
     found = []
     rule = _Strikes(strikes, [True] * len(excess.whole) if counts is None else counts)
@@ -187,13 +188,13 @@ def suspicions_of(
 
 @dataclass(frozen=True)
 class _Strikes:
-    """How many make a regression, and of each allocation whether it says anything."""
+    """The number of allocations over the limit that make a regression, and by allocation whether it counts."""
 
     wanted: int
     counts: Sequence[bool]
 
     def state(self, factors: Sequence[float | None], over: Mask) -> str:
-        """Of what exceeded in the first allocation, by its factors and whether it exceeded in each."""
+        """Return the state of a suspect from its factor in each allocation, and whether that exceeds the limit."""
         told = zip(factors, over, self.counts, strict=True)
         measured = [bool(exceeds) for factor, exceeds, counts in told if factor is not None and counts]
         return CLEARED if not all(measured) else CONFIRMED if len(measured) >= self.wanted else SUSPECTED
@@ -206,13 +207,13 @@ def _suspicion(name: tuple[str, str], factors: Figures, over: Mask, limit: float
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """What the rule says of a candidate.
+    """A candidate evaluated by the rule.
 
-    cells, limits, excess  the baseline's cells, what may be by chance, and by how much each allocation exceeds it
-    steady                 the candidate's allocations without launches in another state of the machine
-    unstable               [allocations × cells] whose launches lie too far apart, though they do not exceed; of later ones suspects alone
-    torn                   [allocations × cells] that not every launch has; of later ones what is suspected alone
-    wanted                 [cells] that a candidate has to have: those with a history, and what the last good allocation has
+    cells, limits, excess  the baseline's cases, their limits, and by how much each allocation exceeds them
+    steady                 the candidate's allocations without launches in another machine state
+    unstable               [allocations × cells] with too much scatter between launches, but within the limit; of later ones suspects only
+    torn                   [allocations × cells] that some launches lack; of later ones suspects only
+    wanted                 [cells] that a candidate must have: those with a history, and those of the last good allocation
     """
 
     cells: Sequence[Cell]
@@ -225,17 +226,17 @@ class Looked:
 
     @property
     def undecided(self) -> Mask:
-        """[cells] that were measured, but say nothing."""
+        """Return [cells] that were measured but do not count."""
         return np.asarray((self.unstable | self.torn).any(axis=0)) | (self.steady[0].problem is not None)
 
 
 def judge(
     baseline: Baseline, candidate: Sequence[Allocation], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()
 ) -> Verdict:
-    """The verdict on a candidate's allocations, given in the order in which they began; `asked` are floors of percent of ceiling.
+    """Return the verdict on a candidate's allocations, given in the order in which they began; `asked` are floors.
 
-    Raises UsageError where one of them is in the baseline or two are one, some are imported and others are not, or the first has no
-    cell in common with it, or none that a floor is asked of.
+    Raises UsageError if an allocation is in the baseline or is given twice, or if only some are imported. Likewise if the first one has
+    no case in common with the baseline, or none that a floor applies to.
     """
     cells = baseline.cells
     check(baseline, candidate, cells)
@@ -300,7 +301,7 @@ def fallen_since(before: Sequence[LinkCeiling], candidate: Sequence[Allocation])
 
 
 def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:
-    """`found`: by allocation the unexpected changes."""
+    """Yield reasons for unexpected changes; `found` has them by allocation."""
     pairs = zip(candidate, found, strict=True)
     elsewhere = next((reason for each, changed in pairs if (reason := of_another_cluster(baseline, each, changed))), None)
     if elsewhere is not None:
@@ -313,7 +314,7 @@ def _all(found: Sequence[Sequence[Difference]]) -> list[Difference]:
 
 
 def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
-    """Yield what keeps the figures themselves from passing."""
+    """Yield the reasons in the measured figures that prevent a pass."""
     cells, first = looked.cells, looked.steady[0].allocation
     yield from (each.problem for each in looked.steady if each.problem)
     yield from checks.of_launches(candidate)
@@ -333,7 +334,7 @@ def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) 
 
 
 def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:
-    """What is confirmed of a floor is, whatever else is not known: it needs no history, and nothing to be compared with."""
+    """Return the result. A confirmed floor is a regression even with other reasons, since it needs no history and no comparison."""
     if any(each.state == CONFIRMED for each in floors):
         return REGRESSION
     if any(reason.blocks for reason in against):

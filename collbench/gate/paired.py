@@ -1,7 +1,7 @@
-"""No history: an old and a new stack side by side, their launches by turns in one allocation, and in a second one.
+"""Two stacks, old and new, compared without a history: their launches alternate in one allocation, and again in a second one.
 
-That their software differs is the point, and blocks nothing; another topology, other nodes or machines do. What exceeds its limit in
-one allocation is a suspect, and a regression what does in both: of 336 limits chance exceeds one in nearly half of all allocations.
+Their software may differ; another topology, other nodes or machines block the verdict. What exceeds its limit in one allocation is
+suspected, and in both a regression: of 336 limits chance exceeds one in nearly half of all allocations.
 """
 
 from __future__ import annotations
@@ -55,24 +55,25 @@ from collbench.results.folder import CELLS, RUN
 from collbench.results.reader import Run
 from collbench.results.store import read_object
 
-# The rule for an old and a new stack by turns in one allocation: what may be by chance, learned from the pairs of launches themselves.
+# The rule for two interleaved stacks in one allocation, with limits learned from the pairs of launches.
 #
-# No history is needed: what the allocation does to both cancels in a pair. A limit is four standard errors of the median over the pairs,
-# never less than the floor that a baseline's limits have. Slower is what exceeds it in two allocations. Four, and a spread that no single
-# pair can make: simulated with the noise of `gate.noise` three of the usual spread's raised twice as many alarms as were to be allowed and
-# found less, since one launch of a cell with two modes widens what its median hardly feels. `self_test` says how often it alarms.
+# It needs no history: an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over the
+# pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does not
+# depend on any single pair. Simulated with `self_test.Noise`, three standard errors of the plain spread raised twice the allowed number
+# of alarms and detected less: one launch of a bimodal case widens that spread, but hardly moves its median. `self_test` reports how
+# often the rule alarms.
 
-PAIRS, PAIRED_STRIKES = 5, 2  # of launches of two stacks, at least, in each of so many allocations
+PAIRS, PAIRED_STRIKES = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
 _ERRORS = 4.0
 _OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
 _DRAWN = 20_000
 
 
 def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
-    """The limits of [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
+    """Return the limits from [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
 
-    A later allocation may hold suspects alone: what is judged is what the first one measured. A cell's spread, of all allocations about
-    the mean of each, is drawn towards the median of its group's, a group's towards that of its class.
+    Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread is over all allocations,
+    about the mean of each. It is drawn towards the median of its group's, and a group's towards that of its class.
     """
     counts = np.isfinite(differences[0]).sum(axis=0)
     judged = counts >= FEWEST
@@ -90,12 +91,12 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
 
 
 def _by_class(values: Figures, scheme: Scheme) -> Figures:
-    """[groups] the median over all groups of the same class of sizes."""
+    """Return [groups] the median over all groups of the same size class."""
     return np.array([known_median(values[scheme.classes == each]) for each in scheme.classes])
 
 
 def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
-    """[allocations × pairs × …] -> […]: how far the median over an allocation's pairs is from 0 by chance."""
+    """Return […] the limits, from [allocations × pairs × …]: four standard errors of the median over an allocation's pairs."""
     counts = np.isfinite(values).sum(axis=1)
     degrees = np.maximum(counts - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -107,7 +108,10 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
 
 
 def _variance(values: Figures) -> Figures:
-    """[pairs × …] -> […]: of what is known, the outermost on each side drawn in to its neighbour (winsorised); 0 of fewer than two."""
+    """Return […] the winsorised variance of the known values of [pairs × …]: the outermost on each side is replaced by its neighbour.
+
+    0 for fewer than two.
+    """
     counts = np.isfinite(values).sum(axis=0)
     ordered = np.sort(values, axis=0)  # NaN comes last
     inward = (counts >= FEWEST).astype(np.int64)
@@ -120,7 +124,7 @@ def _variance(values: Figures) -> Figures:
 
 
 def _widening(counts: Numbers) -> Figures:
-    """By what the winsorised variance of so many falls short of the plain one, for a normal distribution."""
+    """Return the factor that corrects the winsorised variance of so many normal values to the plain one."""
     found = np.ones(counts.shape)
     for count in np.unique(counts[counts >= FEWEST]):
         found[counts == count] = _shortfall(int(count))
@@ -133,19 +137,20 @@ def _shortfall(count: int) -> float:
     return float(1 / np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
 
-# An old and a new stack in one allocation, their launches by turns: read, put in pairs, and whether they really were side by side.
+# Reading an old and a new stack of one allocation, pairing their launches, and checking that they alternate.
 
 Starts = Sequence[datetime | None]
 
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """An allocation with both stacks.
+    """An allocation in which both stacks were measured.
 
     old, new    without the launches that were left out
     order       [2 × pairs] the numbers of the launches that form a pair: of the old stack, of the new one
-    left_out    by launch of the old stack and of the new one, whether its pair does not count
-    problem     why it cannot be judged; None: it can. note: what was left out; None: nothing
+    left_out    by launch of the old stack and of the new one, whether its pair is left out
+    problem     why it cannot be judged; None: it can
+    note        what was left out; None: nothing
     """
 
     old: Allocation
@@ -157,21 +162,21 @@ class SideBySide:
 
     @property
     def name(self) -> str:
-        """The allocation's."""
+        """Return the allocation's name."""
         return self.new.name
 
     def differences(self, cells: Sequence[Cell]) -> Figures:
-        """[pairs × cells] ln of new over old; NaN where a launch of the pair has no time, or the pair does not count."""
+        """Return [pairs × cells] ln of new over old time; NaN where a launch of the pair has no time or the pair is left out."""
         old, new = (np.log(seconds_of(each, cells)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
         found: Figures = new - old
         return found
 
 
 def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
-    """Those at one place of the two lists are one allocation's folders of launches; in the order in which they are named.
+    """Return the pairs of allocations: equal positions of the two lists are folders of launches of one allocation.
 
-    Raises UsageError where a launch is named twice, cannot be read, or a folder holds launches of several allocations, and where two
-    places name one allocation.
+    Raises UsageError if a launch is named twice or cannot be read, a folder has launches of several allocations, or two positions
+    name one allocation.
     """
     launches = {path: _launches(path) for path in (*old, *new)}
     check_once(run for path in (*old, *new) for run in launches[path])
@@ -185,13 +190,13 @@ def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
 
 
 def _launches(path: Path) -> list[Run]:
-    """Each launch's run.json alone, in the order in which an allocation has them."""
+    """Return the launches of a folder with their run.json only, in the order of an allocation."""
     folders = [] if any((path / name).exists() for name in (RUN, CELLS)) else launch_folders(path)
     return [Run(folder, _info(folder)) for folder in folders or [path]]
 
 
 def _info(folder: Path) -> dict[str, Any]:
-    """What cannot be read says nothing here: reading the run whole says why."""
+    """Return the folder's run.json; empty if it cannot be read, which reading the whole run reports."""
     try:
         return read_object(folder / RUN)
     except (OSError, ValueError):
@@ -204,7 +209,7 @@ def _of_allocation(paths: tuple[Path, Path], launches: tuple[Sequence[Run], Sequ
 
 
 def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
-    """Two stacks' launches of one allocation, and when each began, in the order in which the allocation has them."""
+    """Return two stacks' launches of one allocation as pairs, from the start time of each launch."""
     why = _why_not_one(old, new) or _why_not_interleaved(new.name, old_starts, new_starts)
     if why:
         left_out = [True] * old.launches, [True] * new.launches
@@ -223,7 +228,7 @@ def _one(path: Path) -> Allocation:
 
 
 def _why_not_one(old: Allocation, new: Allocation) -> GateReason | None:
-    """Return why two folders are not of one allocation."""
+    """Return why two folders are not of one allocation; None if they are."""
     if old.name != new.name:
         return OtherAllocation(new.name, old.name)
     hosts = [each.facts.get("hosts", {}).get("names") for each in (old, new)]
@@ -233,7 +238,7 @@ def _why_not_one(old: Allocation, new: Allocation) -> GateReason | None:
 
 
 def _why_not_interleaved(name: str, old: Starts, new: Starts) -> GateReason | None:
-    """Both launches of a pair have to begin before any of the next pair: otherwise a change over time looks like a difference."""
+    """Return why the pairs do not alternate. Both launches of a pair must begin before the next pair, or drift looks like a difference."""
     if len(old) != len(new):
         return UnequalLaunches(name, len(old), len(new))
     if None in old or None in new:
@@ -250,7 +255,7 @@ def _in_time(starts: Starts) -> list[int]:
 
 
 def _steady(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
-    """Without pairs in one of whose launches the machine was in another state."""
+    """Return the allocation without pairs of which one launch ran in another machine state."""
     usual = usual_canary([old, new])
     each_out = [np.array(flipped(each, usual))[numbers] for each, numbers in zip((old, new), order, strict=True)]
     out = each_out[0] | each_out[1]
@@ -267,7 +272,7 @@ def _steady(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
 
 
 def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
-    """Return both allocations, the stack in their names."""
+    """Return both allocations, with the stack in their names."""
     return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
 
 
@@ -277,7 +282,7 @@ _MUCH = 1.25  # a slowdown by less should be seen
 
 @dataclass(frozen=True, eq=False)
 class _StackEvaluation:
-    """What the rule says of the cells that the old stack has; `had` [cells] are those that it measured well in the first allocation."""
+    """The evaluation of the old stack's cases; `had` [cells] are those with enough launches in its first allocation."""
 
     cells: Sequence[Cell]
     limits: BaselineLimits
@@ -289,12 +294,12 @@ class _StackEvaluation:
 def judge_paired(
     old: Sequence[Path], new: Sequence[Path], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()
 ) -> Verdict:
-    """The verdict on `new` against `old`: as many folders of launches each, those at one place of one allocation. Raises UsageError."""
+    """Return the verdict on `new` against `old`: equally long lists of folders, equal positions of one allocation. Raises UsageError."""
     return replace(decide(side_by_side(old, new), expected, today, asked), baseline=", ".join(map(str, old)))
 
 
 def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()) -> Verdict:
-    """The verdict on allocations with both stacks, the first of which has all cells. Raises UsageError where it measured nothing."""
+    """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
     cells = list(dict.fromkeys(cell for each in both for cell, measured in each.old.cells.items() if measured.time is not None))
     if not cells:
         raise UsageError(f"allocation {both[0].old.name} has no cell with a time: name launches that measured something")
@@ -347,13 +352,13 @@ def _look(both: Sequence[SideBySide], cells: Sequence[Cell]) -> _StackEvaluation
 
 
 def _padded(differences: Sequence[Figures]) -> Figures:
-    """[allocations × pairs × cells]; allocations may have pairs in different numbers."""
+    """Return [allocations × pairs × cells], padded with NaN where an allocation has fewer pairs."""
     most = max(1, *(len(each) for each in differences))
     return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
 
 
 def _of_stacks(both: Sequence[SideBySide]) -> Iterator[GateReason]:
-    """Each stack has to be the same in all allocations."""
+    """Yield reasons for a stack that differs between allocations."""
     old, new = [each.old for each in both], [each.new for each in both]
     for each, other in zip(old[1:], new[1:], strict=True):
         yield from _of_stack("old", old[0], each)
@@ -367,7 +372,7 @@ def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocatio
 
 
 def _of_figures(both: Sequence[SideBySide], looked: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
-    """Yield what keeps the figures themselves from passing."""
+    """Yield the reasons in the measured figures that prevent a pass."""
     first, cells = both[0], looked.cells
     for each in both:
         yield from checks.of_launches(named_by_stack(each))

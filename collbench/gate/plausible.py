@@ -1,4 +1,4 @@
-"""Facts of how plausible a change is as the cause of a slowdown. They rank what to look at first; they prove nothing."""
+"""Facts about how plausible a change is as the cause of a slowdown. They rank what to check first; they prove nothing."""
 
 # ruff: noqa: D102 – `Fact.render` documents all of them.
 
@@ -50,7 +50,7 @@ class FasterLink(Plausible, frozen=True):
 
 
 class MatchingRate(Plausible, frozen=True):
-    """A link became slower by about the measured factor; both as ln of time."""
+    """The rate of a link fell by about the measured factor; both as ln of time."""
 
     link: float
     measured: float
@@ -60,7 +60,7 @@ class MatchingRate(Plausible, frozen=True):
 
 
 class LinkOfAll(Plausible, frozen=True):
-    """All that is slower crosses the changed link."""
+    """Everything that is slower crosses the changed link."""
 
     def render(self) -> str:
         return "all slower cases cross this link"
@@ -88,7 +88,7 @@ class OwnVersion(Plausible, frozen=True):
 
 
 class OnTheHost(Plausible, frozen=True):
-    """Something of the host changed, on which everything runs.
+    """Something on the host changed, and everything runs on it.
 
     extent  "memory": memory became slower, and it changed; "all": everything is slower; "slower": all that is slower runs on it;
             "both": what is not slower runs on it too, and no other cause is known; "others": as "both", and another cause is known
@@ -111,7 +111,7 @@ PLAUSIBLE: Any = reduce(or_, Plausible.__subclasses__())
 
 
 def times(excesses: list[float]) -> str:
-    """Return "1.11" or "1.05 to 1.11", the factors of ln of time; with three digits from 100 on: "6250"."""
+    """Return "1.11" or "1.05 to 1.11", the factors of these values in ln of time; with three digits from 100 on: "6250"."""
     low, high = (_three_digits(exp(each)) for each in (min(excesses), max(excesses)))
     return low if low == high else f"{low} to {high}"
 

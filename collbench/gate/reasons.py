@@ -1,6 +1,6 @@
-"""Facts of a verdict: why it is not a pass (`GateReason`), and what else the reader needs to know (`GateNote`).
+"""Facts of a verdict: why it is not a pass (`GateReason`), and other notes for the reader (`GateNote`).
 
-Each fact has typed fields, and `render` is the only place of its words. verdict.json stores both the fields and the text.
+Each fact has typed fields, and only `render` makes its text. verdict.json stores both the fields and the text.
 """
 
 # ruff: noqa: D102 – `Fact.render` documents all of them.
@@ -36,13 +36,13 @@ class CellNames(msgspec.Struct, frozen=True):
 
 
 class GateReason(Fact, frozen=True):
-    """A reason why a verdict is not a pass. `blocks`: it is not a regression either, since the two sides cannot be compared."""
+    """A reason why a verdict is not a pass. `blocks`: the two sides cannot be compared, so it is not a regression either."""
 
     blocks: ClassVar[bool] = False
 
 
 class GateNote(Fact, frozen=True):
-    """A note of a verdict: it decides nothing."""
+    """A note of a verdict, without effect on the result."""
 
 
 # The baseline and the identity of the candidate's allocations.
@@ -65,7 +65,7 @@ class ShortBaseline(GateReason, frozen=True):
 
 
 class NoHistory(GateReason, frozen=True):
-    """No test case of the baseline was measured in enough of its allocations."""
+    """None of the baseline's cases was measured in enough of its allocations."""
 
     blocks: ClassVar[bool] = True
     baseline: str
@@ -222,7 +222,7 @@ class IncompleteCells(GateReason, frozen=True):
 
 
 class UnstableCells(GateReason, frozen=True):
-    """Launches of an allocation scatter more than those of the baseline; `flags` are those of the rows that may explain it."""
+    """Launches of an allocation scatter more than those of the baseline; `flags` are the rows' flags that may explain it."""
 
     allocation: str
     cells: CellNames
@@ -237,7 +237,7 @@ class UnstableCells(GateReason, frozen=True):
 
 
 class StillSuspected(GateReason, frozen=True):
-    """Suspects that need `more` fresh allocations; 0: they are missing in the later ones that were given."""
+    """Suspects that need `more` fresh allocations; 0: the later allocations lack them."""
 
     suspects: int
     more: int
@@ -250,7 +250,7 @@ class StillSuspected(GateReason, frozen=True):
 
 
 class SuspectedBelowFloor(GateReason, frozen=True):
-    """Cases below --min-percent that have to be measured again."""
+    """Cases below --min-percent that need another measurement."""
 
     cells: CellNames
 
@@ -259,7 +259,7 @@ class SuspectedBelowFloor(GateReason, frozen=True):
 
 
 class FloorUnknown(GateReason, frozen=True):
-    """Cases whose share of the expected bandwidth is unknown, though `asked` needs it."""
+    """Cases with an unknown share of the expected bandwidth, though `asked` needs it."""
 
     asked: str
     cells: CellNames
@@ -435,7 +435,7 @@ class NoPairs(GateReason, frozen=True):
 
 
 class StackChanged(GateReason, frozen=True):
-    """A stack changed between the two allocations."""
+    """A stack differs between the two allocations."""
 
     blocks: ClassVar[bool] = True
     stack: Literal["old", "new"]
@@ -459,7 +459,7 @@ class PairsLeftOut(GateNote, frozen=True):
 
 
 class EqualStacks(GateNote, frozen=True):
-    """The records of both stacks are equal."""
+    """The recorded software and settings of both stacks are equal."""
 
     def render(self) -> str:
         return "the two stacks have the same recorded software and settings: this compares a stack with itself"
@@ -476,7 +476,7 @@ class NewCells(GateNote, frozen=True):
 
 
 class WideLimits(GateNote, frozen=True):
-    """Launches of these cases scatter so much that a slowdown shows only from 25 % on."""
+    """Launches of these cases scatter so much that only a slowdown of 25 % or more is detected."""
 
     cells: CellNames
 
@@ -488,7 +488,7 @@ class WideLimits(GateNote, frozen=True):
 
 
 class SlowedOnPurpose(GateNote, frozen=True):
-    """A candidate was measured with `--slowed`; `how` as it was typed."""
+    """A candidate was measured with `--slowed`; `how` is its value as typed."""
 
     allocation: str
     how: str
@@ -560,7 +560,7 @@ class BaselineWithoutStart(GateNote, frozen=True):
 
 
 class WithoutStart(GateNote, frozen=True):
-    """A candidate without a start time; `several`: there are others, which then keep the order in which they were named."""
+    """A candidate without a start time; `several`: there are other candidates, and all keep the order in which they were named."""
 
     allocation: str
     several: bool
@@ -585,7 +585,7 @@ class WithoutHistory(GateNote, frozen=True):
 
 
 class UncheckedCells(GateNote, frozen=True):
-    """Cases whose data were not compared with the data sent."""
+    """Cases with received data that were not compared with the data sent."""
 
     allocation: str
     cells: CellNames
@@ -595,7 +595,7 @@ class UncheckedCells(GateNote, frozen=True):
 
 
 class SlowerLater(GateNote, frozen=True):
-    """What exceeds its limit in several later allocations, though not in the first."""
+    """Cases and groups that exceed their limit in several later allocations, but not in the first."""
 
     first: str
     names: tuple[str, ...]
@@ -625,7 +625,7 @@ class ExpiredAnnouncement(GateNote, frozen=True):
 
 
 class UnusedAnnouncement(GateNote, frozen=True):
-    """An announcement of --expect whose change did not happen; `topic` and `what` are its patterns."""
+    """An announcement of --expect with a change that did not happen; `topic` and `what` are its patterns."""
 
     reviewer: str
     reason: str

@@ -1,10 +1,10 @@
-"""The rule: what may be by chance, learned from allocations that were good, and what exceeds it.
+"""The rule of the gate: limits learned from good allocations, and what exceeds them.
 
-Everything is a logarithm of time: of a cell in an allocation the median of its launches' medians. A cell's limit is three of its own
-spreads, where the spread of cells with a short history is drawn towards that of their group; never less than a floor, below which
-nobody would act. The medians over a group and over all cells have limits of their own: they see what is too little for any single cell.
-A cell, group or the whole is slower when it exceeds its limit in three allocations, each a fresh one: in one allocation alone chance
-exceeds some limit often (`self_test` says how often).
+All times are ln of seconds: for a case in an allocation, of the median of its launches' medians. A case's limit is three of its own
+spreads, but at least a floor below which a slowdown does not matter. The spread of a case with a short history is drawn towards that
+of its group. The medians over a group and over all cases have their own limits: they detect what is too small for a single case.
+A case, a group or the whole is slower if it exceeds its limit in three fresh allocations. In one allocation alone, chance often
+exceeds some limit (`self_test` reports how often).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from collbench.gate.baseline import Figures, Scheme, known_median
 
 CONFIRMATIONS = 3
-FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer than enough it is marked as resting on a thin baseline
+FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as one of a thin baseline
 K_SIGMA = 3.0
-PRIOR_DOF = 8.0  # degrees of freedom that the group lends to each of its cells
+PRIOR_DOF = 8.0  # degrees of freedom of the group's variance in each case's
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
 LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
 Mask = NDArray[np.bool_]
 
 
 class Floors(NamedTuple):
-    """By how much, in ln of time, something has to be slower for anybody to act: [cells], [groups], and the whole."""
+    """The smallest slowdown that matters, in ln of time: [cells], [groups], and of the whole."""
 
     cells: Figures
     groups: Figures
@@ -36,13 +36,15 @@ class Floors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BaselineLimits:
-    """What a baseline says; all in ln of seconds.
+    """The limits learned from a baseline; all in ln of seconds.
 
-    scheme        which cells form groups
-    allocations   [cells] in how many allocations (of two stacks: pairs of launches of the first) the cell was measured
-    centre        [cells] its median over allocations; cells: by how much it may exceed that
-    group_centre  [groups] the median over allocations of the group's median excess; groups: by how much that may be exceeded
-    whole_centre, whole  likewise of all cells
+    scheme        the groups of the cases
+    allocations   [cells] the number of allocations with the case (for two stacks: of pairs of launches in the first allocation)
+    centre        [cells] its median over allocations
+    cells         [cells] the excess over the centre that chance explains
+    group_centre  [groups] the median over allocations of the group's median excess
+    groups        [groups] the excess over that which chance explains
+    whole_centre, whole  likewise for all cases
     """
 
     scheme: Scheme
@@ -56,19 +58,20 @@ class BaselineLimits:
 
     @property
     def judged(self) -> Mask:
-        """[cells] which have a history long enough to be judged by."""
+        """Return [cells] which cases have a history that is long enough."""
         return self.allocations >= FEWEST
 
     def visible(self) -> Figures:
-        """[cells] the smallest slowdown that can be seen, as a factor: 1.05 for 5 %; NaN where the history is too short."""
+        """Return [cells] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN where the history is too short."""
         return np.where(self.judged, np.exp(self.cells), np.nan)
 
 
 @dataclass(frozen=True, eq=False)
 class Excess:
-    """By how much allocations exceed their limits, as factors of time over what the baseline's centre says, and where that is too much.
+    """The times of allocations over the baseline's centre, and where they exceed the limits.
 
-    cells, groups, whole: [allocations × …] factors, NaN where not measured; cells_over, groups_over, whole_over: beyond the limit
+    cells, groups, whole: [allocations × …] factors, NaN where not measured
+    cells_over, groups_over, whole_over: [allocations × …] whether the limit is exceeded
     """
 
     cells: Figures
@@ -81,7 +84,7 @@ class Excess:
 
 @dataclass(frozen=True, eq=False)
 class Slower:
-    """What is slower in all allocations looked at: cells and groups as masks, and whether the whole is."""
+    """The slower cases and groups, as masks, and whether the whole is slower; each in all allocations."""
 
     cells: Mask
     groups: Mask
@@ -89,16 +92,16 @@ class Slower:
 
     @property
     def anything(self) -> bool:
-        """Whether there is any alarm."""
+        """Return whether there is any alarm."""
         return bool(self.cells.any() or self.groups.any() or self.whole)
 
 
 def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
-    """The limits from [allocations × cells] ln of seconds; NaN where a cell was not measured."""
+    """Return the limits from [allocations × cells] ln of seconds; NaN where a case was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = pooled(_variance(times), counts, scheme)
-    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # what was measured once is always at its centre
+    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement is always at its centre
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = floors_of(scheme)
@@ -111,10 +114,9 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
 
 
 def exceed(limits: BaselineLimits, times: Figures) -> Excess:
-    """Allocations, [allocations × cells] ln of seconds, against the limits. A cell that is not judged never exceeds its own.
+    """Return by how much allocations, [allocations × cells] ln of seconds, exceed the limits. A case without a history never does.
 
-    Nothing is known of a group, or of the whole, of which an allocation measured less than half of what is judged: suspects alone say
-    nothing of the others.
+    A group, or the whole, is unknown if the allocation measured less than half of its judged cases: suspects do not represent the others.
     """
     beyond = np.where(limits.judged, times - limits.centre, np.nan)
     of_groups, of_all = _covered(limits, beyond)
@@ -126,7 +128,7 @@ def exceed(limits: BaselineLimits, times: Figures) -> Excess:
 
 
 def _covered(limits: BaselineLimits, beyond: Figures) -> tuple[Mask, Mask]:
-    """[allocations × groups] and [allocations]: whether at least half of the judged cells were measured."""
+    """Return [allocations × groups] and [allocations]: whether at least half of the judged cases were measured."""
     known, judged = np.isfinite(beyond), limits.judged
     counts = np.array([np.bincount(limits.scheme.of, each, len(limits.scheme.groups)) for each in known])
     of_groups = np.bincount(limits.scheme.of, judged, len(limits.scheme.groups))
@@ -134,18 +136,18 @@ def _covered(limits: BaselineLimits, beyond: Figures) -> tuple[Mask, Mask]:
 
 
 def slower(excess: Excess) -> Slower:
-    """What exceeds in each of the allocations; what one of them did not measure is not among it."""
+    """Return what exceeds its limit in each of the allocations; what one of them did not measure is not included."""
     cells, groups = (np.asarray(over.all(axis=0)) for over in (excess.cells_over, excess.groups_over))
     return Slower(cells, groups, bool(excess.whole_over.all()))
 
 
 def floors_of(scheme: Scheme) -> Floors:
-    """The floors of its cells, of its groups, and of the whole."""
+    """Return the floors of the cases, of the groups, and of the whole."""
     return Floors(_CELL_FLOORS[scheme.classes][scheme.of], _GROUP_FLOORS[scheme.classes], _WHOLE_FLOOR)
 
 
 def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
-    """[cells] each cell's variance between so many allocations, drawn towards its group's mean; of a single allocation the group's."""
+    """Return [cells] each case's variance between `counts` allocations, drawn towards its group's mean; for a single one the group's."""
     lent = scheme.means(own)[scheme.of]
     degrees = np.maximum(counts - 1, 0)
     found: Figures = (PRIOR_DOF * lent + degrees * np.nan_to_num(own)) / (PRIOR_DOF + degrees)
@@ -153,7 +155,7 @@ def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
 
 
 def _variance(values: Figures) -> Figures:
-    """Over the first axis, of what is known; NaN of fewer than two."""
+    """Return the variance of the known values over the first axis; NaN for fewer than two."""
     known = np.isfinite(values)
     counts = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -163,12 +165,12 @@ def _variance(values: Figures) -> Figures:
 
 
 def _spread(values: Figures) -> Figures:
-    """How far [allocations × …] values are from their centre by chance."""
+    """Return the spread of [allocations × …] values around their centre."""
     return _reach(_variance(values), np.isfinite(values).sum(axis=0))
 
 
 def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
-    """How far from the centre of so many allocations another one may be; beyond all bounds where nothing is known of the spread."""
+    """Return how far another allocation may be from the centre of `counts` ones by chance; infinite where the spread is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = K_SIGMA * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
     return np.where(np.isfinite(found), found, np.inf)

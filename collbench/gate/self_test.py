@@ -1,4 +1,4 @@
-"""How often the gate alarms where nothing is wrong, and how often it finds what is: seeded trials on made-up clusters."""
+"""The gate's self-test: how often it alarms without a slowdown, and how often it detects one, in seeded trials on simulated clusters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, Base
 from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
-# A cluster made up: how its cells scatter between iterations, launches and allocations. For the self-test of the gate.
+# A simulated cluster: the scatter of its cases between iterations, launches and allocations.
 
 _MEDIAN = 1.2533  # the error of a median over that of a mean, for a normal distribution
 _LARGEST = 1 << 20  # bytes of a file
@@ -27,18 +27,18 @@ _LARGEST = 1 << 20  # bytes of a file
 
 @dataclass(frozen=True)
 class Noise:
-    """All spreads are standard deviations of ln of time; three of a kind are those of small, mid and large messages.
+    """A noise model of a simulated cluster. Spreads are standard deviations of ln of time; lists of three: small, mid, large messages.
 
-    iteration, iterations  within a launch, of so many of which the median is taken
+    iteration, iterations  within a launch, and the number of iterations that its median is taken over
     launch                 between launches of an allocation, with heavy tails (t of 4 degrees)
     allocation             between allocations
-    launch_common, allocation_common  what all cells have in common
-    cell_spread            by how much cells differ in their launch and allocation spreads
-    bimodal, slow_share, slow_by  that share of the cells is slower by so much in such a share of its launches
-    spikes, spike_by       that share of all launches' medians is slower, by so much times a Pareto variable (shape 1.5)
-    drift                  by how much all cells become slower from one allocation to the next
-    walk                   by how much all cells wander together from one allocation to the next, on and on
-    missing                the share of the cells that an allocation lacks
+    launch_common, allocation_common  what all cases have in common
+    cell_spread            by how much cases differ in their launch and allocation spreads
+    bimodal, slow_share, slow_by  the share of cases that are slower by `slow_by` in a share `slow_share` of their launches
+    spikes, spike_by       the share of launches with a slower median, by `spike_by` times a Pareto variable (shape 1.5)
+    drift                  by how much all cases become slower from one allocation to the next
+    walk                   the step of a random walk of all cases from one allocation to the next
+    missing                the share of cases that an allocation lacks
     """
 
     iteration: tuple[float, float, float] = (0.20, 0.10, 0.03)
@@ -60,7 +60,7 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """One made-up cluster: its cells' own spreads, drawn once, as [cells]; `way` is the seed of where it wanders."""
+    """A simulated cluster: its cases' own spreads, drawn once, as [cells]; `way` is the seed of its random walk."""
 
     noise: Noise
     scheme: Scheme
@@ -71,7 +71,7 @@ class Cluster:
 
     @classmethod
     def draw(cls, noise: Noise, scheme: Scheme, random: np.random.Generator) -> Cluster:
-        """Its cells' spreads."""
+        """Return a cluster with spreads drawn from the noise model."""
         classes = scheme.classes[scheme.of]
         cells = len(classes)
         launch, allocation = (
@@ -80,7 +80,7 @@ class Cluster:
         return cls(noise, scheme, launch, allocation, random.random(cells) < noise.bimodal, int(random.integers(2**63)))
 
     def launches(self, count: int, launches: int, random: np.random.Generator) -> Figures:
-        """[count × launches × cells] ln of each launch's median, as far as launches of one allocation differ."""
+        """Return [count × launches × cells] ln of each launch's median, without what launches of an allocation have in common."""
         noise, cells = self.noise, len(self.launch)
         shape = (count, launches, cells)
         within = np.array(noise.iteration)[self.scheme.classes[self.scheme.of]] * _MEDIAN / np.sqrt(noise.iterations)
@@ -91,7 +91,10 @@ class Cluster:
         return times
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """[count × cells] ln of time, as the gate takes it: of each allocation the median of its launches' medians."""
+        """Return [count × cells] ln of time as the gate uses it: for each allocation the median of its launches' medians.
+
+        first  the number of the first allocation
+        """
         noise, cells = self.noise, len(self.launch)
         within = np.median(self.launches(count, launches, random), axis=1)
         between = random.normal(0, 1, (count, cells)) * self.allocation + random.normal(0, noise.allocation_common, (count, 1))
@@ -100,34 +103,34 @@ class Cluster:
         return self._lacking(times, random)
 
     def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """[count × pairs × cells] ln of time, new over old: launches of both by turns, so that what is the allocation's cancels."""
+        """Return [count × pairs × cells] ln of time, new over old, for interleaved launches: the allocation's effect cancels."""
         old, new = (self.launches(count, pairs, random) for _ in range(2))
         lacking = self._lacking(np.zeros((count, len(self.launch))), random)
         differences: Figures = new - old + lacking[:, None, :]
         return differences
 
     def _lacking(self, times: Figures, random: np.random.Generator) -> Figures:
-        """Without the cells that an allocation lacks."""
+        """Return the times with NaN for the cases that an allocation lacks."""
         missing = self.noise.missing
         return np.where(random.random(times.shape) < missing, np.nan, times) if missing else times
 
 
 def usual_scheme() -> Scheme:
-    """336 cells: four operations, three backends, 28 sizes from 8 B to 1 GiB, of which 12 are small, 6 mid and 10 large."""
+    """Return 336 cases: four operations, three backends, 28 sizes from 8 B to 1 GiB, of which 12 are small, 6 mid and 10 large."""
     sizes = [name for name, count in zip(CLASSES, (12, 6, 10), strict=True) for _ in range(count)]
     operations, backends = ("allreduce", "allgather", "reducescatter", "alltoall"), ("nccl", "gloo", "mpi")
     return Scheme.of_cells([CaseGroup(backend, operation, size) for operation in operations for backend in backends for size in sizes])
 
 
 def noises() -> dict[str, Path]:
-    """The harsher noise models that come with collbench, by name."""
+    """Return the files of the stronger noise models that are part of collbench, by name."""
     return {file.stem: file for file in sorted(Path(__file__).with_name("noises").glob("*.toml"))}
 
 
 def read_noise(path: Path) -> Noise:
-    """A noise model from TOML, or one of `noises`: the fields of `Noise`, those left out as usual.
+    """Return the noise model of a TOML file, or one of `noises`: the fields of `Noise`, with defaults for missing ones.
 
-    Raises UsageError naming what does not fit.
+    Raises UsageError naming the invalid field.
     """
     path = noises().get(str(path), path)
     try:
@@ -164,21 +167,21 @@ _TWO_SIDED = 1.96
 
 
 class Cells(Protocol):
-    """A cluster to be judged, be it made up or drawn from what was recorded; ln of time each."""
+    """A cluster to judge, simulated or drawn from recorded allocations; all times are ln of time."""
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """[count × cells] of so many allocations, the first of which is number `first`."""
+        """Return [count × cells] for `count` allocations, the first of which has the number `first`."""
 
     def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """[count × pairs × cells] new over old, launches by turns."""
+        """Return [count × pairs × cells] new over old, for interleaved launches."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrialSetting:
-    """What is tried: `draw` gives each trial's cluster, of the cells of `scheme`.
+    """The setting of the trials: `draw` returns each trial's cluster, with the cases of `scheme`.
 
     allocations, launches  of the baseline, and of each of its allocations
-    paired                 no baseline: an old and a new stack side by side
+    paired                 whether an old and a new stack are compared, without a baseline
     """
 
     draw: Callable[[np.random.Generator], Cells]
@@ -189,17 +192,17 @@ class TrialSetting:
 
 
 def made_up(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: bool = False) -> TrialSetting:
-    """Clusters of such a noise, another one for each trial."""
+    """Return a setting with a new cluster of this noise for each trial."""
     return TrialSetting(lambda random: Cluster.draw(noise, scheme, random), scheme, allocations, paired=paired)
 
 
 @dataclass(frozen=True)
 class SelfTestLine:
-    """One line of the table.
+    """A line of the self-test's table.
 
-    done    what was done to the candidate: "nothing", "one cell of large messages slower by 5 %"
-    wanted  whether it should have been found; nothing should not
-    found   in how many of `trials`
+    done    the candidate's slowdown: "nothing", "one cell of large messages slower by 5 %"
+    wanted  whether the gate should detect it; False for "nothing"
+    found   in how many of `trials` it alarmed
     """
 
     done: str
@@ -209,12 +212,12 @@ class SelfTestLine:
 
     @property
     def share(self) -> float:
-        """Of the trials."""
+        """Return the share of the trials with an alarm."""
         return self.found / self.trials
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, Wilson's: it holds where nothing or everything was found, too."""
+        """Return the share's 95 % confidence interval (Wilson), which is also valid for shares of 0 and 1."""
         n, share, z = self.trials, self.share, _TWO_SIDED
         middle, half = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
         return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
@@ -222,7 +225,7 @@ class SelfTestLine:
 
 @dataclass(frozen=True, eq=False)
 class _TrialKind:
-    """What is done: which cells become slower (a draw), by what factor given the limits, and whether an excess shows it."""
+    """A kind of slowdown: the cases that become slower (drawn), the factor for given limits, and whether an excess detects it."""
 
     done: str
     cells: Callable[[np.random.Generator], Numbers]
@@ -232,7 +235,7 @@ class _TrialKind:
 
 
 def self_test(setting: TrialSetting, trials: int, seed: int = 0) -> Iterator[SelfTestLine]:
-    """The table, line by line: each trial has a cluster, a baseline, and three allocations of the candidate; or two of pairs."""
+    """Yield the table's lines. Each trial has a cluster, a baseline and three allocations of the candidate; paired, two of pairs."""
     for number, kind in enumerate(_kinds(setting.scheme)):
         random = np.random.default_rng([seed, number])
         found = sum(_finds(kind, setting, random) for _ in range(trials))
@@ -253,7 +256,7 @@ def _finds(kind: _TrialKind, setting: TrialSetting, random: np.random.Generator)
 
 
 def _kinds(scheme: Scheme) -> list[_TrialKind]:
-    """The large messages' cells and groups, or those of the largest class that there is; no group where none is judged as one."""
+    """Return the kinds of slowdown, for large messages or the largest class present; no group if all are too small."""
     name = CLASSES[scheme.classes.max()]
     groups = np.flatnonzero(scheme.classes == scheme.classes.max())
     cells, every = np.flatnonzero(np.isin(scheme.of, groups)), np.arange(len(scheme.of))
@@ -288,12 +291,12 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     ]
 
 
-# A cluster as recorded: allocations made up from those of a baseline, so that the self-test speaks of the cells that are judged by it.
+# A recorded cluster: allocations drawn from those of a baseline, so that the self-test is about the cases that the baseline judges.
 #
-# What is common to cells stays common, since whole vectors over all cells are drawn: of the launches one as it was recorded, of the
-# allocations a normal mixture of all. Neither can be worse than what was recorded: what happens once in a hundred launches is not in it
-# unless it happened, and whether the cluster drifts is not known. Few allocations overstate false alarms, since a mixture of few moves
-# many cells at once (six of a made-up cluster with 0.5 % said 2 %), and say little of groups (2 % of one: found in 48 to 97 %, truly 65 %).
+# Whole vectors over all cases are drawn, so their correlation is kept: launches as recorded, allocations as a normal mixture of all.
+# Neither can be worse than the record: rare events are missing unless they were recorded, and a drift of the cluster is unknown.
+# Few allocations overstate false alarms, since a mixture of few moves many cases at once (six of a simulated cluster with 0.5 % gave 2 %).
+# They are also uncertain about groups (2 % of one: detected in 48 to 97 %, truly 65 %).
 
 _FEWEST_LAUNCHES = 2  # of one alone it is not known how launches scatter
 _DRAWN = 400  # allocations, to see how much of the scatter between them is that of their launches
@@ -301,13 +304,15 @@ _DRAWN = 400  # allocations, to see how much of the scatter between them is that
 
 @dataclass(frozen=True, eq=False)
 class NoiseRecord:
-    """scheme    how the cells that can be drawn are grouped
-    launch       [launches × cells] by how much each launch was off the mean of its allocation, ln; widened, since so few have a mean that
-                 follows them; NaN where it lacks the cell
-    allocation   [allocations × cells] likewise the allocations off theirs, without what their launches explain; 0 where one lacks the cell
-    lacking      [allocations × cells] which cells an allocation lacks
-    launches     how many an allocation has, as a rule
-    left_out     cells that too few allocations have
+    """The recorded scatter of a baseline, from which clusters are drawn.
+
+    scheme       the groups of the cases that can be drawn
+    launch       [launches × cells] by how much each launch was off the mean of its allocation, in ln of time; NaN where it lacks the case.
+                 Widened, since so few launches determine their own mean
+    allocation   [allocations × cells] likewise for allocations, without what their launches explain; 0 where one lacks the case
+    lacking      [allocations × cells] which cases an allocation lacks
+    launches     the typical number of launches of an allocation
+    left_out     the number of cases that too few allocations have
     """
 
     scheme: Scheme
@@ -318,14 +323,14 @@ class NoiseRecord:
     left_out: int
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """[count × cells] ln of time, as the gate takes it. The recorded ones have no order: `first` changes nothing."""
+        """Return [count × cells] ln of time as the gate uses it. Recorded allocations are drawn in any order: `first` has no effect."""
         mixed = random.normal(size=(count, len(self.allocation))) @ self.allocation
         lacking = self.lacking[random.integers(len(self.lacking), size=count)]
         times: Figures = np.where(lacking, np.nan, self._medians(count, launches, random) + mixed)
         return times
 
     def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """[count × pairs × cells] ln of time, new over old."""
+        """Return [count × pairs × cells] ln of time, new over old."""
         old, new = self.launch[random.integers(len(self.launch), size=(2, count, pairs))]
         differences: Figures = new - old
         return differences
@@ -336,7 +341,7 @@ class NoiseRecord:
 
 
 def recorded(baseline: Baseline) -> NoiseRecord:
-    """What a baseline's allocations say. Raises UsageError where there are too few allocations, or launches in them."""
+    """Return the scatter of a baseline's allocations. Raises UsageError if it has too few allocations, or too few launches in them."""
     scattered = [each for each in baseline.allocations if each.launches >= _FEWEST_LAUNCHES]
     if len(scattered) < FEWEST:
         raise UsageError(
@@ -355,14 +360,14 @@ def recorded(baseline: Baseline) -> NoiseRecord:
 
 
 def _times(launches: int, cells: Sequence[CaseTimes | None]) -> Figures:
-    """[launches × cells] ln of seconds."""
+    """Return [launches × cells] ln of seconds."""
     nothing = (None,) * launches
     found = np.array([nothing if cell is None else cell.medians_s for cell in cells], dtype=np.float64).T
     return np.asarray(np.log(found), dtype=np.float64)
 
 
 def _widened(values: Figures) -> Figures:
-    """Off the mean over the first axis, wider by what so few lose by having it follow them; NaN of a single one."""
+    """Return the deviations from the mean over the first axis, widened since so few values determine it; NaN for a single one."""
     known = np.isfinite(values)
     counts = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -371,9 +376,10 @@ def _widened(values: Figures) -> Figures:
 
 
 def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left_out: int) -> NoiseRecord:
-    """With allocations that scatter by what was recorded, less what their launches alone would make them scatter.
+    """Return the record with the recorded scatter of allocations, less what their launches alone explain.
 
-    That is taken apart for all cells, the groups and single ones, as what launches do to single cells is not in the median of all.
+    The part that launches explain is computed separately for all cases, for groups and for single ones: the scatter of single cases is
+    not in the median of all.
     """
     lacking = ~np.isfinite(centres)
     counts = (~lacking).sum(axis=0)
@@ -386,14 +392,14 @@ def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left
 
 
 def _apart(scheme: Scheme, values: Figures) -> tuple[Figures, Figures, Figures]:
-    """[… × cells] as what all cells have in common, what is each group's, and what is each cell's own."""
+    """Return [… × cells] as three parts: common to all cases, of each group, and of each case alone."""
     whole = known_median(values)[..., None]
     groups = scheme.medians(values - whole)[..., scheme.of]
     return np.broadcast_to(whole, values.shape), groups, values - whole - groups
 
 
 def _left(scheme: Scheme, part: Figures, explained: Figures) -> Figures:
-    """[cells] the share of a part's spread that launches do not explain, by class of sizes: single cells are too few to tell."""
+    """Return [cells] the share of a part's spread that launches do not explain, by size class: a single case has too few values."""
     found = np.zeros(len(scheme.of))
     classes = scheme.classes[scheme.of]
     for each in np.unique(classes):
@@ -403,6 +409,6 @@ def _left(scheme: Scheme, part: Figures, explained: Figures) -> Figures:
 
 
 def setting_of(found: NoiseRecord, allocations: int | None = None, paired: bool = False) -> TrialSetting:
-    """The self-test on clusters such as this one, with a baseline of as many allocations as were recorded, if not told otherwise."""
+    """Return the setting for clusters drawn from a record; the baseline has as many allocations as recorded, unless given."""
     count = allocations or len(found.allocation)
     return TrialSetting(lambda _: found, found.scheme, count, found.launches, paired)

@@ -1,6 +1,6 @@
-"""The machine's state. Launches during which it was in another one (the canary says so) are left out, of a baseline and of candidates.
+"""The machine state: launches in which the state probe shows another one are left out, of a baseline and of candidates.
 
-A cache line between two cores takes 65 or 260 ns on one machine, and flips by itself: no figure of such a launch is comparable.
+A cache line between two cores takes 65 or 260 ns on one machine, and this changes by itself. Times of such launches are not comparable.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, sec
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
 
-# Unstable cells: launches of one allocation lie so far apart that their median says nothing.
+# Unstable cases: launches of one allocation differ so much that their median means nothing.
 #
-# Launches of a cell may scatter as they did in the baseline. Unstable is a cell all but one of whose launches (of many: all but a fifth)
-# lie further from their median than 10 %, than twice the baseline's launches from its centre (all but one, or a twentieth), and than twice
-# what is usual for its backend and class of sizes (the 95 % quantile over cells): so a cell with two modes that the baseline, by chance,
-# saw in one of them only is not called unstable while its like have two. What rows say of themselves (`two_modes`, `drift`) decides
-# nothing: it is within a launch, and the baseline's rows say it as often.
+# Launches of a case may scatter as in the baseline. A case is unstable if its launches exceed three distances from their median, one
+# launch (of many: a fifth) aside:
+# - 10 %;
+# - twice the distance of the baseline's launches from its centre (one of them, or a twentieth, aside);
+# - twice what is usual for its backend and size class (the 95 % quantile over cases).
+# By the last one, a bimodal case that the baseline saw in one mode only by chance is not unstable if similar cases are bimodal.
+# Flags of rows (`two_modes`, `drift`) do not count: they are about a single launch, and the baseline's rows have them as often.
 #
-# Simulated with the noise of `gate.noise` (336 cells, a tenth of them with two modes): of gates where nothing changed about 1 in 70 had an
-# unstable cell with a baseline of six allocations, 1 in 30 with one of four; a large cell that came to be slower by 20 % in two of five
-# launches was called unstable in 97 %.
+# Simulated with the noise of `self_test.Noise` (336 cases, a tenth of them bimodal): of gates where nothing changed about 1 in 70 had an
+# unstable case with a baseline of six allocations, 1 in 30 with one of four. A large case that became slower by 20 % in two of five
+# launches was unstable in 97 %.
 
 FEWEST_LAUNCHES = 3  # of fewer it is not known how they scatter
 _FLOOR = float(np.log1p(0.10))
@@ -36,14 +38,14 @@ _BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that may lie anywhere, a
 
 
 def launch_limits(allocations: Sequence[Allocation], cells: Sequence[Cell], limits: BaselineLimits) -> Figures:
-    """[cells] how far from their median a candidate's launches may lie, in ln of time; `allocations` are the baseline's."""
+    """Return [cells] how far a candidate's launches may be from their median, in ln of time; `allocations` are the baseline's."""
     launches = np.hstack([_logs(each, cells) for each in allocations])
     own = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
     return np.maximum(_FLOOR, _TIMES * np.fmax(np.nan_to_num(own), _of_its_like(own, limits.scheme)))
 
 
 def unstable(allocation: Allocation, cells: Sequence[Cell], allowed: Figures) -> Mask:
-    """[cells] whose launches lie further apart than is allowed."""
+    """Return [cells] which cases have launches that are further apart than `allowed`."""
     launches = _logs(allocation, cells)
     apart = _all_but(np.abs(launches - known_median(launches)[:, None]), _SHARE, FEWEST_LAUNCHES)
     with np.errstate(invalid="ignore"):
@@ -57,7 +59,7 @@ def _logs(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
 
 
 def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
-    """[cells] the largest of [cells × launches] that are known, but for one or that share of them; NaN of fewer than `fewest`."""
+    """Return [cells] the largest known value of [cells × launches], one or that share of them aside; NaN for fewer than `fewest`."""
     ordered = np.sort(distances, axis=1)  # NaN comes last
     counts = np.isfinite(distances).sum(axis=1)
     places = np.maximum(counts - 1 - np.maximum(1, (counts * share).astype(np.int64)), 0)
@@ -66,7 +68,7 @@ def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
 
 
 def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
-    """[cells] what is usual for the cell's backend and class of sizes, all operations together; 0 where nothing is known."""
+    """Return [cells] what is usual for the case's backend and size class, over all operations; 0 where nothing is known."""
     found = np.zeros(len(own))
     names = [(group.backend, group.size_class) for group in scheme.groups]
     for backend, size in dict.fromkeys(names):
@@ -76,14 +78,16 @@ def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
     return found
 
 
-STATE = 1.20  # a canary that is further off belongs to another state of the machine
+STATE = 1.20  # a state probe that is further off shows another machine state
 MOST_FLIPPED = 2  # launches of an allocation that may be left out, and replaced by others
 LEAST_LEFT = 3  # of an allocation of which some were left out: the median of fewer follows a single one
 
 
 @dataclass(frozen=True)
 class Steady:
-    """allocation  without the launches that were left out
+    """An allocation without the launches in another machine state.
+
+    allocation  the remaining launches
     problem     why it cannot be judged; None: it can
     note        what was left out; None: nothing
     left_out    by launch
@@ -96,13 +100,13 @@ class Steady:
 
 
 def usual_canary(allocations: Sequence[Allocation]) -> float | None:
-    """The median over all launches, in seconds, one of them; None where none has a canary."""
+    """Return the state probe's median over all launches, in seconds; None where none has a probe. It is a value that occurred."""
     heard = [value for each in allocations for value in each.canary_s if value is not None and known(value)]
     return median_low(heard) if heard else None
 
 
 def flipped(allocation: Allocation, usual: float | None) -> list[bool]:
-    """Of each launch whether the machine was in another state than usual; nothing is said of one without a canary."""
+    """Return for each launch whether the machine was in another state than usual; False for a launch without a state probe."""
     return [
         usual is not None and value is not None and known(value) and max(value, usual) > STATE * min(value, usual)
         for value in allocation.canary_s
@@ -110,14 +114,14 @@ def flipped(allocation: Allocation, usual: float | None) -> list[bool]:
 
 
 def without(allocation: Allocation, left_out: Sequence[bool]) -> Allocation:
-    """The allocation as if these launches had measured nothing; what was wrong in them stays wrong."""
+    """Return the allocation as if these launches had measured nothing; their wrong data still count."""
     cells = {cell: _without(each, left_out) for cell, each in allocation.cells.items()}
     shown = {cell: _shown_without(each, left_out) for cell, each in allocation.shown.items()}
     return replace(allocation, cells=cells, shown=shown)
 
 
 def steady(allocation: Allocation, usual: float | None) -> Steady:
-    """A candidate without its flipped launches; with a problem where more flipped than may be replaced, or too few are left."""
+    """Return a candidate without its launches in another state; with a problem if too many have one, or too few are left."""
     out = flipped(allocation, usual)
     count, left = sum(out), len(out) - sum(out)
     if not count:
@@ -135,7 +139,7 @@ def _refused(allocation: Allocation, problem: LaunchesNeeded | AllocationStateCh
 
 
 def steady_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]]:
-    """Return the baseline to learn from, without launches in another state and allocations of such alone; and what was left out."""
+    """Return the baseline without launches in another state and allocations that have no other launches; and what was left out."""
     usual, notes = usual_canary(baseline.allocations), list[LaunchesLeftOut]()
     kept: list[Allocation] = []
     for each in baseline.allocations:
@@ -152,7 +156,7 @@ def _without(measured: CaseTimes, left_out: Sequence[bool]) -> CaseTimes:
 
 
 def _shown_without(shown: Shown, left_out: Sequence[bool]) -> Shown:
-    """The share of the ceiling is not known where a launch that counts has none."""
+    """Return the figures without these launches. The share of the ceiling is unknown if a remaining launch has none."""
     if shown.percent is None or len(shown.percents) != len(left_out):
         return shown
     left = tuple(None if out else share for share, out in zip(shown.percents, left_out, strict=True))

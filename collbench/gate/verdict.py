@@ -1,4 +1,4 @@
-"""The gate's verdict: result, reasons and suspects. `as_json` is verdict.json; all other outputs are made from it."""
+"""The gate's verdict: result, reasons and suspects. `as_json` returns verdict.json; all other outputs are made from the verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "
 
 @dataclass(frozen=True)
 class Announcement:
-    """Why a change or a slowdown is expected, the reviewer who says so, and the day on which that expires (ISO 8601)."""
+    """The announcement of a change or slowdown: the reason, the reviewer, and the day on which it expires (ISO 8601)."""
 
     reason: str
     reviewer: str
@@ -40,16 +40,16 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A cell, a group or the whole that exceeded its limit in the first of the candidate's allocations.
+    """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
 
     kind     "cell", "group" or "whole"
     name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cells"
-    cell     what names the cell: its columns by name; empty for the others
-    factors  by allocation of the candidate, the time over what the baseline says; None where it was not measured
-    limit    the factor that may be by chance
+    cell     the case's columns by name; empty for groups and the whole
+    factors  by allocation of the candidate, the time over the baseline's; None where it was not measured
+    limit    the factor that chance explains
     state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
              confirmed or suspected, but a slowdown of that much was announced
-    announced who announced it; None: nobody
+    announced the announcement that allows it; None: there is none
     """
 
     kind: str
@@ -63,17 +63,19 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class GroupState:
-    """A group of cells as judged: one line of every output, be it good or bad.
+    """The state of a group of cases, passed or not: one line of every output.
 
-    backend, operation, size_class  what forms it; name: the same in words, "allreduce on mpi, large messages"
-    cells    with a history long enough; missing: how many of them the candidate's first allocation lacks
-    factors  by allocation of the candidate, the median over its cells of the time over what the baseline says; None: not known
-    limit    the factor that may be by chance; None where a group is too small to be judged as one (its cells are)
-    worst    the name of the cell that exceeds its limit most, or comes nearest to it; None where none was measured
-    worst_factor, worst_limit  of that cell in the first allocation
-    state    "passed", "confirmed", "suspected" (its own, or any cell's of it) or "no verdict" (something of it is missing, or not judged)
+    backend, operation, size_class  the columns that define it
+    name     in words: "allreduce on mpi, large messages"
+    cells    the number of its cases with a history that is long enough
+    missing  how many of them the candidate's first allocation lacks
+    factors  by allocation of the candidate, the median over its cases of the time over the baseline's; None: unknown
+    limit    the factor that chance explains; None where the group is too small to be judged as one (its cases are judged)
+    worst    the name of the case that exceeds its limit most, or comes nearest to it; None where none was measured
+    worst_factor, worst_limit  of that case in the first allocation
+    state    "passed", "confirmed", "suspected" (the group or any of its cases) or "no verdict" (a part is missing, or not judged)
     outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
-    outcomes how many of its cells have each outcome; empty in an older file
+    outcomes how many of its cases have each outcome; empty in an older file
     """
 
     backend: str
@@ -94,13 +96,14 @@ class GroupState:
 
 @dataclass(frozen=True)
 class FloorState:
-    """A cell below a share of its ceiling that somebody asked for (`--min-percent`), or of which that share is not known.
+    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
 
     name, cell  as in `Suspicion`
-    asked    as it was asked for: "ring:80@64M-"; wanted: in percent
-    percents by allocation of the candidate, of the ceiling of that model; None where it is not known
+    asked       the floor as typed: "ring:80@64M-"
+    wanted      its percentage
+    percents    by allocation of the candidate, of the ceiling of that model; None where it is unknown
     limited_by, model  the ceiling's link and kind; None where no allocation has such a ceiling
-    state    "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (not known)
+    state       "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
     """
 
     name: str
@@ -115,9 +118,10 @@ class FloorState:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that is `after` in the candidate and was `before` in the last good allocation; the most plausible cause first.
+    """A difference between the last good allocation (`before`) and the candidate (`after`).
 
-    item        what changed: "software", ("mpi", "version"); times: in so many places, "*" in its path
+    item        what changed: "software", ("mpi", "version")
+    times       in how many places, with "*" in the item's path
     plausible   why it is, or is not, a plausible cause of the slowdown; None where nothing is slower
     announced   the announcement that covers it; None: there is none
     """
@@ -132,25 +136,25 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """ "software"."""
+        """Return the kind: "software"."""
         return self.item.kind
 
     @property
     def what(self) -> str:
-        """ "mpi version"; of several places "interfaces * mtu (3 times)"."""
+        """Return what changed: "mpi version"; for several places "interfaces * mtu (3 times)"."""
         return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
 
     def sentence(self) -> str:
-        """ "software mpi: MPICH 4.3 → MPICH 5.0"."""
+        """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
         return f"{self.kind} {self.what}: {self.before} → {self.after}"
 
 
 @dataclass(frozen=True)
 class LikelyCause:
-    """What the pattern of slower cells points at.
+    """The likely cause of a slowdown, from the pattern of slower cases.
 
-    kind      "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where these cannot be told apart
-    sentence  what points at it: "the link: large messages are 1.11 times slower on mpi and gloo, small ones are not"
+    kind      "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where several are possible
+    sentence  the evidence: "the link: large messages are 1.11 times slower on mpi and gloo, small ones are not"
     """
 
     kind: str
@@ -159,20 +163,24 @@ class LikelyCause:
 
 @dataclass(frozen=True)
 class Verdict:
-    """result      "passed", "regression", "no verdict" or "wrong data"
-    mode        "baseline", or "paired" (old and new stack side by side)
-    reasons     why there is no verdict, or why it is not a pass: facts of `gate.reasons`, or `Text` from an older file
-    notes       launches left out, cells without a history, slowed on purpose …
+    """The result of the gate, with everything that its outputs show.
+
+    result      "passed", "regression", "no verdict" or "wrong data"
+    mode        "baseline", or "paired" (old and new stack in one allocation)
+    reasons     why it is not a pass: facts of `gate.reasons`, or `Text` from an older file
+    notes       launches left out, cases without a history, slowed on purpose …
     suspicions  the surest and worst first
-    groups      every group with a history, in the order of the baseline's cells
-    floors      cells below the share of a ceiling that was asked for
-    cause       what became slower points at; None where nothing is confirmed or suspected, or nothing is to be said
-    changes     what changed since the last good allocation, announced or not, the most plausible first
-    baseline    its folder (of paired stacks: the old one's folders); allocations: how many it has; thin: fewer than six
-    candidates  the names of the allocations that were judged, in the order in which they began
-    cells       how many cells have a history to be judged by
-    judged_on   the day, ISO 8601, by which announcements expire; collbench: the version that judged
-    asked       the shares of a ceiling that were asked for, as they were typed; one that no cell of `floors` has is reached everywhere
+    groups      every group with a history, in the order of the baseline's cases
+    floors      cases below a floor
+    cause       the likely cause of the slowdown; None where nothing is confirmed or suspected, or no cause fits
+    changes     since the last good allocation, announced or not, the most plausible cause first
+    baseline    its folder (of paired stacks: the old one's folders)
+    allocations the number of the baseline's allocations; thin: fewer than six
+    candidates  the names of the judged allocations, in the order in which they began
+    cells       the number of cases with a history that is long enough
+    judged_on   the day (ISO 8601) that decides whether announcements are expired
+    collbench   the version that judged
+    asked       the floors as typed; one without a case in `floors` is reached everywhere
     margin      largest difference that counts as no change: 0.05 is ±5 %
     ceilings    ceilings that fell since the last good allocation: percentages of them would hide the loss
     """
@@ -199,35 +207,35 @@ class Verdict:
 
     @property
     def outcomes(self) -> dict[Outcome, int]:
-        """How many cells have each outcome; empty for a verdict that an older version wrote."""
+        """Return how many cases have each outcome; empty for the verdict of an older version."""
         if not any(each.outcomes for each in self.groups):
             return {}
         return {outcome: sum(each.outcomes.get(outcome, 0) for each in self.groups) for outcome in Outcome}
 
     @property
     def exit_code(self) -> int:
-        """What the process returns."""
+        """Return the exit code in collbench's own style."""
         return EXIT_CODES[self.result]
 
     @property
     def waits(self) -> bool:
-        """Whether it lacks nothing but another measurement of the suspects."""
+        """Return whether only another measurement of the suspects is missing."""
         return self.result == UNDECIDED and bool(self.reasons) and all(isinstance(each, WAITING) for each in self.reasons)
 
     @property
     def unexpected_cause(self) -> Change | None:
-        """The most plausible unexpected change that explains a regression; None: there is none."""
+        """Return the most plausible unexpected change that explains a regression; None without one."""
         if self.result != REGRESSION:
             return None
         return next((each for each in self.changes if each.announced is None and each.explains), None)
 
     def count(self, state: str) -> int:
-        """How many suspicions and floors are in this state."""
+        """Return the number of suspicions and floors in this state."""
         return [each.state for each in self.suspicions].count(state) + [each.state for each in self.floors].count(state)
 
     @property
     def reached(self) -> list[str]:
-        """The shares that were asked for and are reached by every cell, or were in any of its allocations."""
+        """Return the floors that every case reaches in at least one of its allocations."""
         return [asked for asked in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == asked)]
 
     def as_json(self) -> dict[str, Any]:
@@ -262,7 +270,7 @@ def _change_json(each: Change) -> dict[str, Any]:
 
 
 def from_json(told: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` stands for them."""
+    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them."""
     return Verdict(
         **{
             **{name: value for name, value in told.items() if name not in _DERIVED},
@@ -284,7 +292,7 @@ _DERIVED = ("schema", "exit_code", "outcomes", "reason_facts", "note_facts")
 
 
 def _facts(texts: Sequence[str], facts: Sequence[Any] | None, kinds: Any) -> tuple[Fact, ...]:
-    """Return a fact for each text: the stored one, or the text where that one is missing, or of a later version."""
+    """Return a fact for each text: the stored one, or a `Text` if it is missing or from a later version."""
     stored = facts if facts is not None and len(facts) == len(texts) else [None] * len(texts)
     return tuple(_fact(text, fact, kinds) for text, fact in zip(texts, stored, strict=True))
 
@@ -311,14 +319,17 @@ def _announced(told: Mapping[str, Any]) -> Announcement | None:
     return Announcement(**told["announced"]) if told["announced"] else None
 
 
-# What the process returns for a verdict, or where it failed, in the style of whoever asks.
+# The exit code for a verdict or a failure, in the caller's style.
 
 OWN, NAGIOS, PROLOG = STYLES = ("collbench", "nagios", "prolog")
 OK, WARNING, CRITICAL, UNKNOWN = range(4)  # monitoring-plugins.org, Development Guidelines, "Plugin Return Codes"
 
 
 def exit_code(verdict: Verdict, style: str) -> int:
-    """collbench's own; nagios: 0 ok, 1 warning, 2 critical, 3 unknown; prolog: 1 for what is confirmed or wrong, else 0."""
+    """Return the exit code in a style.
+
+    collbench: its own codes; nagios: 0 ok, 1 warning, 2 critical, 3 unknown; prolog: 1 for confirmed or wrong, else 0.
+    """
     if style == NAGIOS:
         return nagios_state(verdict)
     if style == PROLOG:
@@ -327,7 +338,10 @@ def exit_code(verdict: Verdict, style: str) -> int:
 
 
 def nagios_state(verdict: Verdict) -> int:
-    """CRITICAL: confirmed or wrong; WARNING: nothing but suspects or accepted slowdowns; UNKNOWN: no verdict for any other reason."""
+    """Return the Nagios state.
+
+    CRITICAL: confirmed or wrong; WARNING: only suspects or accepted slowdowns; UNKNOWN: no verdict for any other reason.
+    """
     if verdict.result in (REGRESSION, WRONG_DATA):
         return CRITICAL
     if verdict.result == PASSED:
@@ -336,16 +350,16 @@ def nagios_state(verdict: Verdict) -> int:
 
 
 def code_of_failure(own: int, style: str) -> int:
-    """The exit code where there is no verdict at all, but bad input, a defect or a signal, for which `own` is collbench's.
+    """Return the exit code after bad input, a defect or a signal, without any verdict; `own` is collbench's code for it.
 
-    A tool's failure drains no node: a prolog returns 0, and a monitor hears that nothing is known.
+    A tool's failure must not drain a node: a prolog returns 0, and Nagios gets UNKNOWN.
     """
     if own == FINE or style == OWN:
         return own
     return UNKNOWN if style == NAGIOS else FINE
 
 
-# Reads a verdict.json once more. It may be a stranger's: it has to fit verdict.schema.json to the letter.
+# Reading verdict.json, which may come from an unknown source: it has to fit verdict.schema.json exactly.
 
 SCHEMA_FILE = Path(__file__).parent / "verdict.schema.json"
 _LONGEST = 80  # letters of a value that a sentence shows
@@ -353,7 +367,7 @@ _REMEDY = "name what `collbench gate --out` wrote"
 
 
 def read_verdict(path: Path) -> Verdict:
-    """The verdict in a file. Raises UsageError where it cannot be read, does not fit the schema, or contradicts itself."""
+    """Return the verdict in a file. Raises UsageError if it cannot be read, does not fit the schema, or contradicts itself."""
     try:
         told = read_object(path)
     except (OSError, ValueError) as error:
@@ -373,13 +387,13 @@ def read_verdict(path: Path) -> Verdict:
 
 @cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a verdict, as shipped."""
+    """Return the JSON Schema (draft 2020-12) of a verdict, as installed."""
     found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     return found
 
 
 def _misfit(told: dict[str, Any]) -> str | None:
-    """The first thing that does not fit, with its place; None: all does."""
+    """Return the first invalid value with its place; None if all are valid."""
     from jsonschema import Draft202012Validator
 
     checks = Draft202012Validator(schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
@@ -388,12 +402,12 @@ def _misfit(told: dict[str, Any]) -> str | None:
 
 
 def _innermost(error: ValidationError) -> ValidationError:
-    """Of a value that fits none of several forms what it lacks of the first, the last of which is null."""
+    """Return the error of the first form, for a value that fits none of several forms, the last of which is null."""
     return next((inner for inner in error.context or () if list(inner.schema_path)[:1] == [0]), error)
 
 
 def _sentence(error: ValidationError) -> str:
-    """ "groups[3].limit is -1, where exclusiveMinimum 0 is wanted"."""
+    """Return "groups[3].limit is -1, where exclusiveMinimum 0 is wanted"."""
     place = _place(error.absolute_path)
     if error.validator == "required":
         lacking = next(name for name in error.validator_value if name not in error.instance)  # type: ignore[union-attr,operator]

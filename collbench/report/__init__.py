@@ -1,1 +1,1 @@
-"""How it is shown: terminal, nccl-tests' text, CSV and JSON."""
+"""Output for users: results, verdicts, machines and plans as text, CSV, JSON and other formats."""

@@ -1,4 +1,4 @@
-"""What `collbench baseline show` prints: the allocations, and of each cell the smallest slowdown that a gate on it would see."""
+"""Output of `collbench baseline show` and `diff`, `collbench history`, and `collbench gate --self-test`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TITLES = ("cell", "allocations", "time µs", "smallest slowdown visible")
 
 
 def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
-    """The baseline in `format`, one of FORMATS; in JSON one object for each cell."""
+    """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
     cells = baseline.cells
     learned, left_out = steady_baseline(baseline)
     limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
@@ -43,7 +43,7 @@ def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
 
 
 def after_adding(path: Path, held: int) -> str:
-    """How many allocations there are, and what is typed next."""
+    """Return how many allocations the baseline has, and the next command."""
     there, folder = f"{path} has {plural(held, 'allocation')}", quote(str(path))
     if held < FEWEST:
         return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
@@ -66,13 +66,13 @@ def _table(baseline: Baseline, cells: Sequence[Cell], limits: BaselineLimits, se
 
 
 def _about(allocation: Allocation) -> str:
-    """ "night-3  2026-11-21T18:12  8 cells, 5 launches  node1, node2"."""
+    """Return "night-3  2026-11-21T18:12  8 cells, 5 launches  node1, node2"."""
     counts = f"{plural(len(allocation.cells), 'cell')}, {plural(allocation.launches, 'launch')}"
     return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts_of(allocation)}"
 
 
 def hosts_of(allocation: Allocation) -> str:
-    """ "node1, node2"; of many "512 hosts, node001 to node512" in the order of their names."""
+    """Return "node1, node2"; for many hosts "512 hosts, node001 to node512", in the order of their names."""
     told = allocation.facts.get("hosts", {}).get("names")
     if not told:
         return "hosts unknown"
@@ -130,9 +130,9 @@ def _json(cells: Sequence[Cell], limits: BaselineLimits) -> Iterator[Line]:
         yield Line(json.dumps({**dict(zip(COLUMNS, cell, strict=True)), **figures}))
 
 
-# What `collbench history` prints: a line for each group and each cell with its course, and below it where it changed, and what else did.
+# `collbench history`: a line for each group and each case with its course, then its steps, and what else changed with them.
 #
-# A course has a character for each allocation. On a terminal they are bars; else figures from 0 (the fastest of the line) to 9.
+# A course has a character for each allocation: bars on a terminal, else figures from 0 (the fastest of the line) to 9.
 
 BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}
@@ -153,7 +153,7 @@ def chosen(history: History, pattern: str) -> list[CaseHistory]:
 
 
 def letters_for(encoding: str | None, painted: bool) -> str:
-    """BARS on a stream that is painted and can write them, else FIGURES."""
+    """Return BARS for a stream that has colours and can encode them, else FIGURES."""
     try:
         BARS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -162,7 +162,7 @@ def letters_for(encoding: str | None, painted: bool) -> str:
 
 
 def history_lines(history: History, format: str, pattern: str = "*", letters: str = FIGURES) -> Iterator[Line]:
-    """The history in `format`, one of FORMATS; `letters` are those of a course: BARS or FIGURES. Raises UsageError as `chosen` does."""
+    """Yield the history in `format`, one of FORMATS; `letters` for courses: BARS or FIGURES. Raises UsageError as `chosen` does."""
     shown = chosen(history, pattern)
     yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters)
 
@@ -184,7 +184,7 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str)
 
 
 def title(history: History) -> str:
-    """ "20 allocations from 2026-11-01 to 2026-11-20, 336 cells; changes: 1 group, 12 cells"."""
+    """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cells; changes: 1 group, 12 cells"."""
     began = [day(each.began_utc) for each in history.allocations]
     stepped = [each for each in history.series if each.steps]
     whole, groups, cells = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
@@ -194,12 +194,12 @@ def title(history: History) -> str:
 
 
 def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
-    """All cells together first, then those with the largest change; without one they keep their order."""
+    """Return all cases together first, then the series with the largest step; series without one keep their order."""
     return sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
 
 
 def sentences(history: History, series: CaseHistory) -> Iterator[str]:
-    """A sentence for each step, and one for where it was not measured."""
+    """Yield a sentence for each step, and one for the allocations in which it was not measured."""
     yield from (step_told(history, step) for step in series.steps)
     missing = history.missing(series)
     if missing:
@@ -207,7 +207,7 @@ def sentences(history: History, series: CaseHistory) -> Iterator[str]:
 
 
 def step_told(history: History, step: LevelChange) -> str:
-    """ "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
+    """Return "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
     low, high = interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
     since = history.allocations[step.at]
@@ -217,12 +217,12 @@ def step_told(history: History, step: LevelChange) -> str:
 
 
 def interval(step: LevelChange) -> tuple[float, float]:
-    """95 %, as factors; a little too far from 1, since the place with the largest change was chosen."""
+    """Return the step's 95 % interval as factors; slightly too far from 1, since the position of the largest change was chosen."""
     return exp(step.change - _TWO_SIDED * step.error), exp(step.change + _TWO_SIDED * step.error)
 
 
 def with_it(history: History, step: LevelChange) -> str:
-    """What else changed with a step: "software mpi: 4.3 → 5.0"."""
+    """Return what else changed with a step: "software mpi: 4.3 → 5.0"."""
     state = history.state(step)
     found = [*([state] if state else []), *(each.sentence() for each in history.between(step.before, step.at))]
     more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
@@ -230,7 +230,7 @@ def with_it(history: History, step: LevelChange) -> str:
 
 
 def day(began_utc: str) -> str:
-    """The day of a moment in ISO 8601."""
+    """Return the day of a moment in ISO 8601."""
     return began_utc[:10]
 
 
@@ -247,7 +247,7 @@ def _row(series: CaseHistory, allocations: int, letters: str) -> list[str]:
 
 
 def course(series: CaseHistory, letters: str) -> str:
-    """A letter for each of the last allocations, the first one for the fastest; a span of two floors at least: noise stays flat."""
+    """Return a letter for each of the last allocations, the first letter for the fastest; at least two floors high, so noise stays flat."""
     values = [float(each) for each in series.values[-MOST_ALLOCATIONS:]]
     there = [each for each in values if isfinite(each)]
     low, high = min(there, default=0.0), max(there, default=0.0)
@@ -265,7 +265,7 @@ def _aligned(row: Sequence[str], wide: Sequence[int]) -> str:
 
 
 def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Line]:
-    """An object for each series: what it is of, its values by allocation, its steps."""
+    """Yield an object for each series: its subject, values by allocation, and steps."""
     names = [each.name for each in history.allocations]
     for each in shown:
         columns = dict(zip(COLUMNS, each.about.cell, strict=True)) if each.about.cell else {}
@@ -287,14 +287,14 @@ def _step_json(history: History, step: LevelChange) -> dict[str, object]:
     }  # fmt: skip
 
 
-# What `collbench baseline diff` prints: what changed besides, and what moved further than chance moves it.
+# `collbench baseline diff`: changes of software and machines, and cases that moved more than chance explains.
 
 _MOST, _DIFF_MOST_NAMED = 60, 8
 _BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyond its limit by chance"
 
 
 def diff_lines(moves: BaselineDiff, format: str) -> Iterator[Line]:
-    """What is between two sides, in `format`, one of FORMATS; in JSON one object."""
+    """Yield the differences of two sides in `format`, one of FORMATS; JSON has one object."""
     yield from _json_diff(moves) if format == "json" else _table_diff(moves)
 
 
@@ -319,12 +319,12 @@ def _how_many(cells: Sequence[Shift]) -> str:
 
 
 def worst_first(moved: Sequence[Shift]) -> list[Shift]:
-    """The furthest first, slower or faster."""
+    """Return the largest changes first, slower or faster."""
     return sorted(moved, key=lambda each: -abs(log(each.factor)))
 
 
 def _about_diff(side: Sequence[Allocation]) -> str:
-    """ "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; of a single one "2026-11-12 on node1, node2"."""
+    """Return "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; for a single one "2026-11-12 on node1, node2"."""
     last = side[-1]
     many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
     return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
@@ -368,14 +368,14 @@ def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
     yield Line(json.dumps(plain(found), allow_nan=False))
 
 
-# What `collbench gate --self-test` prints: a line for each thing done to a made-up cluster, or one JSON object a line.
+# `collbench gate --self-test`: a line, or a JSON object, for each kind of slowdown of a simulated cluster.
 
 _WIDE = 45
 _WANTED = {True: "found", False: "false alarms"}
 
 
 def head(setting: TrialSetting) -> Iterator[Line]:
-    """What the trials are, and the titles."""
+    """Yield the setting of the trials, and the titles."""
     cells = len(setting.scheme.of)
     if setting.paired:
         yield Line(
@@ -391,7 +391,7 @@ def head(setting: TrialSetting) -> Iterator[Line]:
 
 
 def line(outcome: self_test_Outcome, format: str) -> Line:
-    """One outcome in `format`, one of FORMATS."""
+    """Return one line of the self-test in `format`, one of FORMATS."""
     low, high = (100 * end for end in outcome.interval)
     if format == "json":
         fields = {"done": outcome.done, "wanted": outcome.wanted, "found": outcome.found, "trials": outcome.trials}
@@ -403,7 +403,7 @@ def line(outcome: self_test_Outcome, format: str) -> Line:
 
 
 def limits_of(recorded: NoiseRecord) -> Iterator[Line]:
-    """The limits of a table drawn from recorded allocations."""
+    """Yield the limitations of a table drawn from recorded allocations."""
     allocations, launches = len(recorded.allocation), len(recorded.launch)
     yield Line(
         f"drawn from {launches} launches of {allocations} recorded allocations: what is rarer than one of {launches} launches is not in "

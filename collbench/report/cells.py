@@ -45,7 +45,7 @@ _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that nam
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table.
+    """A column of the table of rows.
 
     width   of figures, in characters (wider text is not cut: it moves the rest of its line)
     shown   whether a plan needs the column
@@ -165,7 +165,7 @@ def share(percent: float, ceiling: Ceiling) -> str:
 
 
 def limited_by(row: Row) -> str:
-    """The link or copy that limits and what kind of figure its rate is; without a rate, the reason why there is none."""
+    """Return the link or copy that limits and the kind of figure its rate is; without a rate, why there is none."""
     ceiling = row.ceiling
     if ceiling is None or row.ranks == 1:
         return NOTHING
@@ -180,7 +180,7 @@ def limited_by(row: Row) -> str:
 
 
 def with_basis(ceiling: Ceiling, kind: str) -> str:
-    """Return what limits, with the kind of figure where the text does not have it: "NIC 4×100 Gb/s (ring)", "the given ceiling"."""
+    """Return what limits, with the kind of figure if the text lacks it: "NIC 4×100 Gb/s (ring)", "the given ceiling"."""
     return ceiling.limited_by if ceiling.kind in _NAMES_ITS_KIND else f"{ceiling.limited_by} ({kind})"
 
 
@@ -360,7 +360,7 @@ COLUMNS = (
 )
 
 
-# Below the rows of a sweep over algorithms and protocols: the sizes at which the automatic choice of the library is slower.
+# Lines below a sweep over algorithms and protocols: the sizes at which the library's own choice is slower.
 
 CHOICE_TITLE = "the automatic choice of algorithm and protocol"
 _ALWAYS = ("operation", "backend")

@@ -1,4 +1,4 @@
-"""What `collbench probe --measure` prints: one row per channel, or one JSON document."""
+"""Output of `collbench kernels` (a line per kernel) and of `collbench probe --measure` (a row per channel, or a JSON document)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu
 
 
-# What `collbench kernels` prints: a line per kernel, as it is measured, or one JSON object per line.
+# `collbench kernels`: a line per kernel as soon as it is measured, or one JSON object per line.
 
 FORMATS = ("table", "json")
 ABOVE = "above_bound"
@@ -32,7 +32,7 @@ _KERNELS_TITLES = ("GPU", "kernel", "size", "GB/s, or µs", "95 % interval", "wr
 
 
 class KernelsWriter:
-    """Takes figures and writes lines; `format` is one of FORMATS."""
+    """Writes the figures of `collbench kernels` to a screen; `format` is one of FORMATS."""
 
     def __init__(self, format: str, screen: Screen) -> None:
         self._format, self._screen = format, screen
@@ -40,7 +40,7 @@ class KernelsWriter:
         self._names: dict[int, str] = {}
 
     def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
-        """The GPUs and the titles."""
+        """Write the GPUs and the titles."""
         self._names = {gpu.index: gpu.name for gpu in gpus}
         if self._format == "json":
             return
@@ -51,7 +51,7 @@ class KernelsWriter:
         self._screen.data(Line(f"{_padded(_KERNELS_TITLES)}  floor", "head"))
 
     def figure(self, figure: KernelFigure) -> None:
-        """A line."""
+        """Write the line of a figure."""
         if self._format == "json":
             self._screen.data(
                 Line(
@@ -68,7 +68,7 @@ class KernelsWriter:
         self._screen.data(Line(line(figure), style))
 
     def end(self) -> None:
-        """What the words mean."""
+        """Write what the words mean."""
         if self._format == "json":
             return
         self._screen.data(
@@ -80,7 +80,7 @@ class KernelsWriter:
 
 
 def line(figure: KernelFigure) -> str:
-    """ "0      copy           512 MiB   4380 of 4800 GB/s (91 %)     4371–4390       0      memory clock × width × 2"."""
+    """Return "0      copy           512 MiB   4380 of 4800 GB/s (91 %)     4371–4390       0      memory clock × width × 2"."""
     size = format_size(figure.size_bytes) if figure.size_bytes else ""
     where = "→".join(map(str, figure.gpus))
     if figure.why:
@@ -112,7 +112,7 @@ def _above(figure: KernelFigure, known: Median) -> bool:
 
 
 def _interval(figure: KernelFigure, known: Median) -> tuple[float | None, float | None]:
-    """The interval in the unit of the figure: bytes per second, or seconds."""
+    """Return the interval in the unit of the figure: bytes per second, or seconds."""
     if not known.ci_low or not known.ci_high or not figure.moved_bytes:
         return known.ci_low, known.ci_high
     return figure.moved_bytes / known.ci_high, figure.moved_bytes / known.ci_low
@@ -123,7 +123,7 @@ def _shown(figure: KernelFigure, value: float) -> str:
 
 
 def record(figure: KernelFigure) -> dict[str, Any]:
-    """The figure for programs: rates in bytes per second, times in seconds of one run; what is unknown is null."""
+    """Return the figure for programs: rates in bytes per second, times in seconds of one run; unknown values are null."""
     known = median(np.array(figure.seconds))
     low, high = _interval(figure, known)
     rate = figure.moved_bytes / known.value if figure.moved_bytes and known.value else None
@@ -158,7 +158,7 @@ _UNIT = "GB/s: 1e9 bytes per second in one direction; medians of one launch, and
 
 
 def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, color: str = "auto") -> None:
-    """Prints the channels in one of FORMATS on `stream`; `color` is auto, always or never. Raises UsageError for another format."""
+    """Print the channels in one of FORMATS on `stream`; `color` is auto, always or never. Raises UsageError for another format."""
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = PlainScreen(stream, stream, wants_color(stream, color))
@@ -170,7 +170,7 @@ def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, colo
 
 
 def table_lines(channels: Sequence[Channel]) -> Iterator[Line]:
-    """The table, and what its flags mean. Hosts are named where there are several."""
+    """Yield the table, and what its flags mean. Hosts are named if there are several."""
     hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
     rows = [_cells(each, only=len(hosts) < 2) for each in channels]
     widths = [max(len(row[place]) for row in [_TITLES, *rows]) for place in range(3)]
@@ -183,7 +183,7 @@ def table_lines(channels: Sequence[Channel]) -> Iterator[Line]:
 
 
 def rate(channel: Channel) -> str:
-    """How fast against how fast it could be: "42.0 of 50.0 (84 %)", or the figure alone where no percentage is honest."""
+    """Return the rate and the link's rate: "42.0 of 50.0 (84 %)"; the rate alone where no percentage is valid."""
     if channel.bytes_per_s is None:
         return NOTHING
     measured = format_rate(channel.bytes_per_s)
@@ -194,7 +194,7 @@ def rate(channel: Channel) -> str:
 
 
 def interval(channel: Channel) -> str:
-    """The interval of the median in GB/s: "41.8–42.3"; "? 41.8–42.3" where a flag doubts it."""
+    """Return the interval of the median in GB/s: "41.8–42.3"; "? 41.8–42.3" if a flag makes it doubtful."""
     if channel.ci_low is None or channel.ci_high is None:
         return NOTHING
     doubt = "? " if DOUBTFUL & set(channel.flags) else ""
@@ -202,7 +202,7 @@ def interval(channel: Channel) -> str:
 
 
 def name(channel: Channel) -> str:
-    """The channel in words."""
+    """Return the channel in words."""
     kind, _, streams = channel.channel.partition("_")
     if kind == "tcp":
         return f"TCP, {streams} stream{'' if streams == '1' else 's'}"
@@ -219,7 +219,7 @@ def _cells(channel: Channel, only: bool) -> list[str]:
 
 
 def _place(place: str, only: bool) -> str:
-    """Where something lies, without the name of an only host."""
+    """Return a place, without the host's name if there is only one host."""
     host, _, part = place.partition("/")
     return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
 

@@ -149,9 +149,9 @@ NO_DIFFERENCE = "other differences: none in what the runs recorded"
 def compare_runs(
     a: Path, b: Path, format: str, stream: TextIO, *, margin: float = MARGIN, err: TextIO | None = None, color: str = "auto"
 ) -> int:
-    """Print how B compares with A on `stream`, and what could not be read on `err`. Returns the exit code, 0.
+    """Print the comparison of B with A on `stream`, and warnings of what could not be read on `err`. Returns the exit code, 0.
 
-    Raises UsageError for an unknown format, and for what `analysis.compare.compare` refuses.
+    Raises UsageError for an unknown format, and for what `analysis.compare.compare` rejects.
     """
     if format not in FORMATS:
         raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
@@ -200,7 +200,7 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
 
 
 def side_title(side: Launches) -> str:
-    """ "after (5 launches)", "after (1 launch, resumed)"."""
+    """Return "after (5 launches)", "after (1 launch, resumed)"."""
     resumed = ", resumed" if any(map(sentence, side.runs)) else ""
     return f"{side.name} ({plural(len(side.runs), 'launch')}{resumed})"
 

@@ -1,4 +1,4 @@
-"""Findings for people and as JSON: worst first, equal ones of several hosts once, and what was looked at below."""
+"""Output of `collbench doctor`: findings, worst first and combined over hosts, then what was examined; and `--launch`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
 from collbench.units import listed, plural
 
-# How this shell would launch, for people and as JSON: where it is, MPI, launchers, what does not fit, what to type.
+# How this shell would launch: its place, MPI, launchers, problems, and the commands to use; as text or JSON.
 
 SCHEMA = 1
 _MOST_NAMES = 8
@@ -32,7 +32,7 @@ _LAUNCH_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
 def tell_launch(told: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
-    """Prints it on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
+    """Print the explanation on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
     lines = json_lines_launch(told) if format == "json" else table_lines_launch(told)
     for line in wrapped(lines, None if format == "json" else width_of(stream)):
@@ -41,7 +41,7 @@ def tell_launch(told: Explanation, format: str, stream: TextIO, *, color: str = 
 
 
 def table_lines_launch(told: Explanation) -> Iterator[Line]:
-    """Where this shell is and what it has, then a line for each problem, then what to type."""
+    """Yield where this shell is and what it has, then a line for each problem, then the commands to use."""
     for place in told.places:
         yield Line(printable(f"this shell  {place}"))
     yield Line(printable(f"names       {_names(told.names)}"))
@@ -75,7 +75,7 @@ def _launchers(found: Sequence[LauncherProgram]) -> Iterator[Line]:
 
 
 def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    """The software of the hosts, of those that are alike once."""
+    """Yield the software of the hosts; hosts with the same software are combined."""
     for number, one in enumerate(hosts):
         names = [*one["hosts"][:_LAUNCH_MOST_HOSTS], *(["…"] if len(one["hosts"]) > _LAUNCH_MOST_HOSTS else [])]
         versions = ", ".join(f"{NAMES[name]} {one[name]}" for name in NAMES if name in one and name != "native")
@@ -91,7 +91,7 @@ def _what(found: LauncherProgram) -> str:
 
 
 def json_lines_launch(told: Explanation) -> Iterator[Line]:
-    """One object: schema, places, the MPI library, launchers, problems, what to type."""
+    """Yield one object: schema, places, the MPI library, launchers, problems, commands."""
     loaded = told.library
     document = {
         "schema": SCHEMA,
@@ -119,7 +119,7 @@ _MOST_HOSTS = 6
 def print_findings(
     findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], format: str, stream: TextIO, *, color: str = "auto"
 ) -> int:
-    """Prints the findings on `stream`. Returns the exit code: 1 with a severe one, else 0. Raises UsageError for an unknown format."""
+    """Print the findings on `stream`. Returns the exit code: 1 with a severe one, else 0. Raises UsageError for an unknown format."""
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
@@ -131,7 +131,7 @@ def print_findings(
 
 
 def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
-    """Three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
+    """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
     several = len({machine.hostname for machine in machines}) > 1
     for finding, hosts in _together(findings):
         where = f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if several and hosts != [None] else ""
@@ -149,7 +149,7 @@ def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: 
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
-    """One object: schema, findings (worst first), hosts, what was examined and what not, GPUDirect RDMA, a summary of each log."""
+    """Yield one object: schema, findings (worst first), hosts, what was examined and what not, GPUDirect RDMA, a summary of each log."""
     document = {
         "schema": SCHEMA,
         "findings": [asdict(finding) for finding in findings],
@@ -163,7 +163,7 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
 
 
 def _value(member: object) -> object:
-    """An enumeration's value, for JSON. Raises TypeError for another object."""
+    """Return an enumeration's value, for JSON. Raises TypeError for another object."""
     if isinstance(member, Enum):
         return member.value
     raise TypeError(f"{type(member).__name__} is not serializable as JSON")
@@ -175,7 +175,7 @@ def _wrote(logs: Sequence[NcclLog]) -> str:
 
 
 def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str | None]]]:
-    """Findings that differ in the host alone, once, with their hosts."""
+    """Return findings with their hosts; those that differ only in the host are combined."""
     found: dict[Finding, list[str | None]] = {}
     for finding in findings:
         found.setdefault(replace(finding, hostname=None), []).append(finding.hostname)

@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: the cells that would be measured, sweep by sweep, and how long that may take."""
+"""Output of `--dry-run`: the cases that would be measured, sweep by sweep, and the estimated time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ _AS_TEXT = ("dtype", "split", "traffic")  # fields of a cell that are objects; t
 
 @dataclass(frozen=True)
 class Planned:
-    """What would be measured.
+    """A plan of what would be measured.
 
-    title       of the suite; ranks: how many processes
-    cells       (the sweep's name or place, the cell), in the order of the suite
-    done        how many of the suite's cells the run to be resumed has already; `cells` are those that are missing
-    max_time_s  per cell; launches: starts of all ranks
-    known_s     seconds that a case took in the run to be resumed, None if unknown; known_from: its folder
-    notes       what else the user should know
+    title       of the suite
+    ranks       number of processes
+    cells       (the sweep's name or place, the case), in the order of the suite
+    done        how many of the suite's cases the resumed run already has; `cells` are the missing ones
+    max_time_s  per case
+    launches    starts of all ranks
+    known_s     seconds that a case took in the resumed run, None if unknown
+    known_from  the folder of that run
+    notes       further remarks for the user
     """
 
     title: str
@@ -43,12 +46,12 @@ class Planned:
 
     @property
     def at_most_s(self) -> float:
-        """The time of all samples, if no cell ends before --max-time."""
+        """Return the time of all samples in seconds, if no case ends before --max-time."""
         return len(self.cells) * self.max_time_s * self.launches
 
 
 def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | None) -> None:
-    """Prints a table with the time below it, or each cell as JSON or CSV, and the time to `talk` (None: nowhere).
+    """Print a table with the time below it, or each case as JSON or CSV, with the time on `talk` (None: nowhere).
 
     Raises UsageError for a format that plans do not have.
     """
@@ -68,7 +71,7 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
 
 
 def sentences(planned: Planned) -> Iterator[str]:
-    """How many cells there are, how long they may take and what that rests on, and the notes."""
+    """Yield the number of cases, the estimated time with its source, and the notes."""
     cells = len(planned.cells)
     kept = f"; {planned.known_from} has {planned.done} more" if planned.known_from else ""
     yield f"{planned.title}: {plural(cells, 'case')} on {plural(planned.ranks, 'rank')}{kept}"
@@ -89,7 +92,7 @@ def _times(planned: Planned) -> Iterator[str]:
 
 
 def cell_facts(label: str, cell: Cell) -> dict[str, Any]:
-    """A cell as one flat object, with the names that rows have."""
+    """Return a case as one flat object, with the names that rows have."""
     names = (name for name in Cell.__dataclass_fields__ if name not in ("flags", "seed"))
     values = {name: getattr(cell, name) for name in names}
     shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
@@ -97,7 +100,7 @@ def cell_facts(label: str, cell: Cell) -> dict[str, Any]:
 
 
 def _table(planned: Planned) -> Iterator[str]:
-    """One line per sweep and backend, and an empty one; nothing where no cell is left."""
+    """Yield one line per sweep and backend, and an empty one; nothing if no case is left."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for label, cell in planned.cells:
         found.setdefault((label, cell.backend), []).append(cell)
@@ -118,7 +121,7 @@ def _operations(cells: Sequence[Cell]) -> str:
 
 
 def _sizes(cells: Sequence[Cell]) -> str:
-    """The smallest and the largest size; nothing for what moves nothing."""
+    """Return the smallest and the largest size; "" for operations that move no data."""
     sizes = [cell.size_bytes for cell in cells if cell.size_bytes]
     if not sizes:
         return "-"
@@ -137,7 +140,7 @@ def _write_csv(planned: Planned, out: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Return the value as a spreadsheet takes it; a suite's words, such as the name of a file of traffic, are not trusted."""
+    """Return the value for a spreadsheet; a suite's words, such as the name of a traffic file, are not trusted."""
     if isinstance(value, list):
         value = " ".join(value)
     return "" if value is None else defused(value) if isinstance(value, str) else value

@@ -35,11 +35,14 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordPage:
-    """What `explain` prints for a word.
+    """The page of `explain` for a word.
 
     group    one of GROUPS
-    word     as it is listed; names: other spellings that find the page
-    means    what it means; check: how to check it by hand; remedy: what to do. Each may be empty but `means`
+    word     as in the list of words
+    names    other spellings that find the page
+    means    what it means
+    check    how to check it by hand; may be empty
+    remedy   what to do; may be empty
     sources  URLs
     """
 
@@ -140,7 +143,7 @@ def _of_findings() -> Iterator[WordPage]:
 
 
 def _of_facts() -> Iterator[WordPage]:
-    """The docstring of each kind of fact explains it."""
+    """Yield a page for each kind of fact, from its docstring."""
     from collbench.reason import Fact, Text
 
     for module in walk_packages(collbench.__path__, "collbench."):
@@ -153,7 +156,7 @@ def _of_facts() -> Iterator[WordPage]:
 
 
 def _has_facts(module: str) -> bool:
-    """Whether the source of a module defines facts: others are not imported, some need libraries that are not installed."""
+    """Return whether the source of a module defines facts. Other modules are not imported, since some need missing libraries."""
     file = Path(collbench.__path__[0], *module.split(".")[1:]).with_suffix(".py")
     return file.is_file() and "collbench.reason import" in file.read_text(encoding="utf-8")
 

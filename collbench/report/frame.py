@@ -30,7 +30,7 @@ def of_each_group(row: Row) -> str:
 
 
 def format_groups(row: Row) -> str:
-    """ "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
+    """Return "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
     count, ranks = row.groups.get("count"), row.groups.get("ranks")
     if not (known(count) and known(ranks)):
         return ""
@@ -41,10 +41,10 @@ def format_groups(row: Row) -> str:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What is known of the rows before they are printed.
+    """A summary of the rows that will be printed.
 
     cells     the number of rows
-    values    per field of SERIES the different values that will occur (None if a case has no value, or it is not decided yet)
+    values    by field of SERIES the different values that will occur (None if a case has no value, or it is not decided yet)
     sizes     the message sizes in bytes
     rank_map  per rank {"rank", "host", "local_rank", "pid", "gpu"}; may be empty, and so may its parts
     run       the run's folder or its name, or ""
@@ -72,11 +72,11 @@ class PlanSummary:
 
     @property
     def moves(self) -> bool:
-        """Whether an operation moves bytes."""
+        """Return whether an operation moves bytes."""
         return any(self.sizes) or not self.sizes
 
     def varies(self, name: str) -> bool:
-        """Whether more than one value of the field occurs."""
+        """Return whether more than one value of the field occurs."""
         return len(self.values.get(name, ())) > 1
 
     def some(self, name: str) -> list[str]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collbench.stats.fit import Bounds
 
 
-# Below the rows of `collbench report`: latency and bandwidth of each series, and the ranks that end last.
+# Sections below the rows of `collbench report`: latency and bandwidth of each series, and the ranks that end last.
 
 _MOST_RANKS = 8
 _BAR = 20  # characters of the longest bar
@@ -325,7 +325,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _hosts(run: Run) -> str:
-    """ "2 hosts: node1, node2"."""
+    """Return "2 hosts: node1, node2"."""
     listed = run.info.get("hosts")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -333,7 +333,7 @@ def _hosts(run: Run) -> str:
 
 
 def _machine(run: Run) -> str:
-    """ "AMD EPYC, 2 CPUs, Debian GNU/Linux 12 (bookworm), kernel 6.1": the host that wrote the run."""
+    """Return "AMD EPYC, 2 CPUs, Debian GNU/Linux 12 (bookworm), kernel 6.1", the host that wrote the run."""
     facts = run.info.get("host")
     patterns = {"cpu_model": "{}", "cpus_online": "{} CPUs", "system": "{}", "kernel": "kernel {}"}
     known = {name: facts.get(name) for name in patterns} if isinstance(facts, dict) else {}
@@ -341,7 +341,7 @@ def _machine(run: Run) -> str:
 
 
 def _software(info: Mapping[str, Any]) -> str:
-    """ "mpi: MPICH 5.0.2": of each backend the first fact that it reports."""
+    """Return "mpi: MPICH 5.0.2", for each backend the first fact that it reports."""
     backends = info.get("backends")
     first = {
         name: next(iter(facts.items()))
@@ -352,7 +352,7 @@ def _software(info: Mapping[str, Any]) -> str:
 
 
 def _imported(run: Run) -> str:
-    """ "nccl-tests 2.17.6: allreduce.log, broadcast.log (a time is the mean over 20 iterations)", of each tool and statistic."""
+    """Return "nccl-tests 2.17.6: allreduce.log, broadcast.log (a time is the mean over 20 iterations)", for each tool and statistic."""
     imported = run.info.get("imported")
     tables = imported.get("tables") if isinstance(imported, dict) else None
     known = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []

@@ -1,4 +1,7 @@
-"""The parts of a machine in words, for the tree, the picture and the lists. Unknown is shown as "unknown (reason)"."""
+"""Output of `collbench probe`: machines as text (parts, trees, matrices of distances, unknown facts) and as JSON.
+
+Unknown facts are shown as "unknown (reason)".
+"""
 
 from __future__ import annotations
 
@@ -36,18 +39,18 @@ _IDLE_GT = 2.5  # what GPUs fall back to while they have nothing to do
 
 
 def safe(text: str, most: int = 200) -> str:
-    """`text` without control characters, direction marks or anything else that does not print; at most `most` characters."""
+    """Return `text` with at most `most` characters, without control characters, direction marks and other non-printing ones."""
     return clean(printable(text, most))
 
 
 def unknown(machine: Machine, path: str) -> str:
-    """ "unknown (reason)", or "unknown" where no source gave a reason for this fact."""
+    """Return "unknown (reason)", or "unknown" where no source gave a reason for this fact."""
     why = machine.unknown.get(path)
     return f"unknown ({safe(why)})" if why else "unknown"
 
 
 def pcie(link: PcieLink, gpu: bool = False) -> str:
-    """ "Gen5 x16", "Gen4 x8 of Gen4 x16 (downtrained)", "Gen1 x16 of Gen5 x16 (idle GPUs slow down)"; "unknown" without figures."""
+    """Return "Gen5 x16", "Gen4 x8 of Gen4 x16 (downtrained)", "Gen1 x16 of Gen5 x16 (idle GPUs slow down)"; "unknown" without figures."""
     now, most = pcie_short(link)
     if not now:
         return f"unknown, at most {most}" if most else "unknown"
@@ -57,29 +60,29 @@ def pcie(link: PcieLink, gpu: bool = False) -> str:
 
 
 def pcie_short(link: PcieLink) -> tuple[str, str]:
-    """The link now and what the device could, each "Gen4 x16" or ""."""
+    """Return the present link and the device's maximum, each "Gen4 x16" or ""."""
     return _pcie(link.speed_gt_per_s, link.width), _pcie(link.max_speed_gt_per_s, link.max_width)
 
 
 def slower(link: PcieLink) -> bool:
-    """The link runs with fewer lanes or slower lanes than the device could."""
+    """Return whether the link runs with fewer or slower lanes than the device's maximum."""
     speeds, widths = (link.speed_gt_per_s, link.max_speed_gt_per_s), (link.width, link.max_width)
     return any(now is not None and most is not None and now < most for now, most in (speeds, widths))
 
 
 def idle(link: PcieLink, gpu: bool) -> bool:
-    """Slower, and no fault: a GPU that saves power; all its lanes are there."""
+    """Return whether the link is slower without a fault: a GPU that saves power, with all its lanes."""
     full = link.width is None or link.max_width is None or link.width >= link.max_width
     return gpu and full and link.speed_gt_per_s == _IDLE_GT
 
 
 def gigatransfers_in_all(link: PcieLink) -> float | None:
-    """Lanes times GT/s, to compare links with; None when one of them is unknown."""
+    """Return lanes times GT/s, to compare links; None if one of them is unknown."""
     return None if link.speed_gt_per_s is None or link.width is None else link.speed_gt_per_s * link.width
 
 
 def gpu_number(gpu: Gpu) -> str:
-    """Return "0", or the GPU's key where the source does not count."""
+    """Return "0", or the GPU's key where the source has no numbers."""
     return str(gpu.index) if gpu.index is not None else safe(gpu.key.removeprefix("gpu"))
 
 
@@ -89,7 +92,7 @@ def gpu_name(gpu: Gpu) -> str:
 
 
 def gpu_model(gpu: Gpu) -> str:
-    """ "H100 80GB HBM3", with the architecture or vendor where that is all that is known."""
+    """Return "H100 80GB HBM3"; the architecture or vendor if only that is known."""
     return safe(gpu.model or gpu.architecture or (f"{_VENDORS[gpu.vendor]} GPU" if gpu.vendor else _NO_MODEL))
 
 
@@ -98,18 +101,18 @@ def _nameless(count: int) -> str:
 
 
 def port_state(port: Port) -> str:
-    """ "active", "down (polling)"; "state unknown"."""
+    """Return "active", "down (polling)" or "state unknown"."""
     physical = f" ({safe(port.phys_state)})" if port.phys_state and port.state != "active" else ""
     return f"{safe(port.state)}{physical}" if port.state else f"state unknown{physical}"
 
 
 def gigabits(bits_per_s: float | None) -> str:
-    """ "400 Gb/s", "54.5 Gb/s"; "rate unknown"."""
+    """Return "400 Gb/s", "54.5 Gb/s" or "rate unknown"."""
     return "rate unknown" if bits_per_s is None else f"{bits_per_s / 1e9:.4g} Gb/s"
 
 
 def port_rate(port: Port) -> str:
-    """ "400 Gb/s InfiniBand", with the shaper's rate where there is one; of a port that is down its layer alone."""
+    """Return "400 Gb/s InfiniBand", with the shaper's rate if there is one; for a port that is down only its layer."""
     layer = _LAYERS[port.link_layer] if port.link_layer else "link layer unknown"
     shaped = f", shaped to {gigabits(port.shaped_bits_per_s)}" if port.shaped_bits_per_s is not None else ""
     if port.rate_bits_per_s is None and port.state == "down":
@@ -118,7 +121,7 @@ def port_rate(port: Port) -> str:
 
 
 def port_text(port: Port) -> str:
-    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that reports another number."""
+    """Return "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the printed rate only if it is another number."""
     mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
     printed = f" [{_printed(port)}]" if port.rate_text else ""
     manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
@@ -140,7 +143,7 @@ def gpus_text(machine: Machine) -> str:
 
 
 def nics_text(machine: Machine) -> str:
-    """ "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
+    """Return "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
     speeds = Counter(_nic_speed(nic) for nic in machine.nics if nic.virtual is None)
     told = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
     if told:
@@ -166,7 +169,7 @@ def c2c_text(gpu: Gpu) -> str:
 
 
 def links_text(machine: Machine, gpu: Gpu) -> str:
-    """ "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
+    """Return "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
 
     "" where no source lists links.
     """
@@ -215,7 +218,7 @@ def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
 
 
 def switch_text(device: PciDevice) -> str:
-    """ "PCIe switch 0000:16:00.0, Gen5 x16 up"; a bridge made up by a hypervisor is marked."""
+    """Return "PCIe switch 0000:16:00.0, Gen5 x16 up"; a hypervisor's emulated bridge is marked."""
     word = {"switch": "PCIe switch", "root": "PCIe root"}.get(device.kind, "PCIe bridge")
     name = f" {safe(device.name)}" if device.name else ""
     made_up = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
@@ -229,12 +232,12 @@ def _up(device: PciDevice) -> str:
 
 
 def nic_name(nic: Nic) -> str:
-    """ "mlx5_0"."""
+    """Return "mlx5_0"."""
     return safe(nic.name) or "(no name)"
 
 
 def system_text(system: System) -> list[str]:
-    """The machine in up to two lines: its processor; counts, memory, kernel. Nothing that is unknown."""
+    """Return the machine in up to two lines: its processor; counts, memory, kernel. Unknown facts are left out."""
     counts = ((system.sockets, "socket"), (system.cores, "core"), (system.threads, "thread"))
     words = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts if number is not None]
     words += [format_bytes(system.memory_bytes)] if system.memory_bytes is not None else []
@@ -245,12 +248,12 @@ def system_text(system: System) -> list[str]:
 
 
 def memory(memory_bytes: int | None) -> str:
-    """ "80 GiB", or "memory unknown"."""
+    """Return "80 GiB", or "memory unknown"."""
     return "memory unknown" if memory_bytes is None else format_size(memory_bytes) if memory_bytes < 1024 else format_bytes(memory_bytes)
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """ "a, b, c", and how many more there are beyond `most`."""
+    """Return "a, b, c", with the number of names beyond `most`."""
     known = list(names)
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more
@@ -263,7 +266,7 @@ def _pcie(speed: float | None, width: int | None) -> str:
     return " ".join(part for part in (text, lanes) if part)
 
 
-# Distances between all GPUs and NICs as a table like `nvidia-smi topo -m` prints, from any source the machine was read.
+# Distances between all GPUs and NICs as a table like that of `nvidia-smi topo -m`, from any source.
 
 MOST_PARTS = 128  # a table of more cannot be read, and its cost is quadratic
 UNKNOWN = "?"
@@ -283,7 +286,7 @@ _LEGEND = (
 
 
 def matrix_lines(machine: Machine) -> Iterator[Line]:
-    """The table, a legend of the words that occur, NIC numbers with their names, and why paths are unknown. Never cut."""
+    """Yield the table, a legend of its words, NIC numbers with their names, and why paths are unknown. Lines are never cut."""
     everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     parts = everything[:MOST_PARTS]
     if not parts:
@@ -337,7 +340,7 @@ def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cells:
 
 
 def _reasons(distances: Distances, parts: list[Gpu | Nic], cells: list[list[str]]) -> list[str]:
-    """Why paths are unknown: of each part one, so that one thing that is missing is not repeated for every pair."""
+    """Return why paths are unknown, one reason for each part, so that a missing fact is not repeated for every pair."""
     whys: dict[str, None] = {}
     for row, found in zip(parts, cells, strict=True):
         column = found.index(UNKNOWN) if UNKNOWN in found else None
@@ -347,14 +350,14 @@ def _reasons(distances: Distances, parts: list[Gpu | Nic], cells: list[list[str]
     return list(whys)[:4]
 
 
-# Which part of a machine is drawn below which: NUMA node, then PCIe switches, then GPUs and NICs. One arrangement for text and picture.
+# The arrangement of a machine's parts for text and picture: NUMA nodes, then PCIe switches, then GPUs and NICs.
 
 Part = Gpu | Nic
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A bridge that joins several parts, or is slower than what lies below it, and what is below."""
+    """A bridge that joins several parts, or is slower than what is below it, with the parts and bridges below."""
 
     device: PciDevice
     below: tuple[Switch | Part, ...]
@@ -369,12 +372,12 @@ class Domain:
 
     @property
     def parts(self) -> list[Part]:
-        """All its GPUs and NICs, in the order of drawing."""
+        """Return all its GPUs and NICs, in the order of drawing."""
         return _parts(self.below)
 
 
 def arrange(machine: Machine, distances: Distances) -> list[Domain]:
-    """The NUMA nodes in their order, then the place of parts with unknown node, where there are any. Virtual NICs are left out."""
+    """Return the NUMA nodes in their order, then one for parts with unknown node, if any. Virtual NICs are left out."""
     parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
     known = {node.id: node for node in machine.numa_nodes}
@@ -391,7 +394,7 @@ def arrange(machine: Machine, distances: Distances) -> list[Domain]:
 
 
 def first_parts(machine: Machine, most: int) -> Machine:
-    """The machine with its real GPUs and NICs alone, at most `most` of them: what a picture has room for."""
+    """Return the machine with only its real GPUs and NICs, at most `most` of them, which fit a picture."""
     gpus = machine.gpus[:most]
     nics = tuple(nic for nic in machine.nics if nic.virtual is None)
     return replace(machine, gpus=gpus, nics=nics[: most - len(gpus)])
@@ -402,7 +405,7 @@ def _branches(parts: list[Part], distances: Distances) -> tuple[Switch | Part, .
 
 
 def _below(parts: list[tuple[Part, tuple[PciDevice, ...]]], depth: int, distances: Distances) -> tuple[Switch | Part, ...]:
-    """What hangs below a bridge (or the host): the parts, and for each further bridge what is below it."""
+    """Return what is below a bridge (or the host): the parts, and for each further bridge what is below it."""
     groups: dict[str, list[tuple[Part, tuple[PciDevice, ...]]]] = {}
     for part, bridges in parts:
         groups.setdefault(bridges[depth].address if depth < len(bridges) else f" {part.key}", []).append((part, bridges))
@@ -414,7 +417,7 @@ def _below(parts: list[tuple[Part, tuple[PciDevice, ...]]], depth: int, distance
 
 
 def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Distances) -> tuple[Switch | Part, ...]:
-    """A bridge with one device below it is left out (a card's functions are one), unless its own link up is slower than that device's."""
+    """Return the bridge with what is below it; without the bridge if that is one device, unless the bridge's own link is slower."""
     devices = [each.device if isinstance(each, Switch) else distances.device(each.address) for each in below]
     slots = {each.address.rpartition(".")[0] if each else None for each in devices}
     above, own = gigatransfers_in_all(device.link), gigatransfers_in_all(devices[0].link) if devices[0] else None
@@ -429,7 +432,7 @@ def _parts(below: tuple[Switch | Part, ...]) -> list[Part]:
     return found
 
 
-# What is unknown of a machine, and what its sources report differently, in people's words: "MTU of mlx5_0: sysfs does not hold it".
+# Unknown facts of a machine, and facts on which its sources disagree, as text: "MTU of mlx5_0: sysfs does not hold it".
 
 _MOST_PARTS = 8
 _FACTS = {
@@ -495,7 +498,7 @@ _OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"}) 
 
 
 def unknown_lines(machine: Machine) -> Iterator[str]:
-    """ "facts of parts: reason", each reason once; not what the tree shows where it is missing, nor what matters to no part drawn."""
+    """Yield "facts of parts: reason", each reason once; without what the tree shows itself, and what affects no drawn part."""
     names = _names_probe_unknown(machine)
     nics, addresses = {nic.key: nic for nic in machine.nics}, {part.address for part in _parts_probe_unknown(machine)}
     facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
@@ -508,7 +511,7 @@ def unknown_lines(machine: Machine) -> Iterator[str]:
 
 
 def disagreement_lines(machine: Machine) -> Iterator[str]:
-    """ "fact of a part: what was taken (source) taken, not the other (source)"."""
+    """Yield "fact of a part: what was taken (source) taken, not the other (source)"."""
     names = _names_probe_unknown(machine)
     for each in machine.disagreements:
         fact, part = _split(each.path, names)
@@ -517,7 +520,7 @@ def disagreement_lines(machine: Machine) -> Iterator[str]:
 
 
 def _names_probe_unknown(machine: Machine) -> dict[str, str]:
-    """What people call a part, by its key. A PCI device is called after the GPU or NIC on it."""
+    """Return the name of each part, by key. A PCI device has the name of its GPU or NIC."""
     parts = {part.address: part for part in _parts_probe_unknown(machine) if part.address}
     names = {str(address): gpu_name(part) if isinstance(part, Gpu) else part.name for address, part in parts.items()}
     return {**names, **{gpu.key: gpu_name(gpu) for gpu in machine.gpus}}
@@ -528,7 +531,7 @@ def _parts_probe_unknown(machine: Machine) -> list[Gpu | Nic]:
 
 
 def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
-    """A fact as text and its owner ("" for the machine's own)."""
+    """Return a fact as text and its owner ("" for the machine itself)."""
     head, *rest = path.split("/")
     if head == "system" and rest:
         return _word(rest[-1]), ""
@@ -553,7 +556,7 @@ def _told(fact: str, parts: list[str]) -> str:
 
 
 def _matters(machine: Machine, path: str, nics: Mapping[str, Nic], addresses: Set[str | None]) -> bool:
-    """Return False for what the tree shows in its own place, and for what would change nothing if it were known."""
+    """Return False for what the tree shows itself, and for what has no effect."""
     head, _, rest = path.partition("/")
     key = rest.partition("/")[0]
     if path in _ELSEWHERE:
@@ -575,7 +578,7 @@ _MOST_ALIKE = 16
 
 
 def tree_lines(machine: Machine) -> Iterator[Line]:
-    """The machine, line by line, never cut. Names from outside are made printable; figures keep their units."""
+    """Yield the machine line by line, never cut. Names from outside are made printable; figures keep their units."""
     distances = Distances(machine)
     yield Line(title(machine), "head")
     yield from (Line(f"  {', '.join(text)}") for text in [system_text(machine.system)] if text)
@@ -591,7 +594,7 @@ def tree_lines(machine: Machine) -> Iterator[Line]:
 
 
 def title(machine: Machine, name: str | None = None) -> str:
-    """The headline of a machine: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
+    """Return the headline of a machine: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` replaces its own."""
     return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
 
 
@@ -620,7 +623,7 @@ def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], dis
 
 
 def _alike(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances) -> Iterator[tuple[Switch | Part, list[str]]]:
-    """Each with its lines; parts without an address of which the same is known (often next to nothing) once, with all their names."""
+    """Yield each part with its lines. Equal parts without an address are combined, with all their names."""
     described = [(each, _described(machine, each, distances)) for each in below]
     for _, group in groupby(described, lambda one: _but_its_name(*one)):
         (each, first), *others = group
@@ -633,7 +636,7 @@ class PartText:
     """A part of a machine as text.
 
     kind, name   "GPU", "0"
-    facts        what is in the same line: its address, model, PCIe link
+    facts        in the same line: its address, model, PCIe link
     lines        the lines below: its links, its ports
     """
 
@@ -649,7 +652,7 @@ class PartText:
 
     @property
     def about(self) -> str:
-        """Return all that is known of it in one line."""
+        """Return all its facts in one line."""
         return "; ".join([", ".join(self.facts), *self.lines])
 
     def __str__(self) -> str:
@@ -694,7 +697,7 @@ def _slot(machine: Machine, part: Part, distances: Distances) -> str:
 
 
 def _possible(device: PciDevice, distances: Distances) -> PcieLink:
-    """The link of a device with what both ends can do as its most: a card in a smaller slot is not downtrained."""
+    """Return the device's link with the maximum of both ends: a card in a smaller slot is not downtrained."""
     above, own = distances.device(device.parent), device.link
     if above is None or above.virtual:
         return own
@@ -708,7 +711,7 @@ def _possible(device: PciDevice, distances: Distances) -> PcieLink:
 
 
 def _virtual(machine: Machine) -> list[str]:
-    """Interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
+    """Return interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
     kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
     for nic in (nic for nic in machine.nics if nic.virtual is not None):
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
@@ -720,7 +723,7 @@ def _virtual(machine: Machine) -> list[str]:
 
 
 def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
-    """One line per state and reason, with the GPUs and NICs it holds for."""
+    """Return one line per state and reason, with its GPUs and NICs."""
     if not machine.gpus or all(nic.virtual is not None for nic in machine.nics):
         return []
     groups: defaultdict[Capability, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -731,7 +734,7 @@ def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
 
 
 def _near(machine: Machine, gpu: Gpu, distances: Distances) -> dict[Capability, list[str]]:
-    """The states of a GPU with its nearest NICs; with none, that no path is known."""
+    """Return the states of a GPU with its nearest NICs; without any, that no path is known."""
     near = distances.near_nics(gpu.key)
     states: defaultdict[Capability, list[str]] = defaultdict(list)
     for nic in near:
@@ -754,29 +757,29 @@ def _section(title: str, texts: Iterable[str]) -> list[Line]:
     return [Line(f"{title}:", "head"), *found] if found else []
 
 
-# Several machines on one screen: how many, how they differ, one tree of each common kind, and what is odd at the others.
+# Several machines: their number, their differences, a tree of each common kind, and the differences of the others from it.
 
 _MOST_TREES = 3
-_COMMON = 0.1  # of all machines; a kind that is rarer is described by what is odd at it
+_COMMON = 0.1  # of all machines; a rarer kind is described by its differences
 _MOST_ODD = 8  # kinds
 _PROBE_CLUSTER_MOST_PARTS = 4  # of one kind
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Machines with equal trees; `lines` is the first one's without its title."""
+    """A kind of machine: machines with equal trees; `lines` is the first one's tree without its title."""
 
     lines: tuple[Line, ...]
     machines: list[Machine]
 
     @property
     def names(self) -> str:
-        """All of them, as Slurm folds names."""
+        """Return all their names, folded as Slurm does."""
         return safe(folded([machine.hostname or "host name unknown" for machine in self.machines]), 1000)
 
 
 def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matrix: bool) -> Iterator[Line]:
-    """Several machines; with `matrix` their distances and not their trees. Never cut."""
+    """Yield several machines; with `matrix` their distances instead of their trees. Lines are never cut."""
     kinds = _kinds(machines, matrix_lines if matrix else tree_lines)
     drawn = _drawn(kinds, len(machines))
     yield Line(_summary(kinds, len(machines), told=bool(differences)), "head")
@@ -793,7 +796,7 @@ def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matri
 
 
 def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]]) -> list[_Kind]:
-    """The kinds, the most frequent first. Equal machines are drawn once; a few KiB of memory more make no other kind."""
+    """Return the kinds, the most frequent first. Equal machines are drawn once; a few KiB more memory do not make another kind."""
     kinds: dict[tuple[Line, ...], _Kind] = {}
     for equal in _equal(machines):
         lines = tuple(line for line in draw(equal[0]) if line.text != title(equal[0]))
@@ -802,7 +805,7 @@ def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]
 
 
 def _equal(machines: Sequence[Machine]) -> list[list[Machine]]:
-    """Machines that differ only in their names, together."""
+    """Return lists of machines that differ only in their names."""
     by_name = {machine.hostname: machine for machine in machines}
     if len(by_name) < len(machines):
         return [[machine] for machine in machines]
@@ -823,7 +826,7 @@ def _summary(kinds: Sequence[_Kind], in_all: int, *, told: bool) -> str:
 
 
 def _odd(kind: _Kind, usual: _Kind) -> Iterator[Line]:
-    """What the parts of an odd machine are that the usual one has otherwise; nothing where its parts are the same."""
+    """Yield the parts of an unusual machine that differ from the usual one's; nothing if its parts are equal."""
     ours, theirs = part_texts(kind.machines[0]), part_texts(usual.machines[0])
     told = [f"without {text}" for key, text in theirs.items() if key not in ours]
     told += [str(text) if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
@@ -833,7 +836,7 @@ def _odd(kind: _Kind, usual: _Kind) -> Iterator[Line]:
         yield from [Line(f"  and {len(told) - _PROBE_CLUSTER_MOST_PARTS} more parts")] if len(told) > _PROBE_CLUSTER_MOST_PARTS else []
 
 
-# What `collbench probe` prints: a tree per machine, the matrix of distances, or one JSON document.
+# `collbench probe`: a tree per machine, the matrix of distances, or one JSON document.
 
 FORMATS = ("table", "matrix", "json")
 SCHEMA = 1
@@ -848,10 +851,9 @@ def probe_text(
     *,
     findings: Sequence[Finding] | None = None,
 ) -> None:
-    """Prints machines in one of FORMATS on `stream`; `color` is auto, always or never, `findings` the doctor's where they are known.
+    """Print machines in one of FORMATS on `stream`; `color` is auto, always or never; `findings` are the doctor's if they are known.
 
-    Nothing is cut: on a terminal that is narrower a line goes on below its beginning, but for matrices. Raises UsageError
-    for an unknown format or colour.
+    Lines are not cut: on a narrow terminal they are wrapped, except matrices. Raises UsageError for an unknown format or colour.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
@@ -862,7 +864,7 @@ def probe_text(
 
 
 def document(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
-    """The JSON document; `topology.snapshot.machines_of` reads it back. What is unknown is null, as is what is not a finite number.
+    """Return the JSON document, which `topology.snapshot.machines_of` reads. Unknown values and numbers that are not finite are null.
 
     Findings between machines are listed with the first one.
     """
@@ -914,7 +916,7 @@ def _finding(each: Finding) -> dict[str, Any]:
 
 
 def _links(machine: Machine) -> Iterator[dict[str, Any]]:
-    """PCIe links, GPU links, and between GPUs and NICs (at most 128 parts in all) the path with the state of GPUDirect RDMA."""
+    """Yield PCIe links, GPU links, and paths between GPUs and NICs (at most 128 parts in all) with the state of GPUDirect RDMA."""
     for device in machine.pci:
         now = {"speed_gt_per_s": device.link.speed_gt_per_s, "width": device.link.width}
         most = {"max_speed_gt_per_s": device.link.max_speed_gt_per_s, "max_width": device.link.max_width}
@@ -931,7 +933,7 @@ def _links(machine: Machine) -> Iterator[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities: they are unknown."""
+    """Return the value with null for infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

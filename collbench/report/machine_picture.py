@@ -1,6 +1,6 @@
-"""A machine as a picture (SVG): NUMA nodes with their switches, GPUs and NICs; lines as wide as their links are fast.
+"""Pictures (SVG) of machines: NUMA nodes with their switches, GPUs and NICs; lines as wide as their links are fast.
 
-What is slower than it could be, or down, is dashed or hatched and has the reason as text: colour alone has no meaning.
+A part that is down, or slower than its maximum, is dashed or hatched and has the reason as text: colour alone has no meaning.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from collbench.report.machine import (
     system_text,
 )
 
-# The places of everything of the machine's picture: pixels for NUMA nodes, switches, GPUs and NICs. Nothing is drawn here.
+# The layout of the picture: positions in pixels of NUMA nodes, switches, GPUs and NICs.
 #
-# Top to bottom: the NUMA node, switches above other switches, NICs, switches, GPUs. GPUs are so at the bottom, where their own links are.
+# Top to bottom: the NUMA node, switches above other switches, NICs, switches, GPUs. GPUs are at the bottom, above their own links.
 
 CARD, GAP, LANE, PAD = 106.0, 12.0, 22.0, 16.0
 CARD_HEIGHT, SWITCH_HEIGHT, WIRE = 62.0, 30.0, 48.0
@@ -68,18 +68,18 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Its centre, across."""
+        """Return its horizontal centre."""
         return self.x + self.width / 2
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """Return its lower edge."""
         return self.y + self.height
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A PCIe link: of which device, straight down or up at x from one edge to another."""
+    """The line of a device's PCIe link: vertical at x, from one edge to another."""
 
     device: PciDevice | None
     address: str | None
@@ -92,7 +92,7 @@ class Wire:
 
 @dataclass
 class PictureLayout:
-    """All boxes and links of the picture."""
+    """The positions of all boxes and links of the picture."""
 
     domains: list[tuple[Domain, Box]] = field(default_factory=list)
     switches: list[tuple[Switch, Box]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class PictureLayout:
 
 
 class Planner:
-    """Places domains from left to right; `device_of` gives a part's PCI device."""
+    """Places domains from left to right; `device_of` has each part's PCI device."""
 
     def __init__(self, domains: list[Domain], devices: dict[str, PciDevice]) -> None:
         self._devices = devices
@@ -121,7 +121,7 @@ class Planner:
         self.plan.bottom = self._end
 
     def _rows(self) -> None:
-        """The height of each row that this machine needs."""
+        """Compute the height of each row that this machine needs."""
         y = TOP + PAD + HEADER
         self._bar_y = y + WIRE
         y += self._bars * (SWITCH_HEIGHT + WIRE)
@@ -141,7 +141,7 @@ class Planner:
         return x + width
 
     def _row(self, below: tuple[Switch | Part, ...], x: float, above: float, level: int) -> None:
-        """What hangs below the edge `above`, from left to right."""
+        """Place what is below the edge `above`, from left to right."""
         for each in below:
             if not isinstance(each, Switch):
                 self._part(each, x, above)
@@ -197,7 +197,7 @@ def _width(each: Switch | Part) -> float:
 
 
 def _depth(below: tuple[Switch | Part, ...]) -> int:
-    """How many rows of switches are above other switches."""
+    """Return the number of rows of switches above other switches."""
     inner = [_depth(each.below) for each in below if isinstance(each, Switch)]
     nested = [1 + depth for each, depth in zip((each for each in below if isinstance(each, Switch)), inner, strict=True)
               if any(isinstance(part, Switch) for part in each.below)]  # fmt: skip
@@ -205,7 +205,7 @@ def _depth(below: tuple[Switch | Part, ...]) -> int:
 
 
 def _flat(below: tuple[Switch | Part, ...]) -> list[Switch | Part]:
-    """All parts and switches at any depth."""
+    """Return all parts and switches at any depth."""
     return [found for each in below for found in ([each, *_flat(each.below)] if isinstance(each, Switch) else [each])]
 
 
@@ -221,39 +221,39 @@ _HATCH = (
 
 
 def rect(box: Box, style: str, title: str = "", radius: int = 7) -> str:
-    """A rounded box; `title` is what a pointer over it shows."""
+    """Return a rounded box; `title` is its tooltip."""
     tag = f'<rect class="{style}" x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" rx="{radius}"'
     return f"{tag}>{_title_probe_svg(title)}</rect>" if title else f"{tag}/>"
 
 
 def text(x: float, y: float, words: str, style: str = "", *, room: float | None = None, size: float = 12) -> str:
-    """A line of text at its base line; what does not fit `room` pixels ends in an ellipsis and is whole in its title."""
+    """Return a line of text at its base line; text wider than `room` pixels ends in an ellipsis and is complete in its tooltip."""
     shown = fitting(words, room, size) if room is not None else safe(words, 1000)
     whole = _title_probe_svg(words) if shown != safe(words, 1000) else ""
     return f'<text{_class(style)} x="{x:g}" y="{y:g}">{whole}{escape(shown)}</text>'
 
 
 def curve(path: str, width: float, style: str, title: str = "") -> str:
-    """A stroke along an SVG path."""
+    """Return a stroke along an SVG path."""
     tag = f'<path class="{style}" d="{path}" stroke-width="{width:.2g}"'
     return f"{tag}>{_title_probe_svg(title)}</path>" if title else f"{tag}/>"
 
 
 def tag(x: float, y: float, words: str = "limits") -> str:
-    """A small label on a coloured ground, centred on x."""
+    """Return a small label on a coloured background, centred on x."""
     width = 14 + text_width(words, 10.5)
     return rect(Box(x - width / 2, y - 8, width, 16), "tag", radius=8) + text(x, y + 4, words, "tagged")
 
 
 def fitting(words: str, room: float, size: float = 12) -> str:
-    """`words`, printable, cut with an ellipsis to about `room` pixels."""
+    """Return `words`, printable, cut with an ellipsis to about `room` pixels."""
     whole = safe(words, 1000)
     letters = max(1, int(room / (size * _WIDTH)))
     return whole if len(whole) <= letters else whole[: letters - 1].rstrip() + "…"
 
 
 def text_width(words: str, size: float = 12) -> float:
-    """Roughly how wide a text gets, in pixels."""
+    """Return the approximate width of a text in pixels."""
     return len(words) * size * _WIDTH
 
 
@@ -309,7 +309,7 @@ _GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16, 
 
 
 def gpu_links(machine: Machine, plan: PictureLayout, limiting: frozenset[str]) -> tuple[list[str], float]:
-    """What is drawn below the GPUs, and where that ends. Links with unknown far end are a sentence."""
+    """Return the drawing below the GPUs, and its lower edge. Links with unknown far end become a sentence."""
     boxes = {part.key: box for part, box in plan.parts if isinstance(part, Gpu)}
     links = [link for link in machine.gpu_links if link.a in boxes and link.count > 0]
     to_switch = [link for link in links if link.b == SWITCH]
@@ -333,7 +333,7 @@ def gpu_links(machine: Machine, plan: PictureLayout, limiting: frozenset[str]) -
 
 
 def _pairs(links: list[GpuLink]) -> dict[frozenset[str], GpuLink]:
-    """Each pair once, with the larger count of its two ends; a link of a GPU to itself is none."""
+    """Return each pair of GPUs once, with the larger count of its two ends; a link of a GPU to itself is left out."""
     found: dict[frozenset[str], GpuLink] = {}
     for link in links:
         ends = frozenset((link.a, link.b or ""))
@@ -362,7 +362,7 @@ def _switch(links: list[GpuLink], boxes: dict[str, Box], top: float, limiting: f
 
 
 def _mesh(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box], top: float, limiting: frozenset[str]) -> tuple[list[str], float]:
-    """An arc below the panels for every pair, each on a level where it covers no other; counts on the arcs where they differ."""
+    """Return an arc for every pair, on levels where arcs do not overlap; with counts on the arcs if they differ; and the lower edge."""
     ports = _ports(pairs, boxes)
     levels = _levels(ports)
     lowest = max(levels.values())
@@ -384,7 +384,7 @@ def _mesh_words(links: list[GpuLink], same: bool) -> str:
 
 
 def _levels(ports: dict[frozenset[str], tuple[float, float]]) -> dict[frozenset[str], int]:
-    """Short arcs first, each on the highest level that is free over its whole width."""
+    """Return the level of each arc: short arcs first, each on the highest level that is free over its whole width."""
     taken: list[list[tuple[float, float]]] = []
     found: dict[frozenset[str], int] = {}
     for ends, (left, right) in sorted(ports.items(), key=lambda item: item[1][1] - item[1][0]):
@@ -411,7 +411,7 @@ def _arc(link: GpuLink, ends: tuple[float, float], down: tuple[float, float], *,
 
 
 def _ports(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box]) -> dict[frozenset[str], tuple[float, float]]:
-    """Where each arc leaves its two GPUs: side by side along their lower edges, so that arcs do not cover each other."""
+    """Return where each arc leaves its two GPUs: side by side along their lower edges, so that arcs do not overlap."""
     ends: defaultdict[str, list[tuple[float, frozenset[str]]]] = defaultdict(list)
     for pair in pairs:
         first, second = pair
@@ -447,10 +447,10 @@ MOST_PARTS = 96
 
 
 def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
-    """The machine as one SVG document.
+    """Return the machine as one SVG document.
 
-    `limiting` marks what limits: NICs by name (their ports), PCIe links by the address of the device below them (of a GPU its key),
-    GPU links by `GpuLink.key`. Of a machine with more than 96 GPUs and NICs the first ones are drawn, with a note.
+    `limiting` are the parts to mark as limits: NICs by name (their ports), PCIe links by the address of the device below them (a GPU's by
+    its key), GPU links by `GpuLink.key`. For a machine with more than 96 GPUs and NICs only the first ones are drawn, with a note.
     """
     distances = Distances(machine)
     drawn = first_parts(machine, MOST_PARTS)
@@ -545,7 +545,7 @@ def _switch_name(switch: Switch, room: float) -> str:
 
 
 def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
-    """The first that needs no cutting; else the last."""
+    """Return the first choice that fits without cutting; else the last."""
     return next((words for words in choices if fitting(words, room, size) == words), choices[-1])
 
 
@@ -571,7 +571,7 @@ def _nic(nic: Nic, box: Box, limits: bool) -> Iterator[str]:
 
 
 def _port_lines(nic: Nic) -> list[str]:
-    """Two lines for any number of ports: rates, then states."""
+    """Return two lines for any number of ports: rates, then states."""
     if not nic.ports:
         return ["ports unknown", ""]
     shared = {(_rate(port), port_state(port)) for port in nic.ports}
@@ -600,7 +600,7 @@ def _card(box: Box, kind: str, name: str, lines: list[str], about: str, *, bad: 
 
 
 def _notes(empty: list[Domain], left_out: int, plan: PictureLayout, machine: Machine) -> Iterator[str]:
-    """Below the picture: how to read it, and what is not in it."""
+    """Yield the lines below the picture: how to read it, and what it leaves out."""
     if plan.wires:
         yield "Lines are as wide as their links are fast; dotted: unknown."
         yield "Dashed, with the reason as text: slower than the device could be, or down."
@@ -621,9 +621,9 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def write_pictures(machines: Sequence[Machine], file: Path) -> list[Path]:
-    """One SVG file per machine, equal ones once: `file` for one, else "file-host.svg" for each, at most 64.
+    """Write one SVG file per machine, equal ones once, and return the paths.
 
-    Raises UsageError where a file cannot be written.
+    The file is `file` for one machine, else "file-host.svg" for each, at most 64. Raises UsageError if a file cannot be written.
     """
     names = [entry["hostnames"][0] for entry in topology_json(machines)["machines"]]
     by_name = {machine.hostname: machine for machine in machines}

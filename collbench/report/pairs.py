@@ -1,4 +1,4 @@
-"""A matrix of pairs for people (sentences on slow places and pairs, a line per place, a heatmap) and for programs (CSV, JSON)."""
+"""Output of `collbench pairs`: a matrix of pairs as findings, a line per place and a heatmap; as CSV or JSON for programs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ Classes = NDArray[np.int64]
 
 
 def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """The picture within `width` columns (None: 40 places), with its legend; rows of findings are labelled.
+    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labelled.
 
-    `blocks`: whether there may be block characters. Where several places share a cell, it shows the slowest pair of theirs.
+    `blocks`: whether to use block characters. Where several places share a character, it shows their slowest pair.
     """
     classes, step = classes_of(matrix)
     size = -(-matrix.n // _most_rows(matrix, width))
@@ -65,10 +65,10 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
 
 
 def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
-    """The class of each directed pair, and the first class's depth below the median as a logarithm; each next one is twice as deep.
+    """Return the class of each directed pair, and the depth of the first class below the median, as a logarithm.
 
-    The median is that of the pair's kind of path (inside a host, between hosts). The depth is such that chance alone would fill the
-    first class only, by the quarter of the cells that are nearest to the median; but not more than a quarter below it.
+    Each further class is twice as deep. The median is that of the pair's kind of path (inside a host, between hosts). Chance alone would
+    fill the first class only, as the quarter of the pairs nearest to the median shows; its depth is at most a quarter below the median.
     """
     speeds = above_median(matrix)
     apart = np.abs(speeds[np.isfinite(speeds)])
@@ -83,7 +83,7 @@ def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
 
 
 def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
-    """How far each directed pair is above the median of its kind of path, as a logarithm; what is unknown is not finite."""
+    """Return how far each directed pair is above the median of its kind of path, as a logarithm; unknown pairs are not finite."""
     with np.errstate(all="ignore"):
         speeds: NDArray[np.float64] = np.log(matrix.bandwidth)
     for kind in kinds(matrix):
@@ -93,7 +93,7 @@ def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
 
 
 def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
-    """The pairs between hosts, and those inside a host, as masks; only those that there are."""
+    """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
     _, code = np.unique(np.array(hosts_of(matrix.places)), return_inverse=True)
     inside = code[:, None] == code[None, :]
     both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
@@ -101,7 +101,7 @@ def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
 
 
 def _most_rows(matrix: PairMatrix, width: int | None) -> int:
-    """How many rows and columns there is room for."""
+    """Return the number of rows and columns that fit."""
     if width is None:
         return MOST_ROWS
     room = width - max(map(len, _labels(matrix, 1))) - 1
@@ -128,7 +128,7 @@ def _short(name: str) -> str:
 
 
 def _numbers(columns: int, size: int) -> list[str]:
-    """The columns' numbers, digit by digit downwards; of groups the first place of each."""
+    """Return the columns' numbers, digit by digit downwards; for groups the first place of each."""
     firsts = [str(column * size) for column in range(columns)]
     high = max(map(len, firsts))
     return ["".join(f"{first.rjust(high)[digit]} " for first in firsts).rstrip() for digit in range(high)]
@@ -145,7 +145,7 @@ def _cell(each: int, marks: str, color: bool) -> str:
 
 
 def _note(matrix: PairMatrix, found: Sequence[PairFinding], places: range) -> str:
-    """Return the place with findings in this row: of a pair the sender."""
+    """Return the place with findings in this row; for a pair the sender."""
     those = [each for each in found if each.places[0] in places]
     return f"◄ {printable(', '.join(each.name(matrix.places) for each in those))}" if those else ""
 
@@ -159,7 +159,7 @@ def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> 
 
 
 def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
-    """As many on a line as it holds; colours take no room."""
+    """Yield lines with as many words as fit; colours take no space."""
     line, used = "", 0
     for word in words:
         room = len(_ESCAPE.sub("", word)) + 2
@@ -179,7 +179,7 @@ Figures = NDArray[np.float64]
 
 
 def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
-    """The table; of many places the slowest and those of findings. On a terminal that is too narrow the last columns are left out."""
+    """Yield the table of places; of many only the slowest and those with findings. A narrow terminal omits the last columns."""
     chosen, figures = place_rows(matrix, found)
     named = {place for each in found for place in each.places if each.kind != "pair"}
     lines = _aligned([list(TITLES), *figures], width)
@@ -190,7 +190,7 @@ def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | N
 
 
 def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
-    """The places that are shown (of many the slowest and those of findings), and the cells below TITLES of each."""
+    """Return the shown places (of many the slowest and those with findings), and the cells below TITLES of each."""
     sends, receives, latency = (_medians(each) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
     chosen = _chosen(matrix, found, np.fmin(sends, receives))
     return chosen, [
@@ -218,7 +218,7 @@ def _medians(figures: Figures) -> Figures:
 
 
 def _slowest(matrix: PairMatrix, place: int) -> str:
-    """The partner and the direction of the lowest bandwidth."""
+    """Return the partner and the direction of the lowest bandwidth."""
     ways = [("to", matrix.bandwidth[place]), ("from", matrix.bandwidth[:, place])]
     known = [(float(np.nanmin(rates)), word, int(np.nanargmin(rates))) for word, rates in ways if np.isfinite(rates).any()]
     if not known:
@@ -247,7 +247,7 @@ def _padded(cell: str, at: int, wide: int) -> str:
     return cell.rjust(wide) if 0 < at < len(TITLES) - 1 else cell.ljust(wide)
 
 
-# What external tools measured, next to collbench's figures: a line per run, marked as such, never judged.
+# Figures of external tools beside collbench's: a line per run, marked as such, never judged.
 
 _MOST_LINES = 40
 _LATENCY = "p2p_latency"
@@ -256,9 +256,9 @@ _OF_ALL = frozenset({"their_tool", "unverified"})
 
 
 def their_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterator[Line]:
-    """A table with ours in the last column, which kind of figure each tool gives, and what the flags mean; nothing without rows.
+    """Yield a table of external tools' figures beside ours, the kind of figure of each tool, and the flags' meanings; nothing without rows.
 
-    backend: the one that carried ours.
+    backend: the one that measured ours.
     """
     if not rows:
         return
@@ -276,12 +276,12 @@ def their_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterat
 
 
 def their_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as tools.jsonl has them."""
+    """Return the rows as in tools.jsonl."""
     return [row.as_json() for row in rows]
 
 
 def _once(told: Any) -> Iterator[tuple[str, str]]:
-    """Of each tool the first statistic of a kind: those of the others differ in their seconds."""
+    """Yield each tool's first statistic of a kind: the others differ only in their seconds."""
     seen = set()
     for who, what in told:
         kind = (who, what.split(" ")[0])
@@ -344,10 +344,11 @@ def write_pairs(
     """Print the matrix to `out`.
 
     about   run.json's "pairs": backend, by, rounds, sampled … (missing values are not printed)
+    format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
     unsaid  why a slow place or pair is not named: see `doubts`
     theirs  rows of external tools; CSV leaves them out
-    format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
-    run     the name of its folder, in a CSV's first column; headed: whether the CSV has its header already, from another run
+    run     the name of its folder, in a CSV's first column
+    headed  whether the CSV has its header already, from another run
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
@@ -362,7 +363,7 @@ def write_pairs(
 
 
 def wrong_data(matrix: PairMatrix) -> list[str]:
-    """The pairs between which wrong data arrived, a sentence each; the first ones, and how many there are."""
+    """Return a sentence for each of the first pairs with wrong data, and how many more there are."""
     senders, receivers = np.nonzero(np.triu(np.nan_to_num(matrix.wrong) > 0))
     those = [
         f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are wrong"
@@ -372,9 +373,9 @@ def wrong_data(matrix: PairMatrix) -> list[str]:
 
 
 def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterator[str]:
-    """A header, unless there is one, and a record for each directed pair of which a figure is known.
+    """Yield a header, unless there is one, and a record for each directed pair with a known figure.
 
-    The carriage return stays: RFC 4180 ends records so.
+    RFC 4180 ends records with a carriage return.
     """
     if not headed:
         yield _record(_COLUMNS)
@@ -419,7 +420,7 @@ def json_parts(
 
 
 def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
-    """A finding's fields and its sentence; places are numbers of the list of places."""
+    """Return a finding's fields and its sentence; places are indices into the list of places."""
     return {
         "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
@@ -430,7 +431,7 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
 def _said(
     matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], width: int | None
 ) -> Iterator[Line]:
-    """What was measured, wrong data, findings, doubts."""
+    """Yield what was measured, wrong data, findings and doubts."""
     styled = (
         ("head", [measured(matrix, about)]),
         ("wrong", wrong_data(matrix)),
@@ -441,7 +442,7 @@ def _said(
 
 
 def _shown(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """A line per place, and the heatmap."""
+    """Yield a line per place, and the heatmap."""
     yield Line("")
     yield from place_lines(matrix, found, width)
     yield Line("")
@@ -449,7 +450,7 @@ def _shown(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, 
 
 
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
-    """What was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, in 7 rounds"."""
+    """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
     known = int(np.isfinite(matrix.bandwidth).sum())
     sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
     words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
@@ -477,7 +478,7 @@ def _more(number: int, what: str) -> list[str]:
 
 
 def _blocks(out: TextIO) -> bool:
-    """Whether the stream can show block characters."""
+    """Return whether the stream can encode block characters."""
     try:
         "░▒▓█·".encode(out.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):

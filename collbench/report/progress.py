@@ -1,4 +1,4 @@
-"""The reporter: what rank 0 prints while it measures. A format (how rows become lines) and a screen (where the lines go)."""
+"""Progress and results on rank 0 while a run measures: the reporter, which combines a format with a screen, and the runner's listeners."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ FORMATS: dict[str, Callable[[int | None], RowWriter]] = {
     "csv": lambda room: CsvWriter(),
     "json": lambda room: JsonWriter(),
 }
-# For programs: each row as soon as it is measured, in that order, as in cells.jsonl.
+# Formats for programs: each row is printed as soon as it is measured, as in cells.jsonl.
 AS_MEASURED = frozenset({"csv", "json"})
 
 
 class Reporter:
-    """Prints a run as it goes; use it in a `with`, so that the terminal is whole again however the run ends.
+    """Prints a run as it goes. Use it in a `with`, so that the terminal is restored however the run ends.
 
-    `ordered`: rows that come with their place wait until all before them are there, so that people read ascending sizes although
-    cells are measured in shuffled order.
+    ordered  whether rows with a place wait for all rows before them, so that sizes ascend although cases are measured in random order
     """
 
     def __init__(self, writer: RowWriter, screen: Screen, ordered: bool = True) -> None:
@@ -51,19 +50,19 @@ class Reporter:
         self._next = 0
 
     def start(self, plan: PlanSummary) -> None:
-        """Before the first row: print the lines above it."""
+        """Print the lines above the first row."""
         self._open = True
         self._data(self._writer.start(plan))
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None = None) -> None:
-        """What is being measured now, how many of how many cells are done, and the seconds left.
+        """Show what is measured now, how many of how many cases are done, and the estimated seconds left.
 
-        On terminals a live line; elsewhere now and then a line of talk, while no rows appear.
+        This is a live line on terminals; elsewhere an occasional line while no rows appear.
         """
         self._screen.progress(text, done, total, eta_s)
 
     def row(self, row: Row, place: int | None = None) -> None:
-        """Takes a finished row; `place` is its position (from 0) among all that are planned, in the order to be printed.
+        """Print a finished row; `place` is its position (from 0) among all planned rows, in printing order.
 
         Without a place it is printed at once (nccl-tests: with its partner in the other placing).
         """
@@ -80,13 +79,13 @@ class Reporter:
         self._screen.talk(sentence)
 
     def end(self, summary: Iterable[str] = ()) -> None:
-        """After the last row: prints the foot, then `summary` as talk."""
+        """Print the foot below the last row, then `summary` as remarks."""
         self.close()
         for sentence in summary:
             self._screen.talk(sentence)
 
     def close(self) -> None:
-        """End the output at any point: the rows that still wait, in order, the foot, and the terminal as it was before."""
+        """End the output at any point: print the waiting rows in order and the foot, and restore the terminal."""
         self._screen.close()
         if self._open:
             self._open = False
@@ -116,9 +115,9 @@ class Reporter:
 def make_reporter(
     format: str = "table", stream: TextIO | None = None, err: TextIO | None = None, color: str = "auto", quiet: bool = False
 ) -> Reporter:
-    """A reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
+    """Return a reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
 
-    `color` is auto, always or never; `quiet` leaves out everything but data. Raises UsageError for an unknown format or colour.
+    `color` is auto, always or never; `quiet` prints only data. Raises UsageError for an unknown format or colour.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
@@ -130,7 +129,7 @@ def make_reporter(
 
 
 class Listening:
-    """The runner's Listener. Use it in a `with`: the terminal is whole again however the run ends."""
+    """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._reporter = make_reporter(arguments.format, color=arguments.color, quiet=arguments.quiet)
@@ -138,25 +137,25 @@ class Listening:
         self._folder = ""
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Everything that will be measured."""
+        """Print the lines above the first row, for all cases that will be measured."""
         self._began, self._folder = time.monotonic(), folder
         self._reporter.start(PlanSummary.of(cells, rank_map, folder, ranks=ranks, nodes=nodes))
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """A cell begins; the time left is guessed from the cells so far."""
+        """Show the case that begins; the time left is estimated from the cases so far."""
         spent = time.monotonic() - self._began
         self._reporter.progress(title, done, total, eta_s or (spent / done * (total - done) if done else None))
 
     def row(self, row: Row, place: int) -> None:
-        """A cell has ended; it is printed when all before it are there."""
+        """Print a finished case as soon as all before it are printed."""
         self._reporter.row(row, place)
 
     def note(self, sentence: str) -> None:
-        """A sentence to print once."""
+        """Print a sentence about the run."""
         self._reporter.note(sentence)
 
     def end(self) -> None:
-        """Nothing more will come: the foot of the table, and where the run is kept."""
+        """Print the foot of the table, and the run's folder."""
         self._reporter.close()
         if self._folder:
             self._reporter.note(f"run folder: {self._folder}")
@@ -176,29 +175,29 @@ class Listening:
 
 
 class OneOfSeveral(Listening):
-    """Listens to one launch of several: shows progress, and what the first one notes; the rows are printed at the end, together."""
+    """The listener of one launch of several: it shows progress, and the notes of the first launch; the rows are printed at the end."""
 
     def __init__(self, arguments: argparse.Namespace, first: bool) -> None:
         super().__init__(arguments)
         self._first = first
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Nothing is printed above rows that are not."""
+        """Print nothing, since rows are printed later."""
 
     def row(self, row: Row, place: int) -> None:
-        """It is in the launch's folder."""
+        """Print nothing: the row is in the launch's folder."""
 
     def note(self, sentence: str) -> None:
-        """The notes of the first launch hold for the others."""
+        """Print the sentence in the first launch only, since notes are equal in all."""
         if self._first:
             super().note(sentence)
 
 
-# What rank 0 shows of a pairs run: a line per round, then the matrix and the slow nodes and pairs in it.
+# Progress of a pairs run: a line per round, then the matrix with its slow nodes and pairs.
 
 
 class PairsListening(Listening):
-    """The runner's PairsListener. Use it in a `with`, as Listening."""
+    """The listener of a pairs run (a `PairsListener`). Use it in a `with`, as `Listening`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -213,11 +212,11 @@ class PairsListening(Listening):
         self._live = watched and os.environ.get("TERM") != "dumb"
 
     def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
-        """What is known before the first round."""
+        """Store what is known before the first round."""
         self._about, self._folder = about, folder
 
     def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
-        """Moves the live line, or writes one for the log."""
+        """Update the live line, or print one for the log."""
         what = f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
         if total is None:
             self._reporter.note(f"suspects again, round {done}: {what}")
@@ -228,7 +227,7 @@ class PairsListening(Listening):
             self._reporter.note(f"round {done} of {total}: {what}{left}")
 
     def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
-        """The next round that measures suspects again."""
+        """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
 
         try:
@@ -244,7 +243,7 @@ class PairsListening(Listening):
         return {"pairs": self._asked.groups, "pause_s": self._asked.pause_s}
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The verdict: slow nodes and pairs that measuring again confirmed, a sentence each, and the suspects."""
+        """Return the verdict: a sentence for each slow node and pair that measuring again confirmed, and the judged suspects."""
         from collbench.analysis.pairs import PairEffects, remeasured
 
         judged = [each.as_json() for each in self._suspects]
@@ -260,7 +259,7 @@ class PairsListening(Listening):
         self._theirs = rows
 
     def end(self) -> None:
-        """Prints the matrix, and where the run is kept."""
+        """Print the matrix, and the run's folder."""
         self._reporter.close()
         if self._effects:
             from collbench.report.pairs import write_pairs
@@ -283,7 +282,7 @@ class PairsListening(Listening):
 
 
 class WorkloadListening(Listening):
-    """The runner's WorkloadListener. Use it in a `with`, as Listening."""
+    """The listener of a workload run (a `WorkloadListener`). Use it in a `with`, as `Listening`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -295,18 +294,18 @@ class WorkloadListening(Listening):
         self._live = watched and os.environ.get("TERM") != "dumb"
 
     def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
-        """What is known before the first step."""
+        """Store what is known before the first step."""
         self._about, self._folder = about, folder
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """Moves the live line, or writes one for the log."""
+        """Update the live line, or print one for the log."""
         if self._live:
             super().progress(title, done, total, eta_s)
         else:
             self._reporter.note(f"{done + 1} of {total}: {title}")
 
     def step_row(self, row: StepRow) -> None:
-        """For programs it is printed at once; for people with the others of its training, after any live line."""
+        """Print a row at once for programs; for people together with the other rows of its training."""
         self._waiting.append(row)
         if self._format != "table":
             self._print(1)
@@ -315,7 +314,7 @@ class WorkloadListening(Listening):
             self._print(len(self._waiting) // backends * backends)
 
     def end(self) -> None:
-        """Prints what is left, and where the run is kept."""
+        """Print the remaining rows, and the run's folder."""
         self._reporter.close()
         self._print(len(self._waiting))
         super().end()
@@ -326,11 +325,11 @@ class WorkloadListening(Listening):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reporter.close()
-        self._print(len(self._waiting))  # what was measured before it broke off
+        self._print(len(self._waiting))  # the rows measured before the run stopped
         super().__exit__(kind, error, trace)
 
     def _print(self, count: int) -> None:
-        """The first ones of those that wait."""
+        """Print the first `count` waiting rows."""
         those, self._waiting = self._waiting[:count], self._waiting[count:]
         if those:
             from collbench.report.training import write_steps

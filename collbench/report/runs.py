@@ -255,7 +255,7 @@ def _labels(row: Row) -> dict[str, str]:
 class RunsInFolders:
     """The runs in some folders.
 
-    runs      those that can be shown, including runs without rows
+    runs       those that can be shown, including runs without rows
     sentences  one for each folder that cannot be read, and for each run without a row
     whole      whether every folder has results
     """

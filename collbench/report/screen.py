@@ -1,4 +1,4 @@
-"""Where lines go: data to stdout, talk to stderr, and on a terminal a live progress line below both. Rank 0 alone has one."""
+"""Screens: data on stdout, remarks on stderr, and a live progress line on a terminal. Only rank 0 has one."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ COLORS = ("auto", "always", "never")
 
 
 class Screen(Protocol):
-    """Takes lines and progress; `close` may be called more than once."""
+    """The destination of lines and progress; `close` may be called more than once."""
 
     room: int | None
 
     def data(self, line: Line) -> None:
-        """A line of the result."""
+        """Write a line of the result."""
         ...
 
     def talk(self, text: str) -> None:
-        """A line about the run."""
+        """Write a remark about the run."""
         ...
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
-        """What is being done now."""
+        """Show the present activity, the number of finished parts and the seconds left."""
         ...
 
     def close(self) -> None:
-        """Takes the progress line away."""
+        """Remove the progress line."""
         ...
 
 
 def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a person reads the stream. Our own spawner's word goes first: COLLBENCH_TTY is "stdout,stderr", one of them, or "0".
+    """Return whether the stream is a terminal. COLLBENCH_TTY of our own spawner decides first: "stdout,stderr", one of them, or "0".
 
-    Under mpiexec a rank cannot see it: MPICH pipes all output, and Open MPI gives each rank a pseudo-terminal even into a file.
+    Under mpiexec a rank cannot detect it: MPICH pipes all output, and Open MPI gives each rank a pseudo-terminal even into a file.
     """
     source = os.environ if environ is None else environ
     told = source.get("COLLBENCH_TTY")
@@ -57,9 +57,9 @@ def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str]
 
 
 def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] | None = None) -> bool:
-    """Whether to colour: --color first, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
+    """Return whether to use colours: by --color, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
 
-    Raises UsageError for a `color` that is none of COLORS.
+    Raises UsageError for a `color` that is not in COLORS.
     """
     if color not in COLORS:
         raise UsageError(f"--color '{color}' is unknown: choose from {', '.join(COLORS)}")
@@ -74,7 +74,7 @@ def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] 
 
 
 def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> Screen:
-    """A live screen where a person watches stdout or stderr, else a plain one; `quiet` keeps data and errors only."""
+    """Return a live screen if stdout or stderr is a terminal, else a plain one; `quiet` keeps data and errors only."""
     painted, dumb = wants_color(stream, color), os.environ.get("TERM") == "dumb"
     watched = [each for each, name in ((stream, "stdout"), (err, "stderr")) if is_terminal(each, name) and not dumb]
     if quiet or not watched:
@@ -83,7 +83,7 @@ def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = 
 
 
 class PlainScreen:
-    """One flushed line per call, never cut and without control characters (but for colours, where they were asked for)."""
+    """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colours."""
 
     room: int | None = None
 
@@ -94,31 +94,31 @@ class PlainScreen:
         self._last_s = now()
 
     def data(self, line: Line) -> None:
-        """Writes to stdout."""
+        """Write the line to stdout."""
         self._last_s = self._now()
         code = _CODES.get(line.style) if self._color else None
         write_line(self._stream, f"\x1b[{code}m{line.text}\x1b[0m" if code and line.text else line.text)
 
     def talk(self, text: str) -> None:
-        """Writes to stderr."""
+        """Write the text to stderr."""
         if not self._quiet:
             write_line(self._err, printable(text))
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
-        """One line to stderr after 10 s without any line; else the finished lines are the progress."""
+        """Write a line to stderr after 10 s without any line; otherwise the finished lines show the progress."""
         if done and self._now() - self._last_s >= _SILENCE_S:
             self._last_s = self._now()
             left = "" if eta_s is None else f", {format_duration(eta_s)} left"
             self.talk(f"{done} of {total} cells measured{left}: {text}")
 
     def close(self) -> None:
-        """Nothing to take away."""
+        """Do nothing, since it has no progress line."""
 
 
 class LiveScreen:
-    """A terminal: finished lines stay and scroll, only the last line lives.
+    """A screen for a terminal: finished lines stay and scroll, only the last line is updated.
 
-    `watched` is the stream that is a terminal; the other of the two may be a file and gets plain lines.
+    `watched` is the stream that is a terminal; the other one may be a file and gets plain lines.
     """
 
     def __init__(self, stream: TextIO, err: TextIO, watched: TextIO, color: bool) -> None:
@@ -128,30 +128,30 @@ class LiveScreen:
         self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
-        # No refresh of its own: a thread that wakes four times a second would be in the measurement.
+        # No automatic refresh: a thread that wakes four times a second would disturb the measurement.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
 
     def data(self, line: Line) -> None:
-        """Above the progress line, or to the file that stdout is."""
+        """Write the line above the progress line, or to the file if stdout is one."""
         if self._stream_watched:
             self._above(line.text.rstrip("\r"), _STYLES.get(line.style, ""))
         else:
             self._plain.data(line)
 
     def talk(self, text: str) -> None:
-        """Above the progress line, or to the file that stderr is."""
+        """Write the text above the progress line, or to the file if stderr is one."""
         if self._err_watched:
             self._above(printable(text), "")
         else:
             self._plain.talk(text)
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
-        """Redraws the live line."""
+        """Redraw the live line."""
         self._live.update(_progress(printable(text), done, total, eta_s), refresh=True)
 
     def close(self) -> None:
-        """Takes the live line away and gives the cursor back."""
+        """Remove the live line and restore the cursor."""
         self._live.stop()
 
     def _above(self, text: str, style: str) -> None:
@@ -162,7 +162,7 @@ class LiveScreen:
 
 
 def write_line(stream: TextIO, text: str) -> None:
-    """Writes and flushes one line; what the stream's encoding lacks becomes "?"."""
+    """Write and flush one line; characters that the stream's encoding lacks become "?"."""
     try:
         stream.write(f"{text}\n")
     except UnicodeEncodeError:
@@ -193,7 +193,7 @@ def _progress(text: str, done: int, total: int, eta_s: float | None) -> Renderab
     return line
 
 
-# Lines of a tree or a list on a terminal: what is too long goes on below its own beginning, not at the screen's edge.
+# Wrapping of long lines of trees and lists on a terminal: a line continues below its own beginning, not at the screen's edge.
 
 _LEAST = 40  # columns; on less, the terminal's own way is as good
 _BRANCHES = str.maketrans({"├": "│", "└": " ", "─": " "})
@@ -201,7 +201,7 @@ _HANG = 2
 
 
 def width_of(stream: TextIO) -> int | None:
-    """The columns of the terminal that `stream` is, None for a file or a pipe, where lines stay whole."""
+    """Return the number of columns of the terminal; None for a file or a pipe, where lines stay whole."""
     if not is_terminal(stream):
         return None
     try:
@@ -212,7 +212,7 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def wrapped(lines: Iterable[Line], width: int | None) -> Iterator[Line]:
-    """The lines, those wider than `width` in several, with the tree's branches drawn on beside them. None: as they are."""
+    """Yield the lines, wrapped to `width` with the tree's branches continued; unchanged if `width` is None."""
     for line in lines:
         if width is None or len(line.text) <= width:
             yield line

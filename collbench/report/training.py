@@ -1,6 +1,4 @@
-"""Training steps as measured: for people a table per training (how long, how fast, what limits, which exchange costs what), for programs
-a record per training and backend.
-"""
+"""Output of `collbench workload`: a plan of exchanges (`--dry-run`), and measured steps as a table per training or a record per row."""
 
 from __future__ import annotations
 
@@ -27,39 +25,39 @@ from collbench.units import format_bytes, format_rate, format_size, format_time
 from collbench.workloads.registry import regimes
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 
-# Words that a planned and a measured training step have in common.
+# Texts of planned and measured training steps.
 
 _NUMBER = re.compile(r"\d+")
 
 
 def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
-    """A training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
+    """Return a training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
     counted = [f"{parameters:,} parameters"] if parameters else []  # unknown where it could not be laid out
     return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
 
 
 def told(options: Mapping[str, str]) -> list[str]:
-    """Options that have a value: "update sharded", "top-k 2"."""
+    """Return the options that have a value: "update sharded", "top-k 2"."""
     return [f"{name.replace('_', '-')} {value}" for name, value in options.items() if value]
 
 
 def counted(count: int, what: str) -> str:
-    """ "1 rank", "2 ranks"."""
+    """Return "1 rank", "2 ranks"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def milliseconds(seconds: float) -> str:
-    """To four significant digits, without exponent: "10934", "97.94", "0.2345"."""
+    """Return milliseconds to four significant digits, without exponent: "10934", "97.94", "0.2345"."""
     return format_time(seconds / 1000)
 
 
 def nameless(what: str) -> str:
-    """The name without its numbers: what neighbours share that are buckets of one model."""
+    """Return the name without its numbers, which is equal for buckets of one model."""
     return _NUMBER.sub("#", what)
 
 
 def span(first: str, last: str) -> str:
-    """Both names in one: "bucket 1 of 14" and "bucket 13 of 14" are "bucket 1–13 of 14"; both, where they differ in more."""
+    """Return "bucket 1–13 of 14" for "bucket 1 of 14" and "bucket 13 of 14"; both names if they differ in more than numbers."""
     if nameless(first) != nameless(last):
         return f"{first} … {last}"
     ends = iter(_NUMBER.findall(last))
@@ -72,7 +70,7 @@ def span(first: str, last: str) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """The cells in columns of equal width, those of `right` at their right edge."""
+    """Return the cells in columns of equal width, those in `right` right-aligned."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(cell.rjust(widths[at]) if at in right else cell.ljust(widths[at]) for at, cell in enumerate(cells)).rstrip()
@@ -88,7 +86,12 @@ K = TypeVar("K", Times, Ceiling)
 
 @dataclass(frozen=True)
 class Columns:
-    """titles; right: columns that are right-aligned; spare: columns that a narrow terminal omits, in this order."""
+    """The columns of a table.
+
+    titles  one per column
+    right   columns that are right-aligned
+    spare   columns that a narrow terminal omits, in this order
+    """
 
     titles: tuple[str, ...]
     right: frozenset[str]
@@ -135,7 +138,7 @@ def table(columns: Columns, rows: Sequence[tuple[Sequence[str], str]], width: in
 
 
 def _dropped(columns: Columns, cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """The titles of the columns that a terminal has no room for."""
+    """Return the titles of the columns that the terminal has no space for."""
     wide = {column[0]: max(map(len, column)) + 2 for column in zip(*cells, strict=True)}
     dropped: list[str] = []
     for title in columns.spare:
@@ -147,7 +150,7 @@ def _dropped(columns: Columns, cells: Sequence[Sequence[str]], width: int | None
 
 
 def style(row: StepRow) -> str:
-    """How its line looks."""
+    """Return the style of the row's line."""
     return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
 
 
@@ -162,7 +165,7 @@ def step_cells(row: StepRow) -> list[str]:
 
 
 def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
-    """The median and its interval in ms; "?" before one that a flag doubts."""
+    """Return the median and its interval in ms; "?" before an interval that a flag makes doubtful."""
     if times is None:
         return NOTHING, NOTHING
     if times.ci_low is None or times.ci_high is None:
@@ -172,7 +175,7 @@ def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
 
 
 def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
-    """ "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
+    """Return "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
     if ceiling is None:
         return NOTHING, NOTHING
     if ceiling.bytes_per_s is None or percent is None or busbw is None:
@@ -195,7 +198,7 @@ def part_cells(row: StepRow) -> Iterator[list[str]]:
 
 
 def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
-    """The record; keys that only a newer collbench knows are left out."""
+    """Return the record; keys of a newer collbench are left out."""
     return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
 
 
@@ -205,7 +208,7 @@ def _name(what: str) -> str:
 
 
 def worker_cells(row: StepRow) -> Iterator[list[str]]:
-    """Below the titles of WORKERS; of many the first."""
+    """Yield the cells below the titles of WORKERS; only the first of many workers."""
     workers = row.staleness.get("workers", [])[:MOST_WORKERS]
     for turn, worker in enumerate(workers):
         told = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
@@ -213,11 +216,11 @@ def worker_cells(row: StepRow) -> Iterator[list[str]]:
 
 
 def number(value: Any) -> str:
-    """A count or a rate to four digits, a dash where it is not known."""
+    """Return a count or a rate to four digits, a dash if it is unknown."""
     return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# What `collbench workload --dry-run` prints: the exchanges of a step and the bytes they move, before anything is started.
+# `collbench workload --dry-run`: the exchanges of a step and the bytes that they move.
 
 TITLES = ("part", "operation", "groups", "size", "times", "moves")
 _RIGHT = (3, 4, 5)
@@ -226,7 +229,7 @@ _MOVES = "moves: what the busiest rank has to send or receive, as busbw counts i
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A regime laid out over the ranks of a launch; model: what the user calls it."""
+    """A training step planned for the ranks of a launch; model: the user's name for it."""
 
     regime: Regime
     shape: Shape
@@ -235,7 +238,7 @@ class PlannedStep:
 
 
 def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None:
-    """Prints the plan: table, csv (a record per exchange) or json (an object per exchange)."""
+    """Print the plan: table, csv (a record per exchange) or json (an object per exchange)."""
     if format == "table":
         width = width_of(out)
         for number, each in enumerate(planned):
@@ -256,7 +259,7 @@ def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None
 
 
 def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
-    """Each exchange of the step as a flat object; moves_bytes: of the rank that moves most, see `workloads.moved`."""
+    """Yield each exchange of the step as a flat object; moves_bytes: of the rank that moves most, see `workloads.moved`."""
     for exchange in planned.step.exchanges:
         yield {
             "regime": planned.regime.name, "model": planned.model, "what": exchange.what, "operation": exchange.operation,
@@ -266,7 +269,7 @@ def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
 
 
 def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Neighbours that differ only in a number of their names as one: "gradients, bucket 1–13 of 14", 13 times."""
+    """Return the exchanges; neighbours that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
     found = []
     for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
         same = list(those)
@@ -309,7 +312,7 @@ _SHARES = ("value", "low", "high")
 
 
 def check_format(format: str) -> None:
-    """Raises UsageError for a format that a step does not have."""
+    """Raise UsageError for a format that a step does not have."""
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown for workload: choose from {', '.join(FORMATS)}")
 
@@ -317,11 +320,12 @@ def check_format(format: str) -> None:
 def write_steps(
     rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", first: bool = True
 ) -> None:
-    """Prints steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
+    """Print steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
 
-    step_time_s  the time of computing, with which the scaling efficiency is shown
+    step_time_s  the computing time, for the scaling efficiency
     run          the name of their folder, in a CSV's first column
     first        whether nothing was printed before: a CSV begins with its header
+
     Raises UsageError for another format.
     """
     check_format(format)
@@ -337,7 +341,7 @@ def write_steps(
 
 
 def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
-    """Rows of the same training together, in the order of the first of each."""
+    """Return the rows by training, in the order of the first row of each."""
     found: dict[tuple[Any, ...], list[StepRow]] = {}
     for row in rows:
         key = (row.regime, row.model, row.parameters, row.dtype, row.bucket_bytes, tuple(row.options.items()), row.ranks, row.nodes)
@@ -346,7 +350,7 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
 
 
 def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
-    """One training on some backends: what it is, the step, its parts, staleness, scaling efficiency, and what flags mean."""
+    """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
     first = rows[0]
     words = [
         *filter(None, [first.dtype]),
@@ -367,28 +371,28 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
 
 
 def _bucket(row: StepRow) -> list[str]:
-    """What training without buckets has no word of."""
+    """Return the text about buckets; empty for training without buckets."""
     regime = regimes().get(row.regime)
     known = regime is None or "bucket" in {**regime.takes, **regime.options}
     return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
 
 
 def scaling_of(row: StepRow, step_time_s: float | None) -> Efficiency | None:
-    """The efficiency with this time of computing; None where one of the two times is unknown."""
+    """Return the efficiency with this computing time; None if one of the two times is unknown."""
     if step_time_s is None or row.time_s is None:
         return None
     return efficiency(step_time_s, row.time_s.p50, row.time_s.ci_low, row.time_s.ci_high)
 
 
 def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
-    """The row as in workload.jsonl; with a time of computing its "scaling" too."""
+    """Return the row as in workload.jsonl; with a computing time also its "scaling"."""
     found = scaling_of(row, step_time_s)
     scaling = {"compute_s": found.compute_s, "apart": vars(found.apart), "overlap": vars(found.overlap)} if found else None
     return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
 
 
 def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: str = "", head: bool = True) -> Iterator[str]:
-    """A record per row; lists and objects are JSON; the carriage return stays: RFC 4180 ends records so."""
+    """Yield a record per row; lists and objects are JSON; RFC 4180 ends records with a carriage return."""
     for row in rows:
         flat = {"run": run, **dict(_flat(row, scaling_of(row, step_time_s), step_time_s))}
         if head:
@@ -428,7 +432,7 @@ def _record(cells: Iterable[str]) -> str:
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
-    """Wrong data, what the parts come to together, what the ceiling allows, staleness."""
+    """Yield sentences on wrong data, the sum of the parts, the ceiling and staleness."""
     who = f"{row.backend}: " if several else ""
     if row.wrong:
         yield f"{who}wrong data: {counted(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
@@ -455,7 +459,7 @@ def _stale(staleness: Mapping[str, Any]) -> str:
 
 
 def _scaling(rows: Sequence[StepRow], step_time_s: float | None) -> Iterator[str]:
-    """A sentence per backend, and what the two figures are."""
+    """Yield a sentence per backend, and an explanation of the two figures."""
     found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
     if not found:
         return

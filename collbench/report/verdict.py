@@ -87,7 +87,7 @@ _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
 
 
 def headline(verdict: Verdict) -> str:
-    """ "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
+    """Return "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
     counts = ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
     change = verdict.unexpected_cause
     cause = "" if change is None else f"; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"

@@ -300,7 +300,7 @@ def _everything(verdict: Verdict) -> list[str]:
 
 
 def _written(case: _Case, verdict: Verdict) -> TestCase:
-    """Without a verdict nothing is a failure, however slow it is."""
+    """Return the JUnit test case. If the result is "no verdict", no case is a failure, even a slow one."""
     from junitparser import Error, Failure, TestCase
 
     written = TestCase(case.name, f"collbench.gate.{case.kind}", 0.0)

@@ -50,7 +50,7 @@ _STOPPED = {
 
 
 class Line(NamedTuple):
-    """A line of output; style is "", "head", "foot", "na", "doubtful" or "wrong"."""
+    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"."""
 
     text: str
     style: str = ""
@@ -262,7 +262,7 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
 
 
 class _Collected:
-    """Gives the library its metrics."""
+    """A collector that returns these metrics to the OpenMetrics library."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -327,7 +327,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_line(text: str) -> str:
-    """Return `text` escaped as a line of its own or a list item, where a number or a sign at the start would open a block."""
+    """Return `text` escaped as a separate line or list item, where a number or a sign at the start would open a block."""
     return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
 
 

@@ -1,1 +1,1 @@
-"""What was measured: the row and the folder it is kept in."""
+"""Results of measurements: rows and rounds, the folders that store them, and their readers."""

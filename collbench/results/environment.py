@@ -1,4 +1,4 @@
-"""Under which circumstances a run was made: variables that steer libraries, the host, the libraries really loaded. No secrets."""
+"""The circumstances of a run: variables that steer libraries, the host, and the loaded libraries. Secrets are left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Families of variables that change what is measured, or name the job and its owner. Everything else stays unrecorded.
+# Families of variables that change the measurement, or name the job and its owner. All others are not recorded.
 _RECORDED = re.compile(
     r"SLURM_|SRUN_|OMPI_|PRTE_|PMI_|PMI2_|PMIX_|NCCL_|UCX_|UCC_|GLOO_|MPICH_|MPIR_|HYDRA_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_"
     r"|OMP_|GOMP_|KMP_|TORCHELASTIC_|TORCH_NCCL_|COLLBENCH_"
@@ -42,12 +42,12 @@ def recorded_environment(environ: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def steering(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the recorded variables that steer libraries, and so change what is measured."""
+    """Return the recorded variables that steer libraries, and so change the measurement."""
     return {name: value for name, value in recorded.items() if _STEERING.match(name)}
 
 
 def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """Paths of the communication libraries mapped into this process, sorted; empty where there is no /proc."""
+    """Return the paths of the communication libraries loaded into this process, sorted; empty where there is no /proc."""
     try:
         lines = maps.read_text(errors="replace").splitlines()
     except OSError:
@@ -57,7 +57,7 @@ def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
 
 
 def host_facts() -> dict[str, Any]:
-    """This host and interpreter: hostname, system, kernel, machine, C library, CPU model and count, Python."""
+    """Return facts of this host and interpreter: hostname, system, kernel, machine, C library, CPU model and count, Python."""
     return {
         "hostname": platform.node(),
         "system": _os_name(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Flag:
-    """What a flag of a row means.
+    """A flag of a row, with its meaning.
 
     code      in the `flags` of stored rows, in CSV and in JSON
     name      in tables and on pages

@@ -1,13 +1,13 @@
-"""The folder that one run writes, append-only: if the run is killed, every finished cell is already on the disk.
+"""The folder of one run, append-only: if the run is killed, every finished case is already on the disk.
 
-run.json        what was run, where and with what; replaced as a whole, never written over
+run.json        the operation, the place and the circumstances; always replaced as a whole
 topology.json   the cluster
-cells.jsonl     one row per finished cell, fsynced
-samples.bin     the rows' arrays one after the other, fsynced before the row that points into it
-pairs.jsonl     one line per finished round of pairs (`collbench pairs` alone), fsynced; hunt.jsonl, workload.jsonl: likewise of theirs
-tools.jsonl     one row per run of another tool between the pairs (`collbench pairs --tools`)
+cells.jsonl     one row per finished case, fsynced
+samples.bin     the rows' arrays one after the other, fsynced before the row that refers to them
+pairs.jsonl     one line per finished round of pairs (`collbench pairs` only), fsynced; hunt.jsonl and workload.jsonl likewise
+tools.jsonl     one row per run of an external tool between the pairs (`collbench pairs --tools`)
 events.jsonl    findings, warnings, hang, abort
-lock            while a process writes here: which one
+lock            names the process that writes here, while it does
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Whether a run's folder can be written, and the error if it cannot: before the first cell, and later.
+# Checks that a run's folder can be written, and the errors if not: before the first case, and later.
 
-# What the smallest run needs. With less a run would start, and break off in the middle.
+# The free space that the smallest run needs. With less a run would start, but not finish.
 _LEAST_FREE_BYTES = 1 << 20
 
 
 def check_free_space(path: Path, instead: str = "choose another folder with --out DIR") -> None:
-    """Raises UsageError where the disk has less room than the smallest run needs; OSError."""
+    """Raise UsageError if the disk has less free space than the smallest run needs. Raises OSError."""
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < _LEAST_FREE_BYTES:
@@ -51,7 +51,7 @@ def check_free_space(path: Path, instead: str = "choose another folder with --ou
 
 
 def cannot_create(path: Path, error: OSError) -> str:
-    """Return the error for a run folder that cannot be made."""
+    """Return the error for a run folder that cannot be created."""
     return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
 
 
@@ -62,12 +62,13 @@ def cannot_resume(path: Path, error: OSError) -> str:
 
 @dataclass(frozen=True)
 class WriteFailure:
-    """What a run has stored when it can no longer write.
+    """The state of a run that can no longer write.
 
-    rows      its finished cells (of pairs: rounds), all on the disk
-    measured  whether anything was measured: before, the folder is bad input (exit code 2), later the run has failed (4)
+    rows      the number of finished cases (of pairs: rounds), all on the disk
+    measured  whether anything was measured: before, the folder is bad input (exit code 2); later, the run has failed (4)
     resumes   whether such a run can be resumed
-    gone      whether the folder is no longer at its path, moved_to: its new path, if known
+    gone      whether the folder is no longer at its path
+    moved_to  its new path, if known
     """
 
     path: Path
@@ -78,7 +79,7 @@ class WriteFailure:
     moved_to: Path | None
 
     def failed(self, error: OSError) -> CollbenchError:
-        """What the operating system's refusal means for the user, in one sentence."""
+        """Return the error for the user from the operating system's error, in one sentence."""
         if not self.measured:
             return UsageError(cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured")
         if self.moved_to:
@@ -109,7 +110,7 @@ class WriteFailure:
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
 TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
-ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: what has lines of its own, and cannot be gone on with
+ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: files with other lines than rows; such runs cannot be resumed
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
@@ -118,8 +119,8 @@ Watch = Callable[[str], AbstractContextManager[None]]
 class RunFolder:
     """A run's folder, open for appending by one process (rank 0). Its methods may be called from any thread.
 
-    Once it is created, every method raises RunFailed when the disk no longer takes what it writes; UsageError before the first result.
-    watch is entered around every write, with what is done: a disk that does not answer blocks for ever.
+    Once it is created, every method raises RunFailed if the disk rejects a write; UsageError before the first result.
+    `watch` is entered around every write with a description, since a disk that does not answer blocks forever.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], files: dict[str, Appended], lock: Lock) -> None:
@@ -135,10 +136,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, out: Path | None, operation: str, run: Mapping[str, Any]) -> RunFolder:
-        """A new folder: exactly `out` (from --out), or runs/<UTC time>-<operation>-<id> in the working directory.
+        """Create a new folder: exactly `out` (from --out), or runs/<UTC time>-<operation>-<id> in the working directory.
 
-        `run` is what run.json holds besides schema, id, operation and start. An `out` that exists is used as it is unless it
-        holds a run. Raises UsageError when it does, or when the folder cannot be written; nothing is left behind then.
+        `run` has the content of run.json besides schema, id, operation and start. An existing `out` without a run is used as it is. Raises
+        UsageError if it has a run, or if the folder cannot be written; nothing is left behind then.
         """
         path = out if out is not None else Path("runs") / run_name(operation)
         new: list[Path] = []
@@ -182,13 +183,13 @@ class RunFolder:
 
     @property
     def taken_over(self) -> str | None:
-        """The process that ended without giving this folder up, or None."""
+        """Return the process that ended without removing its lock, or None."""
         return self._held.taken_over
 
     def go_on(self) -> dict[str, int]:
-        """Opens the files of a reopened folder for appending; a last line that was not written to its end is cut off: the first change.
+        """Open the files of a reopened folder for appending, and cut off incomplete last lines: the first change to the folder.
 
-        Returns how many bytes were cut off, by file; nothing for files that were whole. Raises UsageError.
+        Returns the number of bytes cut off, by file; complete files are left out. Raises UsageError.
         """
         try:
             for name in (SAMPLES, *_LINES):
@@ -200,7 +201,7 @@ class RunFolder:
         return {name: count for name, count in cut.items() if count}
 
     def resumed(self, **facts: Any) -> None:
-        """Record in run.json, and as an event, that a reopened run goes on; the keys that its end wrote become part of the record."""
+        """Record in run.json, and as an event, that a reopened run continues; the keys that its end wrote become part of the record."""
         end = {name: self.run.pop(name) for name in _OF_THE_END if name in self.run}
         earlier = self.run.get("resumed")
         note = {"utc": utc(), "rows": self.rows, **facts, **({"ended": end} if end else {})}
@@ -208,7 +209,7 @@ class RunFolder:
         self.event("resumed", **facts, rows=self.rows)
 
     def give_up(self) -> None:
-        """Lets others have the folder; nothing more is written. One that was not gone on with is as it was found."""
+        """Unlock the folder and write nothing more. Without `go_on`, a reopened folder stays as it was found."""
         done = self._held.release if self._files else self._held.put_back
         for file in self._files.values():
             file.close()
@@ -216,7 +217,7 @@ class RunFolder:
         done()
 
     def append(self, row: Row, arrays: Mapping[str, NDArray[Any]]) -> Row:
-        """Stores a finished cell: the arrays first, then the row that points to them. Returns the row with its `samples`."""
+        """Store a finished case, the arrays before the row that refers to them, and return the row with its `samples`."""
         self._measured = True
         with self._safely():
             samples = {name: self._store(array) for name, array in arrays.items()}
@@ -228,7 +229,7 @@ class RunFolder:
         return stored
 
     def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
-        """Stores a finished round of pairs, or a line of another one of ROUNDS or of TOOLS; the file is made with its first line."""
+        """Store a finished round of pairs, or a line of another file of ROUNDS or of TOOLS; the first line creates the file."""
         self._measured = True
         with self._safely():
             if name not in self._files:
@@ -238,30 +239,30 @@ class RunFolder:
             self.rows += name != TOOLS
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Notes that something happened, with the time by the calendar and by CLOCK_MONOTONIC."""
+        """Record an event, with the UTC time and CLOCK_MONOTONIC."""
         with self._safely():
             self._append_line(EVENTS, {"utc": utc(), "monotonic_s": time.monotonic(), "kind": kind, **facts})
 
     def write_topology(self, topology: Mapping[str, Any]) -> None:
-        """Stores the cluster as probed."""
+        """Store the probed cluster."""
         with self._safely():
             replace(self.path / TOPOLOGY, to_page(topology))
 
     def update(self, **facts: Any) -> None:
-        """Adds facts to run.json that were not known at its creation."""
+        """Add facts to run.json that were unknown at its creation."""
         with self._safely():
             self.run.update(facts)
             replace(self.path / RUN, to_page(self.run))
 
     def finish(self, **facts: Any) -> None:
-        """Completes run.json with the time of the end, the number of rows and `facts` (the runner gives exit_code)."""
+        """Complete run.json with the end time, the number of rows and `facts` (the runner gives exit_code)."""
         try:
             self.update(finished_utc=utc(), rows=self.rows, **facts)
         finally:
             self._held.release()
 
     def so_far(self, planned: int) -> str:
-        """How much is stored of so many cells (or rounds, or rows), and how to go on; for the sentence of a run that is interrupted."""
+        """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
         if (operation := self.run.get("operation")) in ROUNDS:
             what = "rows" if operation == "workload" else "rounds"
             return f"{self.rows} of {planned} {what}: `collbench report {self.path}` shows them"
@@ -269,7 +270,7 @@ class RunFolder:
         return f"{self.rows} of {planned} cells{there}; go on with --resume {self.path}"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
-        """Keeps why the run ends before its time, and completes run.json: as much of it as the disk still takes. Once only."""
+        """Record why the run stops early and complete run.json, as far as the disk allows. Only the first call has an effect."""
         if not self._ending.acquire(blocking=False):
             return
         with suppress(CollbenchError):
@@ -289,7 +290,7 @@ class RunFolder:
 
     @contextmanager
     def _safely(self) -> Iterator[None]:
-        """Watched, one thread at a time; what the operating system refuses becomes the sentence for the user."""
+        """Watch the block, run by one thread at a time; an OSError becomes the error for the user."""
         try:
             with self.watch(f"writing to {self.path}"), self._lock:
                 self._check_in_place()
@@ -309,7 +310,7 @@ class RunFolder:
 
 
 def run_name(operation: str) -> str:
-    """A new run's name: <UTC time>-<operation>-<id>."""
+    """Return a new run's name: <UTC time>-<operation>-<id>."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{operation}-{secrets.token_hex(3)}"
 
 
@@ -319,12 +320,12 @@ def utc() -> str:
 
 
 def holds_a_run(path: Path) -> bool:
-    """Whether a folder holds a run that can be gone on with: its run.json is there."""
+    """Return whether a folder has a run that can be resumed: its run.json exists."""
     return (path / RUN).is_file()
 
 
 def check_no_run(path: Path, *, resumes: bool = False) -> None:
-    """Raises UsageError where a folder holds a run, or a part of one. `resumes`: whether such a run can be gone on with."""
+    """Raise UsageError if a folder has a run, or a part of one. `resumes`: whether such a run can be resumed."""
     for name in (RUN, *_LINES, SAMPLES):
         if (path / name).exists():
             go_on = f"go on with it by --resume {path} (in a job that may be requeued: --out {path} --resume-if-exists), or "
@@ -343,14 +344,15 @@ def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
             folder.rmdir()
 
 
-# Writes the folder of a finished run at once. Only for rows with a source that still exists: a crash may lose the folder.
+# Writing the folder of a finished run at once. Only for rows with a source that still exists: a crash may lose the folder.
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: the keys of run.json besides schema, id, operation, times and number of rows; the rows; their arrays by index.
+    """A finished run, to be written as a folder.
 
-    The exit code is 0 where `info` has none.
+    It has the keys of run.json besides schema, id, operation, times and number of rows; the rows; and their arrays by index. The exit
+    code is 0 where `info` has none.
     """
 
     path: Path
@@ -362,12 +364,12 @@ class FinishedRun:
 
     @property
     def samples(self) -> bytes:
-        """What samples.bin holds: the arrays in the order of the rows."""
+        """Return the content of samples.bin: the arrays in the order of the rows."""
         return b"".join(array.tobytes() for _, arrays in sorted(self.arrays.items()) for array in arrays.values())
 
     @property
     def stored_rows(self) -> Iterator[Row]:
-        """The rows with the places of their arrays in samples.bin."""
+        """Yield the rows with the offsets of their arrays in samples.bin."""
         offset = 0
         for index, row in enumerate(self.rows):
             places: dict[str, Any] = {}
@@ -378,7 +380,7 @@ class FinishedRun:
 
     @property
     def texts(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """(name, content in pieces) of the folder's text files, run.json last. Without events their file is not written."""
+        """Yield (name, content in pieces) of the folder's text files, run.json last; no file of events without events."""
         if self.topology is not None:
             yield TOPOLOGY, [to_page(self.topology)]
         yield CELLS, (f"{to_line(row.as_json())}\n" for row in self.stored_rows)
@@ -387,7 +389,7 @@ class FinishedRun:
 
 
 def write_all(runs: Iterable[FinishedRun]) -> None:
-    """Writes all of them, or nothing. Raises UsageError where a folder holds a run already, or cannot be written."""
+    """Write all runs, or none. Raises UsageError if a folder has a run already, or cannot be written."""
     made: list[Path] = []
     for run in runs:
         try:

@@ -1,4 +1,4 @@
-"""Reads a run's folder back. Its files are untrusted: what is not understood becomes a warning, never a traceback."""
+"""Reading a run's folder. Its files are untrusted: invalid content becomes a warning, never a traceback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": C
 
 @dataclass(frozen=True)
 class Run:
-    """A run as stored: run.json, rows in measuring order, events, and what could not be read."""
+    """A stored run: run.json, rows in measuring order, events, and warnings about invalid content."""
 
     path: Path
     info: dict[str, Any] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its own end."""
+        """Return whether run.json has an end time: the run was not killed."""
         return "finished_utc" in self.info
 
     def array(self, row: Row, name: str) -> NDArray[Any]:
-        """One of the row's stored arrays. Raises UsageError when the row has none of that name, or samples.bin does not hold it."""
+        """Return one of the row's stored arrays. Raises UsageError if the row has none of that name, or samples.bin lacks it."""
         dtype, shape, offset = _checked_place(row.samples.get(name), f"array '{name}' of {row.operation} in {self.path}")
         length, path = math.prod(shape) * dtype.itemsize, self.path / SAMPLES
         if length > _LARGEST_ARRAY:
@@ -64,7 +64,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """Return the run stored in `path`, up to its last finished cell. Raises UsageError if it is missing or cannot be opened."""
+    """Return the run stored in `path`, up to its last finished case. Raises UsageError if it is missing or cannot be opened."""
     if not (_is_file(path / RUN) or _is_file(path / CELLS)):
         raise UsageError(
             f"{path} is not a run folder (no {RUN}, no {CELLS} in it): specify the folder that collbench printed, or the one of --out"
@@ -79,7 +79,7 @@ def read_run(path: Path) -> Run:
 
 
 def row_from_json(values: dict[str, Any]) -> Row:
-    """The row in `values`, every field checked for its type; unknown keys are left out. Raises ValueError naming the first misfit."""
+    """Return the row in `values`, with every field's type checked; unknown keys are left out. Raises ValueError naming the first misfit."""
     known = dict(values)
     for name, kind in _NESTED.items():
         if isinstance(known.get(name), dict):
@@ -110,7 +110,7 @@ def _check(record: Any) -> None:
 
 @cache
 def _wanted(kind: Any) -> list[tuple[str, frozenset[Any], frozenset[Any], Any]]:
-    """Of each field its name, the types of which every value fits, those of which all but negative ones do, and its hint."""
+    """Return for each field its name, the types that always fit, the types that fit if not negative, and its hint."""
     return [(name, _at_once(hint), _numbers(hint), hint) for name, hint in _hints(kind).items()]
 
 
@@ -144,7 +144,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 @cache
 def _at_once(hint: Any) -> frozenset[Any]:
-    """The types of which every value fits: most fields need no further look."""
+    """Return the types of which every value fits, so that most fields need no further check."""
     origin, choices = _parts(hint)
     if origin in (Union, types.UnionType):
         return frozenset[Any]().union(*map(_at_once, choices))
@@ -153,7 +153,7 @@ def _at_once(hint: Any) -> frozenset[Any]:
 
 @cache
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What a hint is made of: asking typing anew for each value of each row took a third of the reading."""
+    """Return the parts of a type hint; cached, since computing them for each value took a third of the reading time."""
     return get_origin(hint), get_args(hint)
 
 
@@ -178,14 +178,14 @@ def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
 
 
 def _reader_of(info: Mapping[str, Any]) -> str:
-    """The version to update to, as the file itself names it: what wrote it reads it."""
+    """Return the version to update to: the one that wrote the file, as the file names it."""
     version = info.get("collbench")
     known = isinstance(version, str) and re.fullmatch(r"\d+(?:\.\w+){0,5}", version)
     return f"collbench {version} or newer" if known else "the version that wrote it"
 
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
-    """What `parse` makes of each line's object. What it refuses with ValueError is left out, with a warning; no file has no lines."""
+    """Yield what `parse` returns for each line's object. A ValueError of `parse` becomes a warning; a missing file has no lines."""
     refused, unknown = _Counted(), _Counted()
     for number, line in enumerate(_lines(path, warnings), start=1):
         if refused.number == _MOST_BAD:
@@ -208,13 +208,13 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: lis
 
 @dataclass
 class _Counted:
-    """How many there are of a kind, and the first: a file may hold as many as it has letters."""
+    """The number of texts of a kind, and the first one, since a file may have any number of them."""
 
     number: int = 0
     first: str = ""
 
     def add(self, *texts: str) -> None:
-        """Some more of them."""
+        """Count these texts."""
         self.first = self.first or (texts[0] if texts else "")
         self.number += len(texts)
 
@@ -251,7 +251,7 @@ def _slice(path: Path, offset: int, length: int) -> bytes:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is a regular file (a pipe or device put in its place would block us for ever)."""
+    """Return whether it is a regular file; a pipe or a device in its place would block forever."""
     try:
         return path.is_file()
     except OSError:

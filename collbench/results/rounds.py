@@ -1,4 +1,4 @@
-"""What `collbench hunt` measured: one line per round in hunt.jsonl; what it came to is in run.json's "hunt"."""
+"""Results of `collbench hunt` and `collbench pairs`: their rounds (a line each in hunt.jsonl and pairs.jsonl) and the matrix of pairs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,22 @@ _MOST_PLACES = 20_000
 
 @dataclass(frozen=True)
 class HuntRound:
-    """Disjoint groups of places measured at the same time; every list has one value per group, None without a figure.
+    """A round of a hunt: disjoint groups of places measured at the same time. Every list has one value per group, None without a figure.
 
-    round      from 0; kind: one of KINDS; stage, why: of which part of the hunt, and for what; nic: the interface, of kind "nic"
+    round      from 0
+    kind       one of KINDS
+    stage, why the stage of the hunt, and the purpose of the round
+    nic        the interface, for kind "nic"
     groups     places, as indices into the run's list of places
-    speed      bytes per second: of groups and inside the bus bandwidth; of pairs and nic from the first place to the second
-    backward   of pairs and nic: from the second place to the first; latency_s: of pairs half the round trip
-    low, high  the speed's 95 % interval; of pairs and nic that of the slower direction
-    wrong      elements that were not what was sent; wrong_detail: what the first rank found; None: nothing
+    speed      bytes per second: for groups and inside the bus bandwidth; for pairs and nic from the first place to the second
+    backward   for pairs and nic: from the second place to the first
+    latency_s  for pairs: half the round trip
+    low, high  the speed's 95 % interval; for pairs and nic that of the slower direction
+    wrong      received elements that differ from those sent
+    wrong_detail  the first rank's description of them; None: none
     na         why a group was not measured, None: it was
-    cpu_wait   of pairs: share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
-    flipped    of pairs: whether the state probe of one of its ranks changed during the round; empty: not recorded
+    cpu_wait   for pairs: share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
+    flipped    for pairs: whether the state probe of one of its ranks changed during the round; empty: not recorded
     """
 
     round: int
@@ -57,16 +62,17 @@ class HuntRound:
     flipped: tuple[bool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the round as values for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class StoredHunt:
-    """What a hunt's run holds.
+    """The content of a hunt's run.
 
-    about     run.json's "hunt": places, by, backend, size_bytes, promised, rounds, ceiling …; its "verdict" is None where it broke off
-    rounds    as measured; warnings: what could not be read
+    about     run.json's "hunt": places, by, backend, size_bytes, promised, rounds, ceiling …; its "verdict" is None if it stopped early
+    rounds    as measured
+    warnings  what could not be read
     """
 
     about: Mapping[str, Any]
@@ -75,17 +81,17 @@ class StoredHunt:
 
 
 def holds_hunt(run: Run) -> bool:
-    """Whether it is a run of `collbench hunt`."""
+    """Return whether it is a run of `collbench hunt`."""
     return "hunt" in run.info or (run.path / HUNT).is_file()
 
 
 def check_hunt(run: Run) -> None:
-    """Raises UsageError where read_hunt would, without reading the rounds."""
+    """Raise UsageError if `read_hunt` would, without reading the rounds."""
     _checked(run)
 
 
 def read_hunt(run: Run) -> StoredHunt:
-    """The hunt of a run, up to its last finished round. Raises UsageError where run.json does not fit."""
+    """Return the hunt of a run, up to its last finished round. Raises UsageError if run.json is not valid."""
     about, warnings = _checked(run), list[str]()
     places = len(about["places"])
     rounds = list(read_lines(run.path / HUNT, lambda values: round_from_json(values, places), warnings))
@@ -93,7 +99,7 @@ def read_hunt(run: Run) -> StoredHunt:
 
 
 def _checked(run: Run) -> Mapping[str, Any]:
-    """run.json's "hunt", if it names its places, and a verdict that is one."""
+    """Return run.json's "hunt" if it has places and a valid verdict or none. Raises UsageError otherwise."""
     found = run.info.get("hunt")
     about: dict[str, Any] = found if isinstance(found, dict) else {}
     places = about.get("places")
@@ -108,7 +114,7 @@ def _checked(run: Run) -> Mapping[str, Any]:
 
 
 def round_from_json(values: Mapping[str, Any], places: int) -> HuntRound:
-    """The round that `as_json` gave, among so many places, every field checked. Raises ValueError naming the first misfit."""
+    """Return the round that `as_json` wrote, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
     known = {each.name: _tuples(values[each.name]) for each in fields(HuntRound) if each.name in values}
     try:
         found = HuntRound(**known)
@@ -127,7 +133,7 @@ def round_from_json(values: Mapping[str, Any], places: int) -> HuntRound:
 
 
 def _is_verdict(verdict: Any, places: int) -> bool:
-    """Whether it has what is shown of one, of so many places."""
+    """Return whether the value has the shown fields of a verdict, among so many places."""
     if not isinstance(verdict, dict) or verdict.get("result") not in RESULTS or not _words(verdict.get("notes")):
         return False
     known = verdict.get("suspects")
@@ -135,7 +141,7 @@ def _is_verdict(verdict: Any, places: int) -> bool:
 
 
 def is_suspect(value: Any, places: int) -> bool:
-    """Whether a JSON value has what is shown of a suspect, of so many places."""
+    """Return whether a JSON value has the shown fields of a suspect, among so many places."""
     if not isinstance(value, dict) or value.get("state") not in STATES:
         return False
     where = [value.get("places"), value.get("partners")]
@@ -149,7 +155,7 @@ def _words(value: Any) -> bool:
 
 
 def _are_disjoint(groups: Any, places: int) -> bool:
-    """Whether these are groups of places, each place once."""
+    """Return whether these are groups of places, each place once."""
     if not _all(groups, lambda group: _all(group, lambda place: _is_count(place) and place < places) and len(group) > 0):
         return False
     met = [place for group in groups for place in group]
@@ -203,11 +209,11 @@ _OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
 }
 
 
-# What `collbench pairs` measured: one line per round in pairs.jsonl, and the matrix that they make together.
+# The results of `collbench pairs`: one line per round in pairs.jsonl, and the matrix of all rounds.
 #
-# A place is what is paired: a rank, or a node. Of a pair (a, b) three things are measured in turn: the latency, then a's messages to b,
-# then b's to a. A time is a median over the samples, of the slowest pair of ranks where places are nodes; there the time of a message is
-# that of the slowest by the number of pairs, since so many messages pass meanwhile.
+# A place is a rank or a node. For a pair (a, b) three times are measured in turn: the latency, then a's messages to b, then b's to a.
+# Each is a median over the samples; where places are nodes, that of the slowest pair of ranks. The time of a message between nodes is
+# that time divided by the number of rank pairs, since each of them transfers a message meanwhile.
 
 PAIRS = folder.PAIRS
 Figures = NDArray[np.float64]
@@ -215,18 +221,20 @@ Figures = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PairRound:
-    """Disjoint pairs measured at the same time; every list has one value per pair, None (or a null) without a figure.
+    """A round of disjoint pairs measured at the same time. Every list has one value per pair, None (or a null) without a figure.
 
-    round        which round of the schedule, from 0; again: whether suspects were measured again
+    round        the round of the schedule, from 0
+    again        whether suspects were measured again
     pairs        places, as indices into the run's list of places
-    latency_s    half the round trip; latency_ci_s: its 95 % interval [low, high]
-    forward_s    of one message from a to b, backward_s from b to a, with their intervals
+    latency_s    half the round trip
+    latency_ci_s its 95 % interval [low, high]
+    forward_s    the time of one message from a to b, backward_s from b to a, with their intervals
     wrong        wrong elements in all three, None: not verified
     na           why a pair was not measured, None: it was
     n            samples of each of the three: [latency, forward, backward]
-    wrong_detail of each pair, what the first rank found wrong: element, what was wanted and got; None: nothing; empty: not recorded
-    cpu_wait     of each pair, share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
-    flipped      of each pair, whether the state probe of one of its ranks changed during the round; empty: not recorded
+    wrong_detail by pair, the first rank's wrong element, expected and received value; None: none; empty: not recorded
+    cpu_wait     by pair, share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
+    flipped      by pair, whether the state probe of one of its ranks changed during the round; empty: not recorded
     """
 
     round: int
@@ -247,27 +255,28 @@ class PairRound:
     flipped: tuple[bool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the round as values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> PairRound:
-        """The round that `as_json` gave; lists become tuples. Raises TypeError when a field is missing."""
+        """Return the round that `as_json` wrote; lists become tuples. Raises TypeError if a field is missing."""
         known = {field.name: _pair_tuples(values[field.name]) for field in fields(cls) if field.name in values}
         return cls(**known)
 
 
 @dataclass(frozen=True)
 class PairMatrix:
-    """All figures by sending (row) and receiving (column) place; NaN where nothing was measured.
+    """The figures of all pairs, by sending (row) and receiving (column) place; NaN where nothing was measured.
 
     places       their names: "node1", "rank 3 (node1)"
     latency_s    symmetric
     bandwidth    bytes per second of messages from row to column
     low, high    the bandwidth's interval
     wrong        wrong elements of the pair, symmetric; NaN: not verified
-    size_bytes   of the messages for the bandwidth; latency_size_bytes: of those for the latency
-    latency_spread  by what factor the upper end of the latency's interval exceeds the lower one; None: of none known
+    size_bytes   of the messages for the bandwidth
+    latency_size_bytes  of the messages for the latency
+    latency_spread  the upper end of the latency's interval over the lower one; None: all unknown
     """
 
     places: tuple[str, ...]
@@ -282,14 +291,14 @@ class PairMatrix:
 
     @property
     def n(self) -> int:
-        """How many places."""
+        """Return the number of places."""
         return len(self.places)
 
 
 def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
-    """Return the matrix of some rounds: of a pair measured again the faster of its figures, since a disturbance only makes it slower.
+    """Return the matrix of these rounds. For a pair measured again the faster figures count, since a disturbance only slows it down.
 
-    So a pair that is slow in the matrix was slow both times. Wrong elements are added up, since what was wrong once stays so.
+    A pair that is slow in the matrix was therefore slow both times. Wrong elements are summed.
     """
     latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
     found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes, spread)
@@ -299,7 +308,7 @@ def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: in
 
 
 def _put(found: PairMatrix, one: PairRound) -> None:
-    """All pairs of a round at once: they are disjoint."""
+    """Enter all pairs of a round at once: they are disjoint."""
     done = [turn for turn, why in enumerate(one.na) if why is None]
     if not done:
         return
@@ -326,13 +335,13 @@ def _put_latency(found: PairMatrix, one: PairRound, pairs: tuple[NDArray[np.int6
 
 
 def _rates(size: int, seconds: Figures) -> Figures:
-    """Bytes per second; NaN where the time is unknown, or too short to be one."""
+    """Return bytes per second; NaN where the time is unknown, or too short to be valid."""
     with np.errstate(divide="ignore"):
         return np.where(seconds > 0, size / seconds, np.nan)
 
 
 def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
-    """Of these turns; None becomes NaN, as does what is below zero."""
+    """Return the values of these pairs; None and negative values become NaN."""
     found = np.array([values[turn] for turn in done], dtype=np.float64)
     return np.where(found >= 0, found, np.nan)
 
@@ -341,9 +350,9 @@ def _pair_tuples(value: Any) -> Any:
     return tuple(_pair_tuples(inner) if isinstance(inner, list) else inner for inner in value) if isinstance(value, list) else value
 
 
-# Reads the rounds of a pairs run back. They are untrusted, as all files of a run are: what does not fit becomes a warning.
+# Reading the rounds of a pairs run. Like all files of a run they are untrusted: invalid content becomes a warning.
 
-_BYTES_OF_A_PAIR = 160  # in memory: its six figures, and what is made of them while it is looked at
+_BYTES_OF_A_PAIR = 160  # in memory: its six figures, and temporary copies
 _MOST_OF_THEIRS = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes, which every machine has
 _FIGURES = ("latency_s", "forward_s", "backward_s")
@@ -352,10 +361,11 @@ _INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
 
 @dataclass(frozen=True)
 class StoredPairs:
-    """What a pairs run holds.
+    """The content of a pairs run.
 
     about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
-    rounds    as measured; warnings: what could not be read
+    rounds    as measured
+    warnings  what could not be read
     theirs    rows of external tools for the pairs
     """
 
@@ -365,18 +375,18 @@ class StoredPairs:
     theirs: list[Row] = field(default_factory=list)
 
     def matrix(self) -> PairMatrix:
-        """What they make together."""
+        """Return the matrix of all rounds."""
         return matrix_of(self.about["places"], self.rounds, self.about["size_bytes"], self.about["latency_size_bytes"])
 
 
 def check_pairs(run: Run) -> None:
-    """Raises UsageError where read_pairs would, without reading the rounds."""
+    """Raise UsageError if `read_pairs` would, without reading the rounds."""
     if "pairs" in run.info or (run.path / PAIRS).is_file():
         _checked_pairs(run.info.get("pairs"), run)
 
 
 def read_pairs(run: Run) -> StoredPairs | None:
-    """The pairs of a run, up to its last finished round; None where it measured none. Raises UsageError where run.json does not fit."""
+    """Return the pairs of a run, up to its last finished round; None if it measured none. Raises UsageError if run.json is not valid."""
     about = run.info.get("pairs")
     if about is None and not (run.path / PAIRS).is_file():
         return None
@@ -417,7 +427,7 @@ def _check_room(places: int, run: Run) -> None:
 
 
 def pair_round_from_json(values: dict[str, Any], places: int) -> PairRound:
-    """The round in `values`, among so many places, every field checked. Raises ValueError naming the first misfit."""
+    """Return the round in `values`, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
     try:
         found = PairRound.from_json(values)
     except TypeError as error:
@@ -435,7 +445,7 @@ def pair_round_from_json(values: dict[str, Any], places: int) -> PairRound:
 
 
 def _are_disjoint_pairs(pairs: Any, places: int) -> bool:
-    """Whether these are pairs of places, each place once."""
+    """Return whether these are pairs of places, each place once."""
     if not _is_list(pairs, lambda pair: _is_list(pair, lambda place: _is_whole(place, 0) and place < places) and len(pair) == 2):
         return False
     met = [place for pair in pairs for place in pair]

@@ -34,22 +34,22 @@ class Times:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell's result. A cell that could not be measured has `na` (its reason) and no figures; `na_fact` is the same reason as fields.
+    """The result of one case. A case that could not be measured has `na` (the reason) and no figures; `na_fact` is the reason as fields.
 
-    size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per call of the API,
+    size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per API call,
     group the ranks that took part ("all", "0-2,1-3" for pairs at once, or the split: "MOD 8"),
-    flags stable words with a meaning in the README.
+    flags stable words that `collbench explain` explains.
     samples maps the name of an array in samples.bin to {"offset", "dtype", "shape"}.
     stopped is why no more samples were taken: "precision", "out_of_reach" (after half of the time), "max_time", "most_samples"
-    or "iterations" (so many were asked for).
-    modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
-    registration, algorithm and protocol are the case's: what the library was set to use, None for its own choice.
+    or "iterations" (the requested number).
+    modes has the two values of bimodal samples, where one number would mislead: {"time_s", "share"} each.
+    registration, algorithm and protocol are the case's: the forced setting, None for the library's own choice.
     groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
-    than 1,024), "total_busbw_bytes_per_s" (what all moved until the last was done)}; time, algbw and busbw of the row are then those
+    than 1,024), "total_busbw_bytes_per_s" (of all until the last one ended)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
-    traffic, streams are the cell's: the name of alltoallv's traffic, and TCP connections per pair.
+    traffic, streams are the case's: the name of alltoallv's traffic, and TCP connections per pair.
     ceiling is the ring reference where the operation has one (else the hard limit), a measured reference or a given rate; hard_bound the
-    hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size alike.
+    hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """
 
@@ -101,25 +101,25 @@ class Row:
     samples: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as values that JSON can hold, nested dataclasses as objects; lists and objects are the row's own, not to be changed."""
+        """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
         nested = {name: _plain(value) for name in _NESTED if (value := getattr(self, name)) is not None}
         of_hard_bound = {} if self.hard_bound is None else {"percent_of_hard_bound": self.percent_of_hard_bound}
         return {**vars(self), **nested, **of_hard_bound}
 
     @property
     def percent_of_hard_bound(self) -> float | None:
-        """The percentage of the hard limit, beside `percent_of_ceiling` and None where that is."""
+        """Return the percentage of the hard limit; None where `percent_of_ceiling` is."""
         return None if self.percent_of_ceiling is None else percent_of(self.busbw_bytes_per_s, self.hard_bound)
 
     def with_figures(self, **figures: Any) -> Row:
-        """A copy with these fields in place of its own, as by `replace`; a log of 100,000 rows has no time for that."""
+        """Return a copy with these fields replaced, faster than `replace` for logs of 100,000 rows."""
         copy = object.__new__(Row)
         vars(copy).update(vars(self), **figures)
         return copy
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Row:
-        """The row written by `as_json`; unknown keys of a newer schema are left out. Raises TypeError when a field is missing."""
+        """Return the row that `as_json` wrote; unknown keys of a newer schema are left out. Raises TypeError if a field is missing."""
         names = _names()
         known = {name: values[name] for name in names if name in values}
         for name, kind in _NESTED.items():

@@ -1,4 +1,4 @@
-"""What `collbench workload` measured: a line per training and backend in workload.jsonl."""
+"""Results of `collbench workload` (a line per training and backend in workload.jsonl) and of `collbench probe --measure`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collbench.results import folder
 from collbench.results.reader import Run, read_lines, read_run
 from collbench.results.row import Times
 
-# What one communication channel of a node, or between two hosts, was measured to carry.
+# The measured rate of a communication channel in a node, or between two hosts.
 
 SCHEMA = 1
 WRONG = "wrong_data"
@@ -21,17 +21,17 @@ WRONG = "wrong_data"
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One row of `collbench probe --measure`; rates in bytes per second of one direction.
+    """A row of `collbench probe --measure`; rates in bytes per second of one direction.
 
     channel         "host_memory", "h2d", "d2h", "h2d_d2h", "gpu_peer", "nic_host_memory_perftest", "nic_host_memory_mpi",
-                    "nic_gpu_memory_mpi", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (so many streams),
-                    "iperf3", "fi_pingpong", "ucx_perftest" (of another tool)
-    source, target  where the bytes lie and where they go: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
+                    "nic_gpu_memory_mpi", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (number of streams),
+                    "iperf3", "fi_pingpong", "ucx_perftest" (external tools)
+    source, target  the places that the bytes leave and reach: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
     bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
-    of_bytes_per_s  what the limiting link could carry, None where no such figure means anything
-    limited_by      that link with the source of its rate; without a rate, what the figure is
-    tool            of another tool: what it was asked, its version, its commands and which statistic it gives; else empty
-    flags           words that `report.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
+    of_bytes_per_s  the rate of the limiting link, None where no such figure is valid
+    limited_by      that link with the source of its rate; without a rate, the kind of figure
+    tool            for an external tool: its request, version, commands and statistic; else empty
+    flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
     """
 
     channel: str
@@ -48,7 +48,7 @@ class Channel:
 
     @property
     def percent(self) -> float | None:
-        """Of what the link could carry; None where what was measured is above it."""
+        """Return the percentage of the link's rate; None where the measured rate exceeds it."""
         if not self.bytes_per_s or not self.of_bytes_per_s or "above_bound" in self.flags:
             return None
         return 100 * self.bytes_per_s / self.of_bytes_per_s
@@ -62,7 +62,7 @@ class Channel:
 
 
 def document(channels: Sequence[Channel]) -> dict[str, Any]:
-    """The JSON document of all channels."""
+    """Return the JSON document of all channels."""
     return {"schema": SCHEMA, "channels": [channel.to_json() for channel in channels]}
 
 
@@ -77,24 +77,27 @@ WORKLOAD = folder.WORKLOAD
 class StepRow:
     """One training step's traffic on one backend. If it could not be measured, `na` has the reason, and the figures are None.
 
-    regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}; note: the regime's own remark
+    regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}
+    note            the regime's own remark
     parameters, dtype, bucket_bytes   of the model and its gradients
-    payload_bytes   what the training itself wants moved, per rank
-    moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): exchange by exchange the
-                    busier direction, since one follows the other. Of asynchronous training what a worker pushes and pulls in a round
-    n, time_s, stopped   samples of a whole step, from the ranks' meeting to the end of the slowest; why no more were taken. Of
-                    asynchronous training: rounds of a worker, which waits for no other
-    busbw_bytes_per_s   moved_bytes by the time. Of asynchronous training what the busiest server takes in per second, which is also what
-                    it sends out
-    ceiling_time_s  how long the step takes at its exchanges' ceilings, one after the other where they share a rank
+    payload_bytes   the bytes that the training itself moves, per rank
+    moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): for each exchange the busier
+                    direction, since exchanges follow one another. For asynchronous training, the bytes that a worker pushes and pulls in a
+                    round
+    n, time_s       samples of a whole step, from the ranks' meeting to the end of the slowest. For asynchronous training: rounds of a
+                    worker, which does not wait for others
+    stopped         why no more samples were taken
+    busbw_bytes_per_s   moved_bytes by the time. For asynchronous training, the bytes per second that the busiest server receives, which it
+                    also sends
+    ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
     ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
-    parts           what the step consists of; exchanges alike in all but `what` are one: {"what", "operation", "groups" (how many),
+    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "operation", "groups" (their number),
                     "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all times), "time_s" (of one,
-                    alone; null: not looked at), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
-    parts_time_s    all parts' times alone, one after the other where they share a rank: what is left of the step is what they cost or
-                    save one another
+                    alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
+    parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
+                    one another
     checked, wrong, wrong_detail   as in a row of cells
-    staleness       of asynchronous training: how many updates of others a server had applied between what a worker pulled and its next
+    staleness       for asynchronous training: how many updates of others a server had applied between a worker's pull and its next
                     update: {"p50", "p95", "max", "workers": [{"rank", "steps", "steps_per_s", "p50", "p95", "max"}],
                     "servers": [{"rank", "updates"}], "steps_per_s" (of all), "duration_s"}; else empty
     """
@@ -130,12 +133,12 @@ class StepRow:
     evidence: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the row as values for JSON."""
         return {**asdict(replace(self, ceiling=None)), "ceiling": self.ceiling.as_json(complete=True) if self.ceiling else None}
 
 
 def holds_workload(run: Run) -> bool:
-    """Whether the run measured training's traffic."""
+    """Return whether the run measured training's traffic."""
     return isinstance(run.info.get("workload"), dict) or (run.path / WORKLOAD).is_file()
 
 
@@ -148,7 +151,7 @@ def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[
 
 
 def step_from_json(values: dict[str, Any]) -> StepRow:
-    """The row in `values`, every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
+    """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
     known = {each.name: values[each.name] for each in fields(StepRow) if each.name in values}
     for name, fits in _FITS.items():
         if name in known and not fits(known[name]):
@@ -180,7 +183,7 @@ def _ceiling(values: Any) -> Ceiling | None:
 
 
 def _only(values: Any, kind: type[Any], fits: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """The fields of a nested record. Raises ValueError for one that is missing or does not fit."""
+    """Return the fields of a nested record. Raises ValueError for one that is missing or not valid."""
     if not isinstance(values, dict):
         raise ValueError(f"{kind.__name__} is {str(values)[:40]!r}")
     for name, fit in fits.items():
@@ -217,7 +220,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _is_staleness(value: Any) -> bool:
-    """Empty, or with everything that a table shows of it."""
+    """Return whether the value is empty, or has everything that a table shows of it."""
     if not isinstance(value, dict):
         return False
     of_all = all(_is_time(value.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s"))

@@ -1,4 +1,4 @@
-"""JSON as a run's folder holds it: one object per line, no NaN, no infinity, nothing that only Python understands."""
+"""JSON and files of a run's folder: one object per line, without NaN and infinity, appended safely, locked by one process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from collbench.untrusted import read_file, values_in
 LARGEST_BYTES = 64 << 20  # of a file with one object: run.json of 100,000 ranks has some 20 MB
 _DEEPEST = 64
 _MOST_VALUES = 1 << 22  # in one object: an empty list takes two characters, and 64 bytes of memory
-# Beyond these a number comes from a broken or hostile file; arithmetic on it would overflow far away from here.
+# Larger numbers come from a broken or hostile file; arithmetic on them would overflow elsewhere.
 _LARGEST_FLOAT, _LARGEST_INT = 1e100, 2**63
-# A text's bytes without its words: digits are 0, exponents e, points stay, all else is a blank.
+# A text's bytes without its words: digits become 0, exponents e, points stay, all other bytes become blanks.
 _SHAPES = bytes(48 if 48 <= one < 58 else 101 if one in b"eE" else 46 if one == 46 else 32 for one in range(256))
 _MANY_DIGITS, _LONG_EXPONENT = b" " + b"0" * 19, b"e000"
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: NaN and infinity become None, numpy scalars numbers, sequences lists, the rest text."""
+    """Return `value` as JSON can hold it: NaN and infinity become None, numpy scalars numbers, sequences lists, the rest text."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, float):
@@ -46,7 +46,7 @@ _LINE = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=plain)
 
 
 def to_line(values: Mapping[str, Any]) -> str:
-    """One object as one line of ASCII, without the line's end."""
+    """Return one object as one line of ASCII, without the newline."""
     try:  # most lines have nothing that JSON cannot hold, and need not be gone through value by value
         return _LINE.encode(values)
     except (TypeError, ValueError):
@@ -54,12 +54,12 @@ def to_line(values: Mapping[str, Any]) -> str:
 
 
 def to_page(values: Mapping[str, Any]) -> str:
-    """One object as an indented page, for the files that people open."""
+    """Return one object as an indented page, for files that people open."""
     return json.dumps(plain(values), allow_nan=False, indent=1) + "\n"
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object that a file holds, as `parse_object` takes it. Raises OSError, and ValueError for what holds more than any of ours."""
+    """Return the object in a file, as `parse_object` does. Raises OSError, and ValueError for a file larger than any of ours."""
     try:
         text = read_file(path, LARGEST_BYTES)
     except OSError as error:
@@ -92,13 +92,13 @@ def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any
 
 
 def _may_hold_strange_numbers(text: bytes) -> bool:
-    """Whether a number might be too large, or none: by its many digits or its long exponent; in the texts there may be such, too."""
+    """Return whether a number may be out of range, by many digits or a long exponent; texts may also cause a match."""
     shapes = text.translate(_SHAPES, b"+-")
     return _MANY_DIGITS in shapes or _LONG_EXPONENT in shapes or b"NaN" in text or b"Infinity" in text
 
 
 def _is_deep(value: Any) -> bool:
-    """Return whether it is nested too deeply to be walked by recursion."""
+    """Return whether it is nested too deeply for recursion."""
     level = [value]
     for _ in range(_DEEPEST):
         inside = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
@@ -128,28 +128,28 @@ def _int(left_out: list[str]) -> Callable[[str], int | None]:
     return parse
 
 
-# A file that only grows, and its end where a run was killed while it wrote.
+# A file that only grows, and its incomplete end after a kill.
 
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _STEP = 1 << 16
 
 
 class Appended:
-    """A file that only grows, by one process; what was not written to its end, or did not reach the disk, is taken back.
+    """A file that only grows, written by one process; an append that fails is taken back.
 
-    It must not exist yet; with `again` it does, and grows behind what it holds. Raises OSError.
+    The file must not exist yet; with `again` it must, and is continued. Raises OSError.
     """
 
     def __init__(self, path: Path, again: bool = False) -> None:
         self._path = path
-        # Another's folder may have a pipe in a file's place, or a link to what is ours.
+        # A folder of unknown origin may have a pipe in place of a file, or a link to a file of the user.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags if again else flags | os.O_EXCL, 0o666)
         self._close = weakref.finalize(self, os.close, self._descriptor)  # also if its owner was dropped without closing it
         self._size = self._synced = os.fstat(self._descriptor).st_size
 
     def append(self, data: bytes) -> int:
-        """Writes `data` at the end and returns the offset where it begins."""
+        """Write `data` at the end and return the offset where it begins."""
         offset, rest = self._size, memoryview(data)
         try:
             while rest:
@@ -161,7 +161,7 @@ class Appended:
         return offset
 
     def sync(self) -> None:
-        """Returns when the disk has the file's bytes and its length; its times may come later."""
+        """Wait until the disk has the file's bytes and its length; its times may follow later."""
         try:
             os.fdatasync(self._descriptor)
             self._synced = self._size
@@ -171,7 +171,7 @@ class Appended:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file is still at its path: one that was moved, deleted or unmounted takes all that is written. Raises OSError."""
+        """Return whether the file is still at its path. A moved, deleted or unmounted file still accepts writes. Raises OSError."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except OSError as error:
@@ -208,11 +208,11 @@ class Appended:
         return cut
 
     def close(self) -> None:
-        """Leaves the file as it is."""
+        """Close the file and keep it."""
         self._close()
 
     def remove(self) -> None:
-        """Closes and deletes the file."""
+        """Close and delete the file."""
         self.close()
         self._path.unlink(missing_ok=True)
 
@@ -251,14 +251,14 @@ _LONGEST = 4096
 
 
 class Lock:
-    """The file `lock` of a folder, made and removed by this process; `taken_over` is the ended process that left one behind, or None.
+    """The file `lock` of a folder, created and removed by this process; `taken_over` is the ended process that left one behind, or None.
 
-    It exists only while its process works, and the kernel, too, holds a lock on it: that ends with the process, however it is killed.
-    So on the same host a file without that lock belongs to a dead process. For another host's file this is unknown, so it is kept.
+    The file exists only while its process works, and the kernel also holds a lock on it, which ends with the process. On the same host a
+    file without that lock therefore belongs to an ended process. For another host's file this is unknown, so it is kept.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError where another process works in the folder, or may do so; OSError."""
+        """Create the file. Raises UsageError if another process works in the folder, or may do so; OSError."""
         self._path = folder / LOCK
         self.taken_over: str | None = None
         self._found = b""
@@ -271,14 +271,14 @@ class Lock:
         self._write(to_line({"host": socket.gethostname(), "pid": os.getpid()}).encode() + b"\n")
 
     def release(self) -> None:
-        """Removes it. May be called again."""
+        """Remove the file. May be called several times."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
             self._close()
 
     def put_back(self) -> None:
-        """As `release`, but one that was found left behind is left behind again: nothing was done in the folder."""
+        """Remove the file, but restore one that was left behind: nothing was done in the folder."""
         if self.taken_over is None or self._descriptor < 0:
             self.release()
             return
@@ -287,7 +287,7 @@ class Lock:
         self._close()
 
     def _write(self, text: bytes) -> None:
-        """In place of what it holds. Where the disk takes none of it, the file is gone."""
+        """Replace the file's content. If the disk rejects it, the file is removed."""
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
@@ -300,7 +300,7 @@ class Lock:
         self._descriptor = -1
 
     def _hold_new(self) -> None:
-        """Locks the file that was just made; raises UsageError where another process was faster, which took it for one left behind."""
+        """Lock the new file. Raises UsageError if another process was faster, which took it for one left behind."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -310,7 +310,7 @@ class Lock:
             pass
 
     def _left_behind(self) -> int:
-        """The file of a process of this host that is gone. Raises UsageError for any other."""
+        """Open the file of an ended process of this host. Raises UsageError for any other."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             self._found = os.pread(descriptor, _LONGEST, 0)
@@ -361,15 +361,15 @@ def _holder(text: bytes) -> tuple[str, bool]:
     return f"process {said.get('pid')} on {host}", host == socket.gethostname()
 
 
-# Files that are replaced as a whole, in one step: no reader and no crash ever sees half of one.
+# Files that are replaced in one step: neither a reader nor a crash leaves a partial file.
 
 _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that sync no folders
 
 
 def replace(path: Path, text: str) -> None:
-    """Puts `text` in place of the file; when it returns the disk has it. Raises OSError, and then the file is what it was."""
+    """Replace the file's content by `text` and wait for the disk. Raises OSError; the file is then unchanged."""
     draft = draft_of(path)
-    draft.unlink(missing_ok=True)  # of a run that was killed; of another's folder it may be a pipe, or a link to what is ours
+    draft.unlink(missing_ok=True)  # left by a killed run; in a folder of unknown origin it may be a pipe or a link
     with draft.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -379,19 +379,19 @@ def replace(path: Path, text: str) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """What is written before it takes the file's place; a kill may leave it behind."""
+    """Return the path of the draft that replaces the file; a kill may leave the draft behind."""
     return path.with_name(f".{path.name}.new")
 
 
 def make_folders(path: Path, new: Iterable[Path]) -> None:
-    """Makes a folder and those above it that are `new`, so that the disk has them, too. Raises OSError."""
+    """Create a folder and the parents in `new`, and wait for the disk. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
     for folder in new:
         sync_folder(folder.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the disk has the folder's list of files, if the file system supports that. Raises OSError."""
+    """Wait until the disk has the folder's list of files, if the file system supports that. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:  # we may enter it, but not read it
