@@ -7,65 +7,63 @@ from collbench.device.unavailable import Obstacle
 from collbench.reason import Fact
 
 
-class NotInstalled(Obstacle, Fact, frozen=True):
+class BackendObstacle(Obstacle):
+    """What these facts have in common: `fix`, the command or change that makes the backend available."""
+
+    __slots__ = ()
+    fix: str
+
+    def remedy(self) -> str:
+        return self.fix
+
+
+class NotInstalled(BackendObstacle, Fact, frozen=True):
     """A package that the backend needs is not installed."""
 
     package: str
-    install: str
+    fix: str
     needed_by: str = ""
 
     def cause(self) -> str:
         return f"{self.package} is not installed" + (f", but {self.needed_by} needs it" if self.needed_by else "")
 
-    def remedy(self) -> str:
-        return self.install
 
-
-class UnknownVersion(Obstacle, Fact, frozen=True):
+class UnknownVersion(BackendObstacle, Fact, frozen=True):
     """The installed version is not one that this backend supports."""
 
     package: str
     version: str
     supported: str
-    install: str
+    fix: str
 
     def cause(self) -> str:
         return f"{self.package} {self.version} is not supported (supported: {self.supported})"
 
-    def remedy(self) -> str:
-        return self.install
 
-
-class DoesNotLoad(Obstacle, Fact, frozen=True):
+class DoesNotLoad(BackendObstacle, Fact, frozen=True):
     """A package or library is installed but cannot be loaded."""
 
     package: str
     error: str
-    install: str
+    fix: str
 
     def cause(self) -> str:
         return f"{self.package} does not load ({self.error})"
 
-    def remedy(self) -> str:
-        return self.install
 
-
-class WrongBuild(Obstacle, Fact, frozen=True):
+class WrongBuild(BackendObstacle, Fact, frozen=True):
     """The installed build lacks a part that the backend needs, or was made for another version of it."""
 
     package: str
     version: str
     defect: str
-    install: str
+    fix: str
 
     def cause(self) -> str:
         return f"{self.package} {self.version} {self.defect}"
 
-    def remedy(self) -> str:
-        return self.install
 
-
-class Misconfigured(Obstacle, Fact, frozen=True):
+class Misconfigured(BackendObstacle, Fact, frozen=True):
     """An environment variable has a value that this backend cannot be used with."""
 
     variable: str
@@ -75,25 +73,19 @@ class Misconfigured(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"{self.variable} {self.problem}"
 
-    def remedy(self) -> str:
-        return self.fix
 
-
-class LibraryNotFound(Obstacle, Fact, frozen=True):
+class LibraryNotFound(BackendObstacle, Fact, frozen=True):
     """No shared library of that name loads."""
 
     library: str
     error: str
-    install: str
+    fix: str
 
     def cause(self) -> str:
         return f"no {self.library} library found ({self.error})"
 
-    def remedy(self) -> str:
-        return self.install
 
-
-class BrokenPlugin(Obstacle, Fact, frozen=True):
+class BrokenPlugin(BackendObstacle, Fact, frozen=True):
     """The backend comes from a plug-in that does not fulfil the contract."""
 
     plugin: str
@@ -103,6 +95,3 @@ class BrokenPlugin(Obstacle, Fact, frozen=True):
 
     def cause(self) -> str:
         return f"plug-in '{self.plugin}' ({self.place}) {self.defect}"
-
-    def remedy(self) -> str:
-        return self.fix
