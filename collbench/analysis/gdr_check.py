@@ -68,8 +68,8 @@ def sentences(found: Sequence[Effect], used: bool | None, used_without: bool | N
     if used_without:
         return ["GPUDirect RDMA: inconclusive, NCCL used it on both sides (NCCL_NET_GDR_LEVEL=LOC had no effect)"]
     within = [] if all(each.over_launches for each in found) else ["intervals of one launch only; use --launches 3"]
-    told = [line for kind in (FASTER, SLOWER) if (line := _of_kind([each for each in found if each.verdict == kind], kind))]
-    return [*(told or [_no_difference(found, used)]), *_doubts(found, used, bool(told)), *within]
+    known = [line for kind in (FASTER, SLOWER) if (line := _of_kind([each for each in found if each.verdict == kind], kind))]
+    return [*(known or [_no_difference(found, used)]), *_doubts(found, used, bool(known)), *within]
 
 
 def _no_difference(found: Sequence[Effect], used: bool | None) -> str:
@@ -146,5 +146,5 @@ def _direct(side: Iterable[Sequence[Row]]) -> bool | None:
 
 
 def _state(evidence: dict[str, Any]) -> str | None:
-    told = evidence.get("gpudirect")
-    return told.get("state") if isinstance(told, dict) else None
+    known = evidence.get("gpudirect")
+    return known.get("state") if isinstance(known, dict) else None

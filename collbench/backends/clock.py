@@ -43,8 +43,10 @@ class EventClock:
         end = time.monotonic() + self._deadline_s
         while not event.query():
             if time.monotonic() > end:
-                told = self._ask()
-                raise RunFailed(f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {told}" if told else ""))
+                known = self._ask()
+                raise RunFailed(
+                    f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {known}" if known else "")
+                )
             time.sleep(_LOOK_S)
 
 

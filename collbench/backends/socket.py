@@ -94,12 +94,12 @@ class ConnectionMaker:
         except OSError as error:
             wrong = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
         mine: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
-        told = self.world.agree(mine, "listening for sockets")
-        for one in told:
+        known = self.world.agree(mine, "listening for sockets")
+        for one in known:
             if one["wrong"]:
                 self.close()
                 raise RunFailed(one["wrong"])
-        self._ports, self._keys = [one["port"] for one in told], [bytes.fromhex(one["key"]) for one in told]
+        self._ports, self._keys = [one["port"] for one in known], [bytes.fromhex(one["key"]) for one in known]
 
     def connect(self, peer: int, streams: int) -> Connections:
         """Return a connection of `streams` streams. Both ranks call: the lower one connects, the other one accepts.

@@ -340,8 +340,8 @@ class ParameterServers:
 def _first(error: Any) -> str:
     """Return the line with the error: in a graph, the line after the place where the node was created."""
     lines = [line for line in str(error.message).splitlines() if line.strip()] or [""]
-    told = [line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))]
-    return (told or lines)[0] if lines[0].startswith("Graph execution error") else lines[0]
+    known = [line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))]
+    return (known or lines)[0] if lines[0].startswith("Graph execution error") else lines[0]
 
 
 def free_ports(world: World, what: str) -> list[str]:

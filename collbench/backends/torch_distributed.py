@@ -96,8 +96,8 @@ def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
 def require_one_family(name: str, world: World, interface: str) -> None:
     """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
     family = first_family(interface)
-    told: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
-    first = {family: member.host for member, family in reversed(list(zip(world.members, told, strict=True))) if family}
+    known: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
+    first = {family: member.host for member, family in reversed(list(zip(world.members, known, strict=True))) if family}
     if len(first) > 1:
         each = ", ".join(f"{host} {family}" for family, host in sorted(first.items()))
         raise UsageError(f"{name} cannot connect hosts over different address families ({each}): give every host an IPv4 address, or none")

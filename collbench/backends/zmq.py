@@ -132,10 +132,10 @@ def _answered(made: Any, world: World, beside: Connections) -> Any:
 
 def _called(made: Any, world: World, beside: Connections) -> Any:
     """The lower rank's end."""
-    told = beside.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
-    if len(told) < _PLACE.size:
+    known = beside.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
+    if len(known) < _PLACE.size:
         raise ConnectionError(gone(beside.peer))
-    port, word = _PLACE.unpack(told)
+    port, word = _PLACE.unpack(known)
     made.ipv6 = ":" in beside.peer.address
     made.connect(f"tcp://{bracketed(beside.peer.address)}:{port}")
     made.send(word)

@@ -419,8 +419,8 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     said = write_suite(arguments.confirm_suite, suite, stays) if arguments.confirm_suite else None
     code = exit_code(verdict, arguments.exit_style)
     drains_not = f"{verdict.result}: {_DRAINS_NOT}" if arguments.exit_style == PROLOG and verdict.exit_code and not code else None
-    for told in filter(None, (said, drains_not)):
-        write_line(sys.stderr, f"collbench: {told}")
+    for known in filter(None, (said, drains_not)):
+        write_line(sys.stderr, f"collbench: {known}")
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
     for line in verdict_lines(verdict, arguments.format, arguments.exit_style):
         screen.data(line)

@@ -89,14 +89,14 @@ class HuntListening(Listening):
         """Return the verdict for run.json."""
         assert self._verdict is not None
         found = self._verdict
-        told = {
+        known = {
             "result": found.result, "suspects": [each.as_json() for each in found.suspects], "rounds": found.rounds,
             "notes": [each.render() for each in found.notes], "note_facts": as_json(found.notes),
             "no_verdict": found.no_verdict and found.no_verdict.render(), "no_verdict_fact": found.no_verdict and as_json(found.no_verdict),
             "middle": found.middle,
         }  # fmt: skip
-        self._about = {**about, "verdict": told}
-        return told
+        self._about = {**about, "verdict": known}
+        return known
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
         """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be
@@ -109,11 +109,11 @@ class HuntListening(Listening):
             folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
             manager=self._manager, no_drain=_no_drain(self._arguments, self._about, self._flags),
         )  # fmt: skip
-        told = recommendation(self._verdict, about)
-        path = _stored(folder, told)
-        self._advice = lines(told)
+        known = recommendation(self._verdict, about)
+        path = _stored(folder, known)
+        self._advice = lines(known)
         if self._arguments.apply:
-            self._apply(folder, told, event)
+            self._apply(folder, known, event)
         self._reporter.note(f"recommendation: {path}")
 
     def _apply(self, folder: Path, told: dict[str, Any], event: Callable[..., None]) -> None:

@@ -418,8 +418,8 @@ def _launch(arguments: argparse.Namespace) -> int:
     beside = next((option for option, given in others.items() if given), None)
     if beside:
         raise UsageError(f"--launch looks at this shell, {beside} at what others sent: leave one of the two out")
-    told = _explained(os.environ, arguments.timeout)
-    return FINE if told is None else tell_launch(told, arguments.format, sys.stdout, color=arguments.color)
+    known = _explained(os.environ, arguments.timeout)
+    return FINE if known is None else tell_launch(known, arguments.format, sys.stdout, color=arguments.color)
 
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
@@ -444,8 +444,8 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
         if info.local_rank == 0:
             tell_rank_0(info, env, about(library(env)), 2 * wait_s)
         return None
-    told, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
-    return with_hosts(told, hosts, silent)
+    known, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
+    return with_hosts(known, hosts, silent)
 
 
 def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:

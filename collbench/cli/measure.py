@@ -319,8 +319,8 @@ def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | N
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.training import run_workload
 
-        told = cast("WorkloadListener | None", listener)  # from `_listening`
-        return run_workload(replace(asked, launch=request), world, told, ended)
+        known = cast("WorkloadListener | None", listener)  # from `_listening`
+        return run_workload(replace(asked, launch=request), world, known, ended)
 
     return measure
 

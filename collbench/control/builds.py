@@ -118,8 +118,8 @@ class BuildServer:
         if fresh and call.rank not in self._seen:
             self._seen.add(call.rank)
             self._take(call)
-        told = {"host": self._me.host, "build": _build_of(self._me), "nonce": said["nonce"], "echo": self._nonce, "noted": fresh}
-        return _sealed(told, self._keys.answer)
+        known = {"host": self._me.host, "build": _build_of(self._me), "nonce": said["nonce"], "echo": self._nonce, "noted": fresh}
+        return _sealed(known, self._keys.answer)
 
     def close(self) -> None:
         """Stop listening."""
@@ -143,8 +143,8 @@ def ask(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -
     nonce, echo, last = secrets.token_hex(16), "", None
     with _sockets(place.addresses) as open_at:
         while not stop.is_set() and time.monotonic() < end:
-            told = {"rank": me.rank, "host": me.host, "build": _build_of(me), "nonce": nonce, "echo": echo, "about": dict(me.about)}
-            _send(_sealed(told, keys.call), open_at, place.ports)
+            known = {"rank": me.rank, "host": me.host, "build": _build_of(me), "nonce": nonce, "echo": echo, "about": dict(me.about)}
+            _send(_sealed(known, keys.call), open_at, place.ports)
             heard = _heard(open_at, keys.answer, nonce, min(end, time.monotonic() + _AGAIN_S))
             if heard:
                 last, echo = heard
@@ -287,10 +287,10 @@ def collect(
         end = time.monotonic() + seconds
         while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:
             time.sleep(_HOSTS_LOOK_S)
-    told = [(me.host, {"collbench": str(me.build), **mine(found)})]
+    known = [(me.host, {"collbench": str(me.build), **mine(found)})]
     for call in sorted(calls, key=lambda call: call.rank):
-        told.append((call.host, {**_texts(call.about), "collbench": str(call.build or _OLDER)}))
-    return found, software.grouped(told), hosts_of(info) - 1 - len(calls)
+        known.append((call.host, {**_texts(call.about), "collbench": str(call.build or _OLDER)}))
+    return found, software.grouped(known), hosts_of(info) - 1 - len(calls)
 
 
 def _texts(about: Mapping[str, Any]) -> dict[str, str]:

@@ -291,15 +291,15 @@ class Downlinks:
         for _ in range(_AT_ONCE):
             if not self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 return
-            told = parse_monitor_message(self._monitor.recv_multipart())
-            if told["event"] == zmq.EVENT_LISTENING:
-                self._listens(told["value"], told["endpoint"])
-            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses with a used port
-                self.pending.listening.discard(told["value"])
-            elif told["event"] == zmq.EVENT_ACCEPTED:
-                self._accepted(told["value"])
-            elif told["event"] == zmq.EVENT_DISCONNECTED:
-                self._closed(told["value"])
+            known = parse_monitor_message(self._monitor.recv_multipart())
+            if known["event"] == zmq.EVENT_LISTENING:
+                self._listens(known["value"], known["endpoint"])
+            elif known["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses with a used port
+                self.pending.listening.discard(known["value"])
+            elif known["event"] == zmq.EVENT_ACCEPTED:
+                self._accepted(known["value"])
+            elif known["event"] == zmq.EVENT_DISCONNECTED:
+                self._closed(known["value"])
 
     def _listens(self, descriptor: int, endpoint: bytes) -> None:
         if endpoint.startswith(b"tcp:"):

@@ -215,11 +215,11 @@ def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
 def read_expected(path: Path) -> list[Expected]:
     """Return the changes in a TOML file, one for each [[change]] table. Raises UsageError naming the first invalid entry."""
     try:
-        told = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
+        known = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--expect {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
-    listed = told.get("change")
-    if set(told) != {"change"} or not isinstance(listed, list):
+    listed = known.get("change")
+    if set(known) != {"change"} or not isinstance(listed, list):
         raise UsageError(f"--expect {path}: only tables [[change]] are allowed")
     return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 

@@ -119,10 +119,10 @@ def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], wanted: frozenset
 
 def _size_mismatch(info: LaunchInfo, env: Mapping[str, str]) -> str | None:
     name = "PMI_SIZE" if info.mpi == "pmi" else "OMPI_COMM_WORLD_SIZE"
-    told = env.get(name, str(info.ranks)).strip()
-    if told == str(info.ranks):
+    known = env.get(name, str(info.ranks)).strip()
+    if known == str(info.ranks):
         return None
-    return f"{name}={told}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
+    return f"{name}={known}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
 
 
 def _srun_remedy(library: str, flag: str, info: LaunchInfo) -> str:

@@ -197,10 +197,10 @@ def terminal(env: Mapping[str, str]) -> Terminal:
     Under mpiexec a rank cannot detect it: hydra pipes all output, and prterun gives each rank a pseudo-terminal even
     for a file.
     """
-    told = env.get("COLLBENCH_TTY")
+    known = env.get("COLLBENCH_TTY")
     columns = number(env, "COLUMNS", 0) if env.get("COLUMNS", "").isdigit() else 0
-    if told is not None:
-        return Terminal("stdout" in told, "stderr" in told, columns or None)
+    if known is not None:
+        return Terminal("stdout" in known, "stderr" in known, columns or None)
     if "OMPI_COMM_WORLD_RANK" in env:
         return Terminal(False, False, columns or None)
     own = _own_columns()
@@ -210,8 +210,8 @@ def terminal(env: Mapping[str, str]) -> Terminal:
 def _terminal_variables(env: Mapping[str, str]) -> dict[str, str]:
     here = terminal(env)
     names = [name for name, there in (("stdout", here.stdout), ("stderr", here.stderr)) if there]
-    told = {"COLLBENCH_TTY": ",".join(names) or "0"}
-    return {**told, "COLUMNS": str(here.columns)} if names and here.columns else told
+    known = {"COLLBENCH_TTY": ",".join(names) or "0"}
+    return {**known, "COLUMNS": str(here.columns)} if names and here.columns else known
 
 
 def _own_columns() -> int:

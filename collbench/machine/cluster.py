@@ -128,11 +128,11 @@ def _sentence(fact: str, nodes: Mapping[str, Sequence[str]]) -> str:
     ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
     *few, (usual, many) = ordered
     clear = len(many) > len(few[-1][1]) and len(many) > 1
-    told = [f"{folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
-    left = len(few) - len(told)
+    known = [f"{folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
+    left = len(few) - len(known)
     more = [f"{_number(sum(len(names) for _, names in few[_MOST_VALUES:]), 'node')} in {left} other ways"] if left else []
     last = f"the other {len(many)} have {usual}" if clear else f"{folded(many)} {_have(many)} {usual}"
-    return ", ".join([*told, *more, last])
+    return ", ".join([*known, *more, last])
 
 
 def _have(names: Sequence[str]) -> str:

@@ -316,9 +316,9 @@ def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
     files = [*files_in(folder), *(files_in(outputs) if root and outputs.is_dir() else [])]
     found = [*readings, *_of_files(files, tell, alone=not root)]
     if not any(_says_something(reading.machine) for reading in found):
-        told = printable(str(folder))
+        known = printable(str(folder))
         raise Unreadable(
-            f"{told} holds nothing that is read here, in {len(files)} files and {'sys or proc' if root else 'no sys or proc'}: {_remedy()}"
+            f"{known} holds nothing that is read here, in {len(files)} files and {'sys or proc' if root else 'no sys or proc'}: {_remedy()}"
         )
     return found
 

@@ -161,7 +161,7 @@ def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[s
     other = _other_path(ran, hosts)
     return {
         "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
-        "hosts": {host: told for host, told in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
+        "hosts": {host: known for host, known in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
         "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": other.render() if other else None,
         **({"other_path_fact": as_json(other)} if other else {}),
     }  # fmt: skip
@@ -209,15 +209,15 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
     must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
     sends = any(must.values()) or (ran.operation.is_barrier and _meets_others(host, ran))
     why = _unknown(moved) if sends else None
-    told: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
+    known: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
     for way, direction in _WAYS if any(must.values()) else ():
         found = None if why else _crossed(moved, direction)
-        told[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": _share(found, must[way])}
+        known[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": _share(found, must[way])}
     packets = _packets(moved)
-    told |= {"packets_out": packets} if sends and packets is not None else {}
-    told |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
-    told |= {"gpu_states": moved["states"]} if moved["states"] else {}
-    return told | ({"unknown": why} if why else {})
+    known |= {"packets_out": packets} if sends and packets is not None else {}
+    known |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
+    known |= {"gpu_states": moved["states"]} if moved["states"] else {}
+    return known | ({"unknown": why} if why else {})
 
 
 def _meets_others(host: str, ran: CaseActivity) -> bool:
@@ -286,8 +286,8 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
         packets = moved["interfaces"].get(counters.LOOPBACK, {}).get("tx_packets") or 0
         silent = ran.cell.mode == "isolated" and packets < _FAR_LESS * ran.iterations
         return "shared memory" if silent or inside["ratio"] < _FAR_LESS else "loopback"
-    must = [told for told in hosts.values() if "out" in told]
-    if not must or any("unknown" in told for told in must):
+    must = [known for known in hosts.values() if "out" in known]
+    if not must or any("unknown" in known for known in must):
         return None
     if _other_path(ran, hosts) is None:
         return "network"
@@ -296,17 +296,17 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
 
 def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
     """Return the other path at the host that shows it most clearly; None where no host shows one."""
-    shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
+    shown = [host for host, known in hosts.items() if _too_few_bytes(known) or _too_few_packets(known, ran)]
     if not shown:
         return None
     host = min(shown, key=lambda name: _ratio(hosts[name]))
-    told, others = hosts[host], len(shown) - 1
-    nvlink = _by_nvlink(told)
-    if not _too_few_bytes(told):
-        packets, iterations = told["packets_out"], ran.iterations
+    known, others = hosts[host], len(shown) - 1
+    nvlink = _by_nvlink(known)
+    if not _too_few_bytes(known):
+        packets, iterations = known["packets_out"], ran.iterations
         return OtherPath(ran.cell.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
-    way: Literal["out", "in"] = "out" if _falls_short(told["out"]) else "in"
-    return OtherPath(ran.cell.backend, host, way, told[way]["bytes"], told[way]["at_least_bytes"], others=others, nvlink=nvlink)
+    way: Literal["out", "in"] = "out" if _falls_short(known["out"]) else "in"
+    return OtherPath(ran.cell.backend, host, way, known[way]["bytes"], known[way]["at_least_bytes"], others=others, nvlink=nvlink)
 
 
 def _by_nvlink(told: Mapping[str, Any]) -> bool:

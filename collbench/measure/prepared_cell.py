@@ -372,13 +372,13 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
     own.
     """
     found: dict[int, LeftEarly] = {}
-    told = True
+    known = True
     for late in _late_ranks(ready) * calls:
         seen, early = _turn(ready, world, late)
-        told = told and seen
+        known = known and seen
         for one in early:
             found.setdefault(one.rank, one)
-    return calls if told or found else 0, [found[rank] for rank in sorted(found)]
+    return calls if known or found else 0, [found[rank] for rank in sorted(found)]
 
 
 def _late_ranks(ready: PreparedCase) -> list[int]:

@@ -104,5 +104,5 @@ def _this_machine() -> Machine:
 def _gathered(world: World, mine: Machine | None) -> list[Machine] | None:
     from collbench.machine.snapshot import from_json, to_json
 
-    told = world.gather(to_json(mine) if mine else None, "probing the hosts")
-    return None if told is None else [from_json(machine) for machine in told if machine is not None]
+    known = world.gather(to_json(mine) if mine else None, "probing the hosts")
+    return None if known is None else [from_json(machine) for machine in known if machine is not None]

@@ -131,13 +131,13 @@ def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, sock
     key = secrets.token_bytes(_KEY_BYTES)
     listener = listen_at(world.me.address) if leader else None
     mine = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
-    told: Sequence[tuple[str, int, str] | None] = world.agree(mine, "connecting the barrier")
+    known: Sequence[tuple[str, int, str] | None] = world.agree(mine, "connecting the barrier")
     if listener is None:
         return []
     leaders = [world.on_host(host)[0].rank for host in hosts]
     me = hosts.index(world.me.host)
     rounds = range((len(hosts) - 1).bit_length())
-    outgoing = [_connect(told[leaders[(me + 2**r) % len(hosts)]], r, world.timeout_s) for r in rounds]
+    outgoing = [_connect(known[leaders[(me + 2**r) % len(hosts)]], r, world.timeout_s) for r in rounds]
     incoming = _accept(listener, key, len(rounds), world.timeout_s)
     return [(outgoing[r], incoming[r]) for r in rounds]
 

@@ -77,10 +77,10 @@ def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
     waiting.register(commands, select.POLLIN)
     while True:
         if waiting.poll(1000 / hz if on else None):
-            told = os.read(commands, 64)
-            if not told:
+            known = os.read(commands, 64)
+            if not known:
                 return
-            on = told.endswith(_ON)
+            on = known.endswith(_ON)
         if on:
             line = {"monotonic_s": time.monotonic(), "gpus": gauges.clocks()}
             os.write(lines, json.dumps(line, separators=(",", ":")).encode() + b"\n")

@@ -50,9 +50,9 @@ def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str]
     Under mpiexec a rank cannot detect it: MPICH pipes all output, and Open MPI gives each rank a pseudo-terminal even into a file.
     """
     source = os.environ if environ is None else environ
-    told = source.get("COLLBENCH_TTY")
-    if told is not None:
-        return told == "1" or name in told.split(",")
+    known = source.get("COLLBENCH_TTY")
+    if known is not None:
+        return known == "1" or name in known.split(",")
     return "OMPI_COMM_WORLD_RANK" not in source and not stream.closed and stream.isatty()
 
 

@@ -484,9 +484,9 @@ class _Hunt:
     def _verdict(self, suspects: Sequence[Suspect], found: SweepResult, why: Fact | None) -> HuntVerdict:
         own_notes = [*self.notes, *notes(self.book, suspects, found)]
         suspects = with_leaf(with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
-        told = tuple(ordered(suspects))
+        known = tuple(ordered(suspects))
         middle = found.middle or usual(self.book)
-        return HuntVerdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
+        return HuntVerdict(self.names, known, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
 
 
 def _confirmed(suspects: Sequence[Suspect]) -> bool:

@@ -369,10 +369,10 @@ class _Seen:
 
     def add(self, number: int, groups: Groups, answer: RoundResult) -> None:
         """Record the result of a round; one without measurements has no effect."""
-        told = log_ratios(answer)
-        if np.isnan(told).all():
+        known = log_ratios(answer)
+        if np.isnan(known).all():
             return
-        for group, ratio, figure in zip(groups, told, answer.figures, strict=True):
+        for group, ratio, figure in zip(groups, known, answer.figures, strict=True):
             self.ratios[number, list(group)] = ratio
             for place in group if np.isnan(ratio) else ():
                 self.lost[place].append(figure.na or "no reason was given")
@@ -384,22 +384,22 @@ class _Seen:
         return tuple(sorted(found, key=lambda hint: hint.ratio))
 
     def _hint(self, place: int, limit: float) -> Hint | None:
-        told = np.sort(self.ratios[np.isfinite(self.ratios[:, place]), place])
-        if not len(told):
+        known = np.sort(self.ratios[np.isfinite(self.ratios[:, place]), place])
+        if not len(known):
             why = self.lost[place]
             return Hint((place,), "node", LEAST_RATIO, (GroupsNotMeasured(len(why), why[-1]),)) if why else None
-        best = told[-2] if len(told) >= _FORGIVEN else told[-1]
+        best = known[-2] if len(known) >= _FORGIVEN else known[-1]
         if best > limit:
             return None
-        slow, ratio = int((told <= limit).sum()), exp(float(np.median(told)))
-        return Hint((place,), "node", ratio, (SlowGroups(slow, len(told), ratio),))
+        slow, ratio = int((known <= limit).sum()), exp(float(np.median(known)))
+        return Hint((place,), "node", ratio, (SlowGroups(slow, len(known), ratio),))
 
     def _limit(self) -> float:
         """How far behind is slow: beyond the noise that the faster half of all groups shows, and at least 4 %."""
-        told = np.unique(self.ratios[np.isfinite(self.ratios)])
-        if not len(told):
+        known = np.unique(self.ratios[np.isfinite(self.ratios)])
+        if not len(known):
             return log(LEAST_RATIO)
-        near, far = np.quantile(told, (0.6, 0.9))
+        near, far = np.quantile(known, (0.6, 0.9))
         return -max(_LEAST_DEPTH, _SCALES * float(far - near) / (_T4_QUANTILES[1] - _T4_QUANTILES[0]))
 
 

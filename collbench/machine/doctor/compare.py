@@ -138,9 +138,9 @@ def lost_nics(now: MachineView, good: MachineView) -> Iterator[Finding]:
     missing = [nic for nic in good.real_nics if nic.name not in names and (nic.address is None or nic.address not in now.pci)]
     fewer = len(good.real_nics) - len(now.real_nics)
     if missing and fewer > 0 and (now.real_nics or now.pci):
-        told = listed([f"{nic.name} ({nic.address})" if nic.address else nic.name for nic in missing])
+        known = listed([f"{nic.name} ({nic.address})" if nic.address else nic.name for nic in missing])
         evidence = f"{plural(len(now.real_nics), 'NIC')} now, {len(good.real_nics)} then"
-        yield now.finding("CB2702", "severe", f"{told} {'is' if len(missing) == 1 else 'are'} gone", evidence, _SEAT)
+        yield now.finding("CB2702", "severe", f"{known} {'is' if len(missing) == 1 else 'are'} gone", evidence, _SEAT)
 
 
 def lost_ports(now: MachineView, good: MachineView) -> Iterator[Finding]:

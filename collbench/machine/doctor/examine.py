@@ -23,8 +23,8 @@ def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) ->
         "PCI device": sum(len(machine.pci) for machine in machines),
     }
     counts = ", ".join(plural(count, noun) for noun, count in parts.items())
-    told = [f"{plural(len(machines), 'machine')}: {counts}"] if machines else []
-    return "; ".join([*told, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
+    known = [f"{plural(len(machines), 'machine')}: {counts}"] if machines else []
+    return "; ".join([*known, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
 
 
 def unexamined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:

@@ -44,8 +44,8 @@ def _line(state: str, found: dict[Capability, list[str]], usual: Capability | No
     groups = sorted(((each, names) for each, names in found.items() if each.state == state), key=lambda group: -len(group[1]))
     if not groups:
         return None
-    told = "; ".join(each.why if each == usual else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
-    return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({told})"
+    known = "; ".join(each.why if each == usual else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
+    return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({known})"
 
 
 def _of(view: MachineView, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:

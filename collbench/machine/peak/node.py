@@ -354,8 +354,8 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
         return list(machine.gpus)
     if isinstance(gpus, int):
         if not 0 < gpus <= len(machine.gpus):
-            told = ", ".join(machine.sources) or "the sources"
-            raise UsageError(f"{told}: {len(machine.gpus)} GPUs, but {gpus} per node were requested; request fewer, or add a source")
+            known = ", ".join(machine.sources) or "the sources"
+            raise UsageError(f"{known}: {len(machine.gpus)} GPUs, but {gpus} per node were requested; request fewer, or add a source")
         return list(machine.gpus[:gpus])
     by_key = {gpu.key: gpu for gpu in machine.gpus}
     missing = [key for key in gpus if key not in by_key]

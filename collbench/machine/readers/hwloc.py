@@ -66,19 +66,19 @@ class HwlocLinks(NamedTuple):
 def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str | None]:
     """Return the current link, and why it is unknown. "15.753846" is 8 GT/s x16 if the part cannot do more; else it may be 16 GT/s x8."""
     try:
-        told = float((gigabytes_per_s or "0")[:32])
+        known = float((gigabytes_per_s or "0")[:32])
     except ValueError:
         return PcieLink(), "hwloc's figure is not a number"
-    if not 0 < told < 1e4:
+    if not 0 < known < 1e4:
         return PcieLink(), "hwloc has no speed"
     most = next((speed for pattern, speed, _ in _PARTS if pattern.search(part or "")), 128.0)
     fitting = [
-        (speed, width) for speed, lane in _LANE.items() for width in _WIDTHS if speed <= most and abs(lane * width / told - 1) < 1e-3
+        (speed, width) for speed, lane in _LANE.items() for width in _WIDTHS if speed <= most and abs(lane * width / known - 1) < 1e-3
     ]
     if len(fitting) == 1:
         return PcieLink(*fitting[0]), None
     each = " or ".join(f"{speed:g} GT/s x{width}" for speed, width in fitting) or "no PCIe link"
-    return PcieLink(), f"hwloc has {told:g} GB/s, which is {each}"
+    return PcieLink(), f"hwloc has {known:g} GB/s, which is {each}"
 
 
 def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> HwlocLinks:
@@ -424,11 +424,11 @@ def read(text: str, name: str) -> Machine:
     version = {"2": 2, "3": 3}.get(topology.get("version", "1")[:1], 1)
     parts = devices(found, version, frozenset(node.id for node in nodes))
     links = nvlinks(topology, parts.ends, {gpu.key: gpu.model for gpu in parts.gpus})
-    told = infos(topology) | machines[0].infos
+    known = infos(topology) | machines[0].infos
     return Machine(
-        hostname=told.get("HostName") or None,
+        hostname=known.get("HostName") or None,
         sources=(f"{KIND} {printable(name)}",),
-        system=_system(found, told, nodes),
+        system=_system(found, known, nodes),
         numa_nodes=nodes,
         pci=parts.pci,
         gpus=tuple(_with_cpu_links(gpu, links.processors) for gpu in parts.gpus),
@@ -436,7 +436,7 @@ def read(text: str, name: str) -> Machine:
         nics=parts.nics,
         paths=links.paths,
         unknown=parts.unknown | ({"gpu_links": links.unknown} if links.unknown else {}) | _lists(parts),
-        doubts=(*few(parts.doubts), *few(links.doubts), *_restricted(found, told.get("Architecture"))),
+        doubts=(*few(parts.doubts), *few(links.doubts), *_restricted(found, known.get("Architecture"))),
     )
 
 

@@ -337,5 +337,5 @@ def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> 
 
 def _state(files: Files, folder: str) -> str | None:
     """Return the state. Drivers without link detection report "unknown": then the carrier decides."""
-    told = files.text(f"{folder}/operstate") or ""
-    return _STATES.get(told) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))
+    known = files.text(f"{folder}/operstate") or ""
+    return _STATES.get(known) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))

@@ -188,8 +188,8 @@ class BackendRunner:
         slowdown = self.launch.request.slowed.of(ready.cell)
         flags = {"slowed": slowdown is not None, "oversubscribed": crowded, "python_loop": ready.fell_back,
                  "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}  # fmt: skip
-        told = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
-        evidence = {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | told
+        known = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
+        evidence = {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | known
         on = (*backend.flags, *(flag for flag, true in flags.items() if true))
         withheld = crowded or watched.other_path is not None
         return RowContext(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)

@@ -87,7 +87,7 @@ def _chart(history: History, series: CaseHistory, key: str) -> Chart:
         axes.axvline((step.before + step.at) / 2, color=BAD, linewidth=1.2, linestyle="--")
     _frame(axes, history, series, [each for each in ys if isfinite(each)])
     texts = [_spot(history, series, number, y) for number, y in enumerate(ys)]
-    says = " ".join(f"{told[:1].upper()}{told[1:]}." for told in sentences(history, series)) or "It did not change."
+    says = " ".join(f"{known[:1].upper()}{known[1:]}." for known in sentences(history, series)) or "It did not change."
     return Chart(key, name, short(says, 600), _MADE, svg_of(figure, key, name), _table(history, series, ys), spots(axes, xs, ys, texts))
 
 

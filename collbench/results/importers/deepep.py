@@ -83,13 +83,13 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
         why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
-    told = _ranks(list(groups.values()), given)
+    known = _ranks(list(groups.values()), given)
     by_kernel: dict[str, list[tuple[_DeepEpKey, _Group]]] = {}
     for key, group in groups.items():
         by_kernel.setdefault(key.algorithm, []).append((key, group))
     return read_tables(
         by_kernel.values(),
-        lambda these: [_run(these, given, told, (timeless, start_facts(contexts.at(these[0][1].figures[0].line))))],
+        lambda these: [_run(these, given, known, (timeless, start_facts(contexts.at(these[0][1].figures[0].line))))],
         lambda these: these[0][1].figures[0].line,
     )
 

@@ -62,8 +62,8 @@ def _tables(lines: Sequence[str]) -> Iterator[_PingpongTable]:
         elif table is not None and len(words := text.split()) == len(table.columns):
             table.lines.append((at, dict(zip(table.columns, words, strict=True))))
         elif "fi_" in text and (named := _PROGRAM.search(text)):
-            told = _PROVIDER.search(text)
-            program, provider = named[1], told[1] if told else provider
+            known = _PROVIDER.search(text)
+            program, provider = named[1], known[1] if known else provider
     if table is not None:
         yield table
 

@@ -71,13 +71,13 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
         document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
     except ValueError as error:
         raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
-    told = document.get("nvbandwidth")
-    told = told if isinstance(told, dict) else {}
-    head = _NvbandwidthHead(short(str(told["version"])) if told.get("version") else None)
-    for each in _list(told.get("GPU Device list")):
+    known = document.get("nvbandwidth")
+    known = known if isinstance(known, dict) else {}
+    head = _NvbandwidthHead(short(str(known["version"])) if known.get("version") else None)
+    for each in _list(known.get("GPU Device list")):
         if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
             head.devices.append(_device(found.groups()))
-    return _reading(list(_in_json(told)), head, given)
+    return _reading(list(_in_json(known)), head, given)
 
 
 def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, given: UserInput) -> Reading:

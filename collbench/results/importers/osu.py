@@ -339,12 +339,12 @@ def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
 
 
 def _dtype(table: OsuTable) -> str:
-    told = table.said.get("datatype")
+    known = table.said.get("datatype")
     if table.test.like == "barrier":
         return "uint8"  # as of our own rows, though nothing is moved
-    if told is None:
+    if known is None:
         return "float32" if table.test.reduces else "int8"
-    return _MPI_TYPES.get(told, type_name(told))
+    return _MPI_TYPES.get(known, type_name(known))
 
 
 def _device(table: OsuTable) -> str:
@@ -449,8 +449,8 @@ OSU = Importer("osu", "OSU Micro-Benchmarks", knows, read)
 
 def _run(table: OsuTable, given: UserInput, context: LogContext) -> ImportedTable:
     pairs = table.said.get("pairs")
-    told = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
-    extent = extent_of(context, given, told, f"{table.test.program} (line {table.number})")
+    known = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
+    extent = extent_of(context, given, known, f"{table.test.program} (line {table.number})")
     rows, statistic = rows_of(table, extent)
     hosts = with_hosts(context, extent.ranks)
     return ImportedTable(

@@ -119,9 +119,9 @@ def _is_latency(test: _UcxTest, context: LogContext) -> bool | None:
 
 def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | None:
     """The message size by the head, else by the command line, else by bandwidth / message rate where these allow one number."""
-    told = test.facts.get("Message size", "")
-    if told.isdecimal() and len(told) < 18:
-        return int(told)
+    known = test.facts.get("Message size", "")
+    if known.isdecimal() and len(known) < 18:
+        return int(known)
     if context.program == "ucx_perftest" and (typed := context.option("-s", "--size")) is not None:
         return typed
     bandwidth, rate = (with_digits(words[i]) if len(words) == 8 else None for i in (5, 7))
