@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol, SupportsInt
 
 from collbench.backends.host import Address, AnyBuffers
+from collbench.operations.case import Case
 from collbench.operations.program import Call
 
 
@@ -26,11 +27,16 @@ class MessageBinding:
     """The argument of step functions (`operations.operation.Binding`): a rank's buffers, and messages to the other rank of its pair."""
 
     def __init__(self, messages: Messages, buffers: AnyBuffers, slot: int) -> None:
-        place, self.cell, self.messages = buffers.places[0], buffers.cell, messages
+        place, self.case, self.messages = buffers.places[0], buffers.case, messages
         self.rank, self.n, self.count, self.root = place.rank, place.n, place.count, place.root
-        self._width = self.cell.dtype.size
+        self._width = self.case.dtype.size
         self.send, self.recv = Address(buffers.send_at(0, slot), self._width), Address(buffers.recv_at(0, slot), self._width)
         self._byte = ctypes.c_char()
+
+    @property
+    def cell(self) -> Case:
+        """The name of `case` before 0.2; to be removed in 0.3."""
+        return self.case
 
     def send_to(self, rank: int, part: SupportsInt, count: int) -> Call:
         """Return a call that sends `count` elements at `part`."""

@@ -75,7 +75,7 @@ class RankExchange(Members):
         return _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
 
     @contextmanager
-    def patient(self, seconds: float) -> Iterator[None]:
+    def extend_timeout(self, seconds: float) -> Iterator[None]:
         """Extend the deadline of every wait in the block by so many seconds, for work at the other ranks."""
         self._patience_s = seconds
         try:
@@ -122,7 +122,7 @@ class RankExchange(Members):
         elif self._spoke:
             self._spoke.say(self._step, what, value, raw)
 
-    def decide(self, value: T, what: str) -> T:
+    def broadcast(self, value: T, what: str) -> T:
         """Return rank 0's `value` (JSON) at every rank; the others' values are ignored."""
         self._step += 1
         if self._hub:
@@ -133,13 +133,15 @@ class RankExchange(Members):
             return heard
         return value
 
-    def agree(self, value: T, what: str) -> list[T]:
+    def allgather(self, value: T, what: str) -> list[T]:
         """Return every rank's `value` (JSON), by rank, at every rank. It is also a barrier."""
-        return self.decide(self.gather(value, what) or [], what)
+        return self.broadcast(self.gather(value, what) or [], what)
 
-    def first(self, reason: T | None, what: str) -> T | None:
+    def first_error(self, reason: T | None, what: str) -> T | None:
         """Return the first reason that any rank has, the same at all ranks; None when no rank has one."""
-        return next((found for found in self.agree(reason, what) if found is not None), None)
+        return next((found for found in self.allgather(reason, what) if found is not None), None)
+
+    agree, decide, first, patient = allgather, broadcast, first_error, extend_timeout  # the names before 0.2; to be removed in 0.3
 
     def refuse(self, sentence: str) -> NoReturn:
         """End the launch as bad input, for a reason that all ranks know and call this with; rank 0 alone reports it.
@@ -163,7 +165,7 @@ _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of
 class World(RankExchange):
     """All ranks of one launch. They join, exchange data, and end together with one message that gives the reason.
 
-    kept         returns a text about the stored results: "12 of 40 cells: they are in runs/x"; None before there are any
+    kept         returns a text about the stored results: "12 of 40 cases: they are in runs/x"; None before there are any
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
     finish_off   makes the launcher kill the ranks that cannot end themselves; None where it does so by itself
     """

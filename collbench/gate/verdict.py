@@ -43,8 +43,8 @@ class Suspicion:
     """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
 
     kind     "cell", "group" or "whole"
-    name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cells"
-    cell     the case's columns by name; empty for groups and the whole
+    name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases"
+    case     the case's columns by name; empty for groups and the whole
     factors  by allocation of the candidate, the time over the baseline's; None where it was not measured
     limit    the factor that chance explains
     state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
@@ -54,7 +54,7 @@ class Suspicion:
 
     kind: str
     name: str
-    cell: dict[str, Any]
+    case: dict[str, Any]
     factors: tuple[float | None, ...]
     limit: float
     state: str
@@ -67,7 +67,7 @@ class GroupState:
 
     backend, operation, size_class  the columns that define it
     name     in words: "allreduce on mpi, large messages"
-    cells    the number of its cases with a history that is long enough
+    cases    the number of its cases with a history that is long enough
     missing  how many of them the candidate's first allocation lacks
     factors  by allocation of the candidate, the median over its cases of the time over the baseline's; None: unknown
     limit    the factor that chance explains; None where the group is too small to be judged as one (its cases are judged)
@@ -82,7 +82,7 @@ class GroupState:
     operation: str
     size_class: str
     name: str
-    cells: int
+    cases: int
     missing: int
     factors: tuple[float | None, ...]
     limit: float | None
@@ -98,7 +98,7 @@ class GroupState:
 class FloorState:
     """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
 
-    name, cell  as in `Suspicion`
+    name, case  as in `Suspicion`
     asked       the floor as typed: "ring:80@64M-"
     wanted      its percentage
     percents    by allocation of the candidate, of the ceiling of that model; None where it is unknown
@@ -107,7 +107,7 @@ class FloorState:
     """
 
     name: str
-    cell: dict[str, Any]
+    case: dict[str, Any]
     asked: str
     wanted: float
     percents: tuple[float | None, ...]
@@ -177,7 +177,7 @@ class Verdict:
     baseline    its folder (of paired stacks: the old one's folders)
     allocations the number of the baseline's allocations; thin: fewer than six
     candidates  the names of the judged allocations, in the order in which they began
-    cells       the number of cases with a history that is long enough
+    cases       the number of cases with a history that is long enough
     judged_on   the day (ISO 8601) that decides whether announcements are expired
     collbench   the version that judged
     asked       the floors as typed; one without a case in `floors` is reached everywhere
@@ -198,7 +198,7 @@ class Verdict:
     allocations: int
     thin: bool
     candidates: tuple[str, ...]
-    cells: int
+    cases: int
     judged_on: str
     collbench: str
     asked: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class Verdict:
         return {
             "schema": SCHEMA,
             "exit_code": self.exit_code,
-            **asdict(shown),
+            **_stored_names(asdict(shown)),
             "reasons": rendered(self.reasons),
             "reason_facts": as_json(self.reasons),
             "notes": rendered(self.notes),
@@ -252,6 +252,23 @@ class Verdict:
             "changes": [_change_json(each) for each in self.changes],
             "outcomes": {each.value: number for each, number in self.outcomes.items()},
         }
+
+
+# verdict.json calls a case a cell, as its schema has since version 1.
+_STORED_NAMES = {"case": "cell", "cases": "cells"}
+_OWN_NAMES = {stored: own for own, stored in _STORED_NAMES.items()}
+
+
+def _stored_names(value: Any) -> Any:
+    """Return a part of the verdict with the keys of verdict.json."""
+    if isinstance(value, dict):
+        return {_STORED_NAMES.get(key, key): _stored_names(each) for key, each in value.items()}
+    return [_stored_names(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _own_names(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of verdict.json with the names of the fields."""
+    return {_OWN_NAMES.get(key, key): each for key, each in stored.items()}
 
 
 def _change_json(each: Change) -> dict[str, Any]:
@@ -273,14 +290,14 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
     """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them."""
     return Verdict(
         **{
-            **{name: value for name, value in told.items() if name not in _DERIVED},
+            **{name: value for name, value in _own_names(told).items() if name not in _DERIVED},
             "reasons": _facts(told["reasons"], told.get("reason_facts"), REASONS),
             "notes": _facts(told["notes"], told.get("note_facts"), NOTES),
             "candidates": tuple(told["candidates"]),
             "asked": tuple(told["asked"]),
             "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
-            "groups": tuple(GroupState(**{**each, "factors": tuple(each["factors"])}) for each in told["groups"]),
-            "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),
+            "groups": tuple(GroupState(**{**_own_names(each), "factors": tuple(each["factors"])}) for each in told["groups"]),
+            "floors": tuple(FloorState(**{**_own_names(each), "percents": tuple(each["percents"])}) for each in told["floors"]),
             "cause": LikelyCause(**told["cause"]) if told["cause"] else None,
             "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
             "changes": tuple(map(_change, told["changes"])),
@@ -312,7 +329,7 @@ def _change(told: Mapping[str, Any]) -> Change:
 
 
 def _suspicion(told: Mapping[str, Any]) -> Suspicion:
-    return Suspicion(**{**told, "factors": tuple(told["factors"]), "announced": _announced(told)})
+    return Suspicion(**{**_own_names(told), "factors": tuple(told["factors"]), "announced": _announced(told)})
 
 
 def _announced(told: Mapping[str, Any]) -> Announcement | None:

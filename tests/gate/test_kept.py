@@ -109,7 +109,7 @@ def test_a_head_that_no_allocation_has_is_named(tmp_path: Path, changes: dict[st
     ("column", "value"),
     [("nodes", "two"), ("in_place", 1), ("backend", None), ("size_bytes", True), ("backend", "n\x1b[2Jccl"), ("mode", [])],
 )
-def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: object) -> None:
+def test_a_column_that_no_case_has_is_named(tmp_path: Path, column: str, value: object) -> None:
     file = written(tmp_path)
     head, first, *rest = file.read_text().splitlines()
     told = json.loads(first)
@@ -119,7 +119,7 @@ def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: 
         load(tmp_path)
 
 
-def test_a_cell_that_stands_there_twice_is_named(tmp_path: Path) -> None:
+def test_a_case_that_stands_there_twice_is_named(tmp_path: Path) -> None:
     file = written(tmp_path)
     file.write_text(file.read_text() + file.read_text().splitlines()[1] + "\n")
     with pytest.raises(UsageError, match="1 of its lines repeat a case"):
@@ -161,7 +161,7 @@ def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_pa
 def test_what_no_allocation_holds_is_refused_before_it_takes_the_memory(tmp_path: Path) -> None:
     add_all(tmp_path, [allocation("good-0")])
     head = (tmp_path / FILE).read_bytes().partition(b"\n")[0]
-    for more, told in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cells"), (b"[" * 100_000, "recursion")):
+    for more, told in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cases"), (b"[" * 100_000, "recursion")):
         (tmp_path / FILE).write_bytes(head + b"\n" + more + b"\n")
         with pytest.raises(UsageError, match=rf"good-0.* cannot be read \(.*{told}.*\): restore it, or drop it"):
             load(tmp_path)

@@ -121,10 +121,10 @@ def _on_opening(striker: Striker) -> None:
 
 
 def _on_cells(striker: Striker) -> None:
-    from collbench.measure import prepared_cell
-    from collbench.measure.tasks import cells as turn
+    from collbench.measure import prepared_case
+    from collbench.measure.tasks import cases as turn
 
-    prepares, compares = turn.prepare, prepared_cell.mismatches_in
+    prepares, compares = turn.prepare, prepared_case.mismatches_in
 
     def prepare(*arguments: Any) -> Any:
         striker.cells += 1
@@ -135,7 +135,7 @@ def _on_cells(striker: Striker) -> None:
             buffers.recv(0, slot)[_WRONG_AT] += 1
         return compares(ready, slot)
 
-    turn.prepare, prepared_cell.mismatches_in = prepare, mismatches
+    turn.prepare, prepared_case.mismatches_in = prepare, mismatches
 
 
 def _on_loops(striker: Striker) -> None:
