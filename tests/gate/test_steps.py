@@ -142,7 +142,7 @@ def test_a_sample_of_simulated_histories() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("count", "false_cell", "least"),
+    ("count", "false_case", "least"),
     [
         (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
         (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),

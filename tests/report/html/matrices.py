@@ -39,8 +39,8 @@ def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str 
     return charts(MatrixInput("pairs-0", run, "nodes", effects, effects.findings(), (60, 30)))
 
 
-def case_texts(chart: Chart) -> list[list[str]]:
-    """What is said of each case by row and column, unpacked as matrix.js does it."""
+def cell_texts(chart: Chart) -> list[list[str]]:
+    """What is said of each cell by row and column, unpacked as matrix.js does it."""
     data: dict[str, Any] = chart.data or {}
     book, n = _unpacked(data["texts"]).decode().split("\n"), len(data["places"])
     planes = np.frombuffer(_unpacked(data["codes"]), np.uint8).reshape(data["wide"], n, n).astype(np.int64)

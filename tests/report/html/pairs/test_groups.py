@@ -47,7 +47,7 @@ def test_every_place_is_in_one_group_whatever_the_names(names: list[str], most: 
     assert max(found.rows.values()) == len(found.starts) - 1
 
 
-def test_a_case_of_groups_shows_their_slowest_pair_and_the_second_picture_every_pair() -> None:
+def test_a_cell_of_groups_shows_their_slowest_pair_and_the_second_picture_every_pair() -> None:
     names = [f"r{number // 10}n{number % 10}" for number in range(100)]
     bandwidth, _ = drawn(slowed(even(100, names), 37, 52), again=[(37, 52)])
     first, second = bandwidth.drawing.split("</svg>")
