@@ -16,7 +16,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.gate.verdict import EXIT_CODES, SCHEMA_FILE, Verdict, read_verdict, schema
 from collbench.results.store import to_page
-from tests.gate.verdicts import CELL, group, regression, verdict
+from tests.gate.verdicts import CELL, regression, verdict
 
 
 def written(folder: Path, told: Any) -> Path:
