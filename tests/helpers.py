@@ -1,4 +1,4 @@
-"""Helpers of several tests: cells, places, what ranks send and receive."""
+"""Helpers of several tests: cases, places, what ranks send and receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, undefined_redop
 from collbench.operations.operation import Operation, Place
@@ -22,20 +22,20 @@ FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min"
            if not undefined_redop(redop, DTYPES[dtype])]  # fmt: skip
 
 
-def make_cell(dtype: str = "float32", count: int = 100, **changes: Any) -> Cell:
-    """Return a cell: an all-reduce of `count` elements on the simulated backend."""
+def make_case(dtype: str = "float32", count: int = 100, **changes: Any) -> Case:
+    """Return a case: an all-reduce of `count` elements on the simulated backend."""
     kind = DTYPES[dtype]
-    return replace(Cell("allreduce", "simulated", kind, count * kind.size, redop="sum", in_place=False), **changes)
+    return replace(Case("allreduce", "simulated", kind, count * kind.size, redop="sum", in_place=False), **changes)
 
 
 def make_place(rank: int = 0, n: int = 2, count: int = 100, dtype: str = "float32", **changes: Any) -> Place:
-    """Return a rank's view of such a cell."""
-    return Place(rank, n, count, make_cell(dtype, count, **changes))
+    """Return a rank's view of such a case."""
+    return Place(rank, n, count, make_case(dtype, count, **changes))
 
 
 def sent(operation: Operation, place: Place) -> np.ndarray:
     """Return the data that the rank of `place` sends."""
-    data = np.zeros(operation.sends(place), place.cell.dtype.numpy)
+    data = np.zeros(operation.sends(place), place.case.dtype.numpy)
     write_digits(data, place)
     return data
 
@@ -44,7 +44,7 @@ def carried_out(operation: Operation, place: Place, sends: list[np.ndarray]) -> 
     """Return the data that the rank of `place` receives if every rank sends `sends`, computed in the dtype itself."""
     blocks = operation.expected_blocks(place)
     parts = [
-        reduced((sends[source][block.at : block.at + block.count] for source in block.sources), len(block.sources), place.cell)
+        reduced((sends[source][block.at : block.at + block.count] for source in block.sources), len(block.sources), place.case)
         for block in blocks
     ]
-    return np.concatenate(parts).astype(place.cell.dtype.numpy) if parts else np.zeros(0, place.cell.dtype.numpy)
+    return np.concatenate(parts).astype(place.case.dtype.numpy) if parts else np.zeros(0, place.case.dtype.numpy)

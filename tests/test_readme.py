@@ -166,8 +166,8 @@ def test_the_pictures_shown_are_there_and_the_node_is_drawn_as_it_stands() -> No
 
 def test_every_flag_is_explained_and_no_other() -> None:
     (table,) = re.findall(r"^\| flag in stored rows \(name in tables\) \|.*?\n\n", README, re.MULTILINE | re.DOTALL)
-    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    shown = re.findall(r"`(\w+)`(?: \((.*?)\))?", " ".join(cells))
+    cases = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    shown = re.findall(r"`(\w+)`(?: \((.*?)\))?", " ".join(cases))
     assert sorted((code, name or code) for code, name in shown) == sorted((code, flag.name) for code, flag in FLAGS.items())
 
 

@@ -36,12 +36,12 @@ class Peak:
               with bytes on another path, are chosen only without others. Without any bandwidth (a barrier, one rank), or where the time is
               the result (a ping-pong), the row of the shortest time. Without valid figures, the first row
     smallest  the fastest row of the smallest size that has a time, for the latency; None without one, or without sizes
-    cells     (the number of rows, how many of them have valid figures)
+    cases     (the number of rows, how many of them have valid figures)
     """
 
     row: Row
     smallest: Row | None
-    cells: int
+    cases: int
     sound: int
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from collbench.analysis.ceilings import Fallen, fallen
 from collbench.analysis.differences import Difference, differences
-from collbench.analysis.launches import WHERE_NONE, Launches, cell_of, check_once, is_time, known, runs_in, sentence, time_of, together
+from collbench.analysis.launches import WHERE_NONE, Launches, case_of, check_once, is_time, known, runs_in, sentence, time_of, together
 from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
 from collbench.errors import UsageError
 from collbench.results.reader import Run
@@ -22,7 +22,7 @@ _STATE = 1.20  # a state probe that differs by more belongs to another state of 
 
 
 @dataclass(frozen=True)
-class CellRatio:
+class CaseRatio:
     """A case that both sides have, and its ratio of times.
 
     time      the time of b / the time of a with its 95 % interval; None where a side has no time
@@ -90,7 +90,7 @@ class Comparison:
 
     a: Launches
     b: Launches
-    cells: list[CellRatio]
+    cases: list[CaseRatio]
     only_a: list[Row]
     only_b: list[Row]
     differences: list[Difference]
@@ -101,12 +101,12 @@ class Comparison:
     @property
     def summary(self) -> Summary:
         """Return how many cases have each outcome."""
-        sound = [cell for cell in self.cells if not cell.wrong]
+        sound = [case for case in self.cases if not case.wrong]
         return Summary(
-            outcomes=count_outcomes(cell.outcome for cell in sound if cell.outcome is not None),
-            one_run_each=sum(cell.doubt is Doubt.ONE_RUN_EACH for cell in sound),
-            not_available=sum(cell.outcome is None for cell in sound),
-            wrong_data=len(self.cells) - len(sound),
+            outcomes=count_outcomes(case.outcome for case in sound if case.outcome is not None),
+            one_run_each=sum(case.doubt is Doubt.ONE_RUN_EACH for case in sound),
+            not_available=sum(case.outcome is None for case in sound),
+            wrong_data=len(self.cases) - len(sound),
             only_a=len(self.only_a),
             only_b=len(self.only_b),
         )
@@ -114,8 +114,8 @@ class Comparison:
     @property
     def without_intervals(self) -> bool:
         """Return whether every ratio is of one run each and has no interval, as for two imported logs."""
-        ratios = [cell for cell in self.cells if cell.time is not None]
-        return bool(ratios) and all(cell.doubt is Doubt.ONE_RUN_EACH for cell in ratios)
+        ratios = [case for case in self.cases if case.time is not None]
+        return bool(ratios) and all(case.doubt is Doubt.ONE_RUN_EACH for case in ratios)
 
 
 @dataclass(frozen=True)
@@ -142,31 +142,31 @@ def inverse(ratio: Ratio) -> Ratio:
     return Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
 
 
-def worst_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
+def worst_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
     """Return the cases in the order to check them: wrong data, cases that b has lost, then the surest slowdown."""
-    return sorted(cells, key=lambda cell: (_rank(cell), -_sure(cell)))
+    return sorted(cases, key=lambda case: (_rank(case), -_sure(case)))
 
 
-def largest_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
-    """Return the cells, the largest change first, slower or faster; cells without a ratio come last."""
-    return sorted(cells, key=lambda cell: (cell.time is None, -abs(log(cell.time.value)) if cell.time else 0.0))
+def largest_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
+    """Return the cases, the largest change first, slower or faster; cases without a ratio come last."""
+    return sorted(cases, key=lambda case: (case.time is None, -abs(log(case.time.value)) if case.time else 0.0))
 
 
-def _rank(cell: CellRatio) -> int:
-    if cell.wrong:
+def _rank(case: CaseRatio) -> int:
+    if case.wrong:
         return 0
-    lost = cell.b.na is not None and cell.a.na is None
-    return 1 if lost else 2 + (len(Outcome) if cell.outcome is None else list(Outcome).index(cell.outcome))
+    lost = case.b.na is not None and case.a.na is None
+    return 1 if lost else 2 + (len(Outcome) if case.outcome is None else list(Outcome).index(case.outcome))
 
 
-def _sure(cell: CellRatio) -> float:
+def _sure(case: CaseRatio) -> float:
     """Return the smallest slowdown that the interval allows; of a change without an interval its size in either direction."""
-    if cell.time is None:
+    if case.time is None:
         return 0.0
-    if cell.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
-        return abs(log(cell.time.value))
-    end = {Outcome.SLOWER: cell.time.low, Outcome.FASTER: cell.time.high}.get(cell.outcome or Outcome.INCONCLUSIVE)
-    return end or cell.time.value
+    if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
+        return abs(log(case.time.value))
+    end = {Outcome.SLOWER: case.time.low, Outcome.FASTER: case.time.high}.get(case.outcome or Outcome.INCONCLUSIVE)
+    return end or case.time.value
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
@@ -180,18 +180,18 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
     of_a, of_b = runs_in(a), runs_in(b)
     check_once([*of_a, *of_b])
     found = set_against(_side(of_a, a), _side(of_b, b), margin)
-    if not found.cells:
-        raise UsageError(f"{a} and {b} have no cell in common: {why_nothing_in_common(found)}")
+    if not found.cases:
+        raise UsageError(f"{a} and {b} have no case in common: {why_nothing_in_common(found)}")
     return found
 
 
 def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
-    """Return B compared with A, both read already; without a common case `cells` is empty, and `why_nothing_in_common` has the reason."""
-    rows_a, rows_b = ({cell_of(row): row for row in side.rows} for side in (a, b))
-    launches_a, launches_b = _by_cell(a.runs), _by_cell(b.runs)
+    """Return B compared with A, both read already; without a common case `cases` is empty, and `why_nothing_in_common` has the reason."""
+    rows_a, rows_b = ({case_of(row): row for row in side.rows} for side in (a, b))
+    launches_a, launches_b = _by_case(a.runs), _by_case(b.runs)
     return Comparison(
-        a, b, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell], margin) for cell in rows_a if cell in rows_b],
-        [row for cell, row in rows_a.items() if cell not in rows_b], [row for cell, row in rows_b.items() if cell not in rows_a],
+        a, b, [_case(rows_a[case], rows_b[case], launches_a[case], launches_b[case], margin) for case in rows_a if case in rows_b],
+        [row for case, row in rows_a.items() if case not in rows_b], [row for case, row in rows_b.items() if case not in rows_a],
         differences(a.runs[0], b.runs[0]),
         [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning],
         fallen(a.runs[0], b.runs[0], a.rows, b.rows), margin,
@@ -202,7 +202,7 @@ def why_nothing_in_common(found: Comparison) -> str:
     """Return which columns of the cases never agree, for sides without a common case: "ranks 2 → 4"."""
     a, b = found.only_a, found.only_b
     if not a or not b:
-        return "one of them has no finished cell"
+        return "one of them has no finished case"
     names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
     told = [f"{name.replace('_', ' ')} {_told(_values(a, name))} → {_told(_values(b, name))}" for name in names]
     return ", ".join(told) or "their combinations of operation, backend, type and size differ"
@@ -217,24 +217,24 @@ def _side(runs: Sequence[Run], path: Path) -> Launches:
     return found[0]
 
 
-def _by_cell(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
+def _by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows of each case, one per launch."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for run in runs:
-        for cell, row in {cell_of(row): row for row in run.rows}.items():
-            found.setdefault(cell, []).append(row)
+        for case, row in {case_of(row): row for row in run.rows}.items():
+            found.setdefault(case, []).append(row)
     return found
 
 
-def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CellRatio:
+def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CaseRatio:
     before, after = ([time for row in rows if (time := time_of(row)) is not None] for rows in (of_a, of_b))
     canaries = (_canary(of_a), _canary(of_b))
     runs = (len(of_a), len(of_b))
     if not before or not after:
-        return CellRatio(a, b, None, False, canaries, runs, margin)
+        return CaseRatio(a, b, None, False, canaries, runs, margin)
     if min(len(before), len(after)) > 1:
-        return CellRatio(a, b, ratio_of_launches(before, after), True, canaries, runs, margin)
-    return CellRatio(a, b, ratio_of_medians(median_of(a), median_of(b)), False, canaries, runs, margin)
+        return CaseRatio(a, b, ratio_of_launches(before, after), True, canaries, runs, margin)
+    return CaseRatio(a, b, ratio_of_medians(median_of(a), median_of(b)), False, canaries, runs, margin)
 
 
 def median_of(row: Row) -> Median:

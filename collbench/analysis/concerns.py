@@ -76,7 +76,7 @@ def concerns(
         *(each for effect in effects for each in _of_pairs(effect)),
         *(each for run in runs for each in _of_run(run, alone=len(runs) == 1)),
         *(each for run in runs for each in _of_import(run, alone=len(runs) == 1)),
-        *(each for table, cells in zip(tables, compared, strict=True) for each in _slow_ranks(table, cells)),
+        *(each for table, cases in zip(tables, compared, strict=True) for each in _slow_ranks(table, cases)),
         *_of_rows([(table.name if len(tables) > 1 else "", row) for table in tables for row in table.rows]),
         *(Concern(MISSING, warning) for warning in warnings),
     ]
@@ -126,7 +126,7 @@ def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
     if broke:
         yield from (Concern(BROKEN, f"{event['kind']}: {_text(event)}", where) for event in broke)
     elif not run.finished:
-        yield Concern(BROKEN, f"the run did not come to its end; cells finished: {len(run.rows)}", where)
+        yield Concern(BROKEN, f"the run did not come to its end; cases finished: {len(run.rows)}", where)
     of_pairs = "pairs" in run.info
     yield from (Concern(FINDING, _text(event), where) for event in run.events if event.get("kind") == "finding" and not of_pairs)
     yield from (Concern(NOTE, _text(event), where) for event in run.events if event.get("kind") == "note")
@@ -152,16 +152,16 @@ def _text(event: dict[str, object]) -> str:
     return text if isinstance(text, str) and text else "without a word"
 
 
-def _slow_ranks(table: Launches, cells: Sequence[Compared]) -> Iterator[Concern]:
+def _slow_ranks(table: Launches, cases: Sequence[Compared]) -> Iterator[Concern]:
     """Yield slower links before the ranks that wait for them. Of two ranks, none is called slow."""
-    if not cells:
+    if not cases:
         return
     from collbench.analysis.stragglers import Role, hosts_of, slow_links, stragglers_in
 
     run = table.runs[0]
     links = slow_links(run)
     yield from (Concern(FINDING, each.sentence(), table.name) for each in links)
-    for each in stragglers_in(cells, hosts_of(run), links):
+    for each in stragglers_in(cases, hosts_of(run), links):
         known = each.role is Role.WAITS or each.other
         yield Concern(NOTE if known else FINDING, each.sentence(), table.name)
 
@@ -201,16 +201,16 @@ def _severity(flag: str, rows: Sequence[tuple[str, Row]]) -> str:
 
 
 def _where(those: Sequence[tuple[str, Row]], rows: Sequence[tuple[str, Row]]) -> str:
-    """Return "10 of 22 cells: allreduce gloo at 8 sizes, 64 B to 1 MiB; allreduce mpi at 16 KiB"."""
+    """Return "10 of 22 cases: allreduce gloo at 8 sizes, 64 B to 1 MiB; allreduce mpi at 16 KiB"."""
     if len(those) == len(rows):
-        return "the only cell" if len(rows) == 1 else f"all {len(rows)} cells"
+        return "the only case" if len(rows) == 1 else f"all {len(rows)} cases"
     groups: dict[str, set[int]] = {}
     for name, row in those:
         words = (f"{name}:" if name else "", row.operation, row.backend, forced(row))
         groups.setdefault(" ".join(word for word in words if word), set()).add(row.size_bytes)
     told = [f"{name}{_sizes(sizes)}" for name, sizes in list(groups.items())[:_MOST_GROUPS]]
     more = [f"and {len(groups) - _MOST_GROUPS} more series"] if len(groups) > _MOST_GROUPS else []
-    return f"{len(those)} of {len(rows)} cells: {'; '.join([*told, *more])}"
+    return f"{len(those)} of {len(rows)} cases: {'; '.join([*told, *more])}"
 
 
 def _sizes(sizes: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.launches import cell_of, time_of
+from collbench.analysis.launches import case_of, time_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs
@@ -55,9 +55,9 @@ def verdict(with_gdr: Sequence[Path], without: Sequence[Path]) -> list[str]:
 
 def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]]) -> list[Effect]:
     """Return the effect on each case that has a time and right data in all launches of both sides, by size."""
-    a, b = ([{cell_of(row): row for row in rows if _sound(row)} for rows in side] for side in (with_gdr, without))
-    common = [cell for cell in (a[0] if a else {}) if all(cell in rows for rows in (*a, *b))]
-    found = [_effect([rows[cell] for rows in a], [rows[cell] for rows in b]) for cell in common] if len(a) == len(b) else []
+    a, b = ([{case_of(row): row for row in rows if _sound(row)} for rows in side] for side in (with_gdr, without))
+    common = [case for case in (a[0] if a else {}) if all(case in rows for rows in (*a, *b))]
+    found = [_effect([rows[case] for rows in a], [rows[case] for rows in b]) for case in common] if len(a) == len(b) else []
     return sorted(found, key=lambda each: each.row.size_bytes)
 
 

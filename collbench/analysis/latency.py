@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from collbench.analysis.launches import cell_of, time_of
+from collbench.analysis.launches import case_of, time_of
 from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, FitSegment, fit
 
@@ -60,7 +60,7 @@ class LineFit:
 
 def series_of(row: Row) -> tuple[Any, ...]:
     """Return what distinguishes the row's series from others: every column but the size."""
-    return cell_of(row)[:-1]
+    return case_of(row)[:-1]
 
 
 def line_fits(rows: Iterable[Row]) -> list[LineFit]:

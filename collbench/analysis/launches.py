@@ -26,7 +26,7 @@ _NAMED = attrgetter(*SERIES, "size_bytes")
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
 
 
-def cell_of(row: Row) -> tuple[Any, ...]:
+def case_of(row: Row) -> tuple[Any, ...]:
     """Return the identity of the row's case: its series and its size in bytes."""
     named: tuple[Any, ...] = _NAMED(row)
     return named
@@ -185,12 +185,12 @@ def combined_rows(runs: Sequence[Run]) -> list[Row]:
     """Return one row per case, in the order of first appearance; the rows of a single run unchanged."""
     if len(runs) == 1:
         return runs[0].rows
-    each = [{cell_of(row): row for row in run.rows} for run in runs]
-    cells = dict.fromkeys(cell for rows in each for cell in rows)
-    return [_combined_cell([rows.get(cell) for rows in each], runs) for cell in cells]
+    each = [{case_of(row): row for row in run.rows} for run in runs]
+    cases = dict.fromkeys(case for rows in each for case in rows)
+    return [_combined_case([rows.get(case) for rows in each], runs) for case in cases]
 
 
-def _combined_cell(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:
+def _combined_case(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:
     there = [row for row in rows if row is not None]
     measured = [row for row in there if time_of(row) is not None]
     if not measured:

@@ -86,7 +86,7 @@ class Straggler:
 
     share     of the samples in which it was the slowest, in the cases where it is conspicuous (equal weights)
     expected  its share there if all ranks were equal
-    cells     in how many of the `of_cells` compared cases it is conspicuous
+    cases     in how many of the `of_cases` compared cases it is conspicuous
     excess    its median there over the median of the other ranks' medians, minus 1 (the median over those cases)
     role      the reason, as far as it is known
     link      the link that it waits for; None for other roles
@@ -97,8 +97,8 @@ class Straggler:
     host: str
     share: float
     expected: float
-    cells: int
-    of_cells: int
+    cases: int
+    of_cases: int
     excess: float
     role: Role = Role.UNKNOWN
     link: SlowLink | None = None
@@ -113,7 +113,7 @@ class Straggler:
         """Return which rank ends last, how often, where, by how much, and why as far as that is known."""
         often = f"{format_percent(100 * self.share)} of the samples ({format_percent(100 * self.expected)} if the ranks were alike)"
         after = f"{format_percent(100 * self.excess)} later than {self.other or 'the others'}"
-        return f"{self._subject} in {often} in {self.cells} of {self.of_cells} cells, {after}: {self._why}"
+        return f"{self._subject} in {often} in {self.cases} of {self.of_cases} cases, {after}: {self._why}"
 
     @property
     def _subject(self) -> str:
@@ -180,15 +180,15 @@ def stragglers(run: Run) -> list[Straggler]:
     return stragglers_in(compared(run), hosts_of(run), slow_links(run))
 
 
-def stragglers_in(cells: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink] = ()) -> list[Straggler]:
+def stragglers_in(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink] = ()) -> list[Straggler]:
     """Return the ranks that end last in these cases, possibly of several launches on the same hosts; `links` are slower ones."""
-    tests = sum(len(cell.medians_s) for cell in cells)
+    tests = sum(len(case.medians_s) for case in cases)
     found: dict[int, list[Compared]] = {}
-    for cell in cells:
-        for rank in _outstanding(cell, _ALARMS / tests):
-            found.setdefault(rank, []).append(cell)
-    named = [_straggler(rank, hosts, out, cells, links) for rank, out in found.items() if _often(out, cells)]
-    return sorted(named, key=lambda each: (-each.cells * each.excess, each.rank))
+    for case in cases:
+        for rank in _outstanding(case, _ALARMS / tests):
+            found.setdefault(rank, []).append(case)
+    named = [_straggler(rank, hosts, out, cases, links) for rank, out in found.items() if _often(out, cases)]
+    return sorted(named, key=lambda each: (-each.cases * each.excess, each.rank))
 
 
 def slow_links(run: Run) -> list[SlowLink]:
@@ -203,16 +203,16 @@ def slow_links(run: Run) -> list[SlowLink]:
 
 def compared(run: Run) -> list[Compared]:
     """Return the cases of a run with comparable ranks, if their arrays were stored and are valid."""
-    cells = [_compared(run, row) for row in run.rows if _alike_by_design(row)]
-    return [cell for cell in cells if cell is not None]
+    cases = [_compared(run, row) for row in run.rows if _alike_by_design(row)]
+    return [case for case in cases if case is not None]
 
 
-def histogram(cells: Sequence[Compared]) -> list[tuple[int, float]]:
+def histogram(cases: Sequence[Compared]) -> list[tuple[int, float]]:
     """Return (rank, share) of how often each rank was the slowest, the most frequent first. All cases have equal weight."""
     shares: Counter[int] = Counter()
-    for cell in cells:
-        ranks, times = np.unique(cell.slowest, return_counts=True)
-        for rank, share in zip(ranks.tolist(), times / len(cell.slowest) / len(cells), strict=True):
+    for case in cases:
+        ranks, times = np.unique(case.slowest, return_counts=True)
+        for rank, share in zip(ranks.tolist(), times / len(case.slowest) / len(cases), strict=True):
             shares[rank] += share
     return sorted(((rank, float(share)) for rank, share in shares.items()), key=lambda each: (-each[1], each[0]))
 
@@ -253,22 +253,22 @@ def _compared(run: Run, row: Row) -> Compared | None:
     return Compared(row, slowest.astype(np.int64), seconds) if bool(np.all((seconds > 0) & (seconds < 1e9))) else None
 
 
-def _outstanding(cell: Compared, level: float) -> list[int]:
-    return [int(rank) for rank in np.unique(cell.slowest) if _is_behind(cell, int(rank)) and _is_unlikely(cell, int(rank), level)]
+def _outstanding(case: Compared, level: float) -> list[int]:
+    return [int(rank) for rank in np.unique(case.slowest) if _is_behind(case, int(rank)) and _is_unlikely(case, int(rank), level)]
 
 
-def _is_behind(cell: Compared, rank: int) -> bool:
+def _is_behind(case: Compared, rank: int) -> bool:
     """Return whether the rank's median is noticeably above the others'."""
-    skew = exit_skew_s(cell.row)
-    others = cell.others_s(rank)
+    skew = exit_skew_s(case.row)
+    others = case.others_s(rank)
     least = max(_NOTICEABLE * others, _CLOCK_S * 1.05, skew[1] if skew else 0.0)  # two readings of the clock differ by whole steps
-    return float(cell.medians_s[rank]) - others > least
+    return float(case.medians_s[rank]) - others > least
 
 
-def _is_unlikely(cell: Compared, rank: int, level: float) -> bool:
+def _is_unlikely(case: Compared, rank: int, level: float) -> bool:
     """Return whether a rank like the others would be the slowest so often with a probability below `level`."""
-    worth = min(cell.row.n_eff or len(cell.slowest), _worth(cell.slowest == rank))
-    return worth >= _ENOUGH and _tail(floor(cell.share(rank) * worth), floor(worth), cell.expected) < level
+    worth = min(case.row.n_eff or len(case.slowest), _worth(case.slowest == rank))
+    return worth >= _ENOUGH and _tail(floor(case.share(rank) * worth), floor(worth), case.expected) < level
 
 
 def _worth(hits: NDArray[np.bool_]) -> float:
@@ -296,26 +296,26 @@ def _tail(hits: int, trials: int, chance: float) -> float:
     return min(1.0, sum(map(exp, terms)))
 
 
-def _often(out: Sequence[Compared], cells: Sequence[Compared]) -> bool:
+def _often(out: Sequence[Compared], cases: Sequence[Compared]) -> bool:
     """Return whether it is conspicuous in enough cases of a backend: a rank may be slow in one library only."""
-    here, all_cells = (Counter(cell.row.backend for cell in part) for part in (out, cells))
-    return any(here[backend] >= max(_OFTEN * all_cells[backend], min(2, all_cells[backend])) for backend in here)
+    here, all_cases = (Counter(case.row.backend for case in part) for part in (out, cases))
+    return any(here[backend] >= max(_OFTEN * all_cases[backend], min(2, all_cases[backend])) for backend in here)
 
 
 def _straggler(
-    rank: int, hosts: Mapping[int, str], out: Sequence[Compared], cells: Sequence[Compared], links: Sequence[SlowLink]
+    rank: int, hosts: Mapping[int, str], out: Sequence[Compared], cases: Sequence[Compared], links: Sequence[SlowLink]
 ) -> Straggler:
-    share, expected = (float(np.mean(values)) for values in ([cell.share(rank) for cell in out], [cell.expected for cell in out]))
-    excess = float(np.median([cell.excess(rank) for cell in out]))
-    few = all(len(cell.medians_s) == 2 for cell in out)
+    share, expected = (float(np.mean(values)) for values in ([case.share(rank) for case in out], [case.expected for case in out]))
+    excess = float(np.median([case.excess(rank) for case in out]))
+    few = all(len(case.medians_s) == 2 for case in out)
     other = name_of(1 - rank, hosts.get(1 - rank, "")) if few else ""
     link = links[0] if links else None
-    role = Role.WAITS if link else Role.DELAYS if not few and _is_slow(rank, out, cells) else Role.UNKNOWN
-    return Straggler(rank, hosts.get(rank, ""), share, expected, len(out), len(cells), excess, role, link, other)
+    role = Role.WAITS if link else Role.DELAYS if not few and _is_slow(rank, out, cases) else Role.UNKNOWN
+    return Straggler(rank, hosts.get(rank, ""), share, expected, len(out), len(cases), excess, role, link, other)
 
 
-def _is_slow(rank: int, out: Sequence[Compared], cells: Sequence[Compared]) -> bool:
+def _is_slow(rank: int, out: Sequence[Compared], cases: Sequence[Compared]) -> bool:
     """Return whether the rank is late where it receives from every rank directly, while the others end at the same time."""
-    here, there = ([cell for cell in part if cell.row.operation in _DIRECT and len(cell.medians_s) >= _FEWEST] for part in (out, cells))
-    alone = [cell for cell in here if cell.spread_of_others(rank) < cell.excess(rank) / 2]
+    here, there = ([case for case in part if case.row.operation in _DIRECT and len(case.medians_s) >= _FEWEST] for part in (out, cases))
+    alone = [case for case in here if case.spread_of_others(rank) < case.excess(rank) / 2]
     return bool(alone) and _often(alone, there)

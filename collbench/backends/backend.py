@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import undefined_redop
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, has_mark
@@ -211,7 +211,7 @@ class Backend(Protocol):
         """
         ...
 
-    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+    def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return a group of two ranks of the job for messages between them; None on processes that drive neither. Only these two call.
 
         `whole` is the group of all ranks (None where this process is in none); most backends return a part of it.
@@ -222,22 +222,22 @@ class Backend(Protocol):
         """Free a group that is no longer needed. The ranks of the group call."""
         ...
 
-    def free_bytes(self, cell: Cell) -> int | None:
+    def free_bytes(self, case: Case) -> int | None:
         """Return how many bytes each rank of this process can still allocate on the case's device; None: check the host's memory."""
         ...
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the library cannot run this case (a sentence, or a fact of operations/unsupported.py), or None.
 
         What all backends have in common is checked before: device, placement, redop and data type, options (`unsupported_reason`).
         """
         ...
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
         """Return send and receive buffers for the ranks that this process drives, `slots` of each. Raises MemoryError."""
         ...
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of one iteration on buffers from `allocate`. Raises UsageError or RunFailed.
 
         On host memory it must not wait for other ranks: a rank does not call it if its `allocate` failed.
@@ -285,14 +285,14 @@ class BackendBase:
     virtual = False
     own_ceiling: Ceiling | None = None
 
-    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+    def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return the two ranks as a part of the group of all ranks."""
         return whole.part(ranks) if whole else None
 
     def release(self, group: Group) -> None:
         """Do nothing: groups live as long as the library."""
 
-    def free_bytes(self, cell: Cell) -> int | None:
+    def free_bytes(self, case: Case) -> int | None:
         """Return None: check the host's memory."""
         return None
 
@@ -300,18 +300,18 @@ class BackendBase:
 Usual = BackendBase  # the name before 0.2; to be removed in 0.3
 
 
-def unsupported_reason(backend: Backend, operation: Operation, cell: Cell) -> Fact | None:
+def unsupported_reason(backend: Backend, operation: Operation, case: Case) -> Fact | None:
     """Return why this backend cannot run this case, or None: first what is common to all backends, then the backend's own answer."""
-    if cell.device not in backend.devices:
-        return DeviceUnsupported(backend.name, cell.device, tuple(sorted(backend.devices)), backend.no_cuda)
-    misfit = _unsupported_form(backend, operation, cell) or (undefined_redop(cell.redop, cell.dtype) if cell.redop else None)
-    n = group_size(operation, cell, backend.ranks)
-    return misfit or _unsupported_option(backend, cell) or as_fact(operation.needs(n, cell) or backend.supports(operation, cell) or None)
+    if case.device not in backend.devices:
+        return DeviceUnsupported(backend.name, case.device, tuple(sorted(backend.devices)), backend.no_cuda)
+    misfit = _unsupported_form(backend, operation, case) or (undefined_redop(case.redop, case.dtype) if case.redop else None)
+    n = group_size(operation, case, backend.ranks)
+    return misfit or _unsupported_option(backend, case) or as_fact(operation.needs(n, case) or backend.supports(operation, case) or None)
 
 
-def can_do(backend: Backend, operation: Operation, cell: Cell) -> str | None:
+def can_do(backend: Backend, operation: Operation, case: Case) -> str | None:
     """Return `unsupported_reason` as text."""
-    reason = unsupported_reason(backend, operation, cell)
+    reason = unsupported_reason(backend, operation, case)
     return None if reason is None else reason.render()
 
 
@@ -325,29 +325,29 @@ def in_place_only(backend: Backend, operation: Operation) -> bool:
     return has_mark(steps_of(backend, operation), "in_place_only")
 
 
-def _unsupported_form(backend: Backend, operation: Operation, cell: Cell) -> Fact | None:
+def _unsupported_form(backend: Backend, operation: Operation, case: Case) -> Fact | None:
     """Return why a backend does not have the operation, or not in place, out of place or in groups as the case asks; else None."""
     steps = steps_of(backend, operation)
     if steps is None:
         return OperationUnsupported(backend.name, operation.name)
-    if cell.in_place is False and has_mark(steps, "in_place_only"):
+    if case.in_place is False and has_mark(steps, "in_place_only"):
         return OperationUnsupported(backend.name, operation.name, "in place")
-    if cell.in_place and has_mark(steps, "out_of_place_only"):
+    if case.in_place and has_mark(steps, "out_of_place_only"):
         return OperationUnsupported(backend.name, operation.name, "out of place")
     if operation.pair and backend.ranks < 2:
         return TooFewRanks(operation.name)
-    if operation.pair and cell.in_place:
+    if operation.pair and case.in_place:
         return NoInPlaceForm(operation.name)
-    return OptionUnsupported(("--split",), operation.name, "collectives") if operation.pair and cell.split else None
+    return OptionUnsupported(("--split",), operation.name, "collectives") if operation.pair and case.split else None
 
 
-def _unsupported_option(backend: Backend, cell: Cell) -> Fact | None:
+def _unsupported_option(backend: Backend, case: Case) -> Fact | None:
     """Return which option of the case does not apply to the backend or the device, else None."""
-    if cell.mode == "graph" and cell.device == "cpu":
+    if case.mode == "graph" and case.device == "cpu":
         return OptionUnsupported(("--mode graph",), "CPUs", "GPUs")
-    if (cell.algorithm or cell.protocol) and not backend.takes_tuning:
-        options = ("--algorithms",) * bool(cell.algorithm) + ("--protocols",) * bool(cell.protocol)
+    if (case.algorithm or case.protocol) and not backend.takes_tuning:
+        options = ("--algorithms",) * bool(case.algorithm) + ("--protocols",) * bool(case.protocol)
         return OptionUnsupported(options, backend.name, "nccl")
-    if (cell.streams or 1) > 1 and not backend.takes_streams:
+    if (case.streams or 1) > 1 and not backend.takes_streams:
         return OptionUnsupported(("--streams",), backend.name, "socket")
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Group, Unavailable
 from collbench.backends.host import AnyBuffers, HostBackend
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class OneGpu:
         found = identities()
         (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
         mine = found[self.index].bus_id
-        self.bus_ids = tuple(world.agree(mine, "collecting the GPU of each rank"))
+        self.bus_ids = tuple(world.allgather(mine, "collecting the GPU of each rank"))
         self.sharing = sum(self.bus_ids[member.rank] == mine for member in world.on_host())
         self._claimed: tuple[OpenGpu, Stream] | None = None
 
@@ -179,13 +179,13 @@ class OneGpu:
         return self.claimed()[0].free_bytes() // self.sharing
 
     def buffers(
-        self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[OpenGpu, int], Held]
+        self, operation: Operation, case: Case, group: Group, slots: int, allocate: Callable[[OpenGpu, int], Held]
     ) -> DeviceBuffers:
         """Return buffers in memory from `allocate`. Raises MemoryError."""
         from collbench.device.buffers import DeviceBuffers
 
         gpu, stream = self.claimed()
-        return DeviceBuffers(operation, cell, group, slots, [gpu], [stream], allocate)
+        return DeviceBuffers(operation, case, group, slots, [gpu], [stream], allocate)
 
 
 class HostOrGpuBackend(HostBackend):
@@ -201,7 +201,7 @@ class HostOrGpuBackend(HostBackend):
         refusal: returns why the library does not support CUDA memory; called only where there is a GPU.
         """
         none = no_gpu()
-        missing = world.first(str(none) if none else refusal(), f"opening {self.name}: looking for GPUs")
+        missing = world.first_error(str(none) if none else refusal(), f"opening {self.name}: looking for GPUs")
         if missing:
             self.no_cuda = f"{self.name} has no GPU here: {missing}"
             return
@@ -212,12 +212,12 @@ class HostOrGpuBackend(HostBackend):
         """Allocate GPU memory as the library's users do: with CUDA, unless a library has an allocator. Raises MemoryError."""
         return gpu.allocate(n_bytes)
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
         """Return buffers in host or GPU memory. Raises MemoryError."""
-        if self._gpu is None or cell.device == "cpu":
-            return super().allocate(operation, cell, group, slots)
-        return self._gpu.buffers(operation, cell, group, slots, self.gpu_memory)
+        if self._gpu is None or case.device == "cpu":
+            return super().allocate(operation, case, group, slots)
+        return self._gpu.buffers(operation, case, group, slots, self.gpu_memory)
 
-    def free_bytes(self, cell: Cell) -> int | None:
+    def free_bytes(self, case: Case) -> int | None:
         """Return the GPU's free bytes for a CUDA case; None for a CPU case."""
-        return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None
+        return self._gpu.free_bytes() if self._gpu and case.device == "cuda" else None

@@ -28,7 +28,7 @@ from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownV
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
 from collbench.machine.interfaces import interface_with
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
 from collbench.operations.program import Call, Program, PythonCall
 from collbench.operations.traffic import elements
@@ -51,9 +51,9 @@ class HorovodBinding(TorchBinding):
 
     def __init__(self, torch: Any, hvd: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(torch, buffers, group, slot)
-        cell = self.cell
-        self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[cell.redop]) if cell.redop else None
-        words = (buffers.operation.name, cell.dtype.name, cell.redop or "", self.count, self.root, *group.ranks)
+        case = self.case
+        self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[case.redop]) if case.redop else None
+        words = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
         self._name = "collbench." + ".".join(map(str, words))  # one for all slots: a name's first call is slower
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
@@ -78,7 +78,7 @@ class HorovodBinding(TorchBinding):
 
     def splits(self) -> Any:
         """Return how many elements go to each rank, as Horovod's tensor."""
-        return self._torch.tensor(elements(self.cell.traffic, self.n, self.count)[self.rank].tolist(), dtype=self._torch.int32)
+        return self._torch.tensor(elements(self.case.traffic, self.n, self.count)[self.rank].tolist(), dtype=self._torch.int32)
 
 
 def _allreduce(x: HorovodBinding) -> Iterator[Call]:
@@ -116,20 +116,20 @@ STEPS: Mapping[str, Steps] = MappingProxyType(
 )
 
 
-def unsupported(torch: Any, hvd: Any, operation: Operation, cell: Cell, n: int) -> Reason | None:
+def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) -> Reason | None:
     """Return why this build cannot run a case over n ranks, or None. Checks its library for the function of the data type."""
     redops = _SCATTERED if operation.name == "reducescatter" else _REDOPS
-    if cell.redop and cell.redop not in redops:
-        return RedopUnsupported("horovod over Gloo", cell.redop, operation.name, tuple(redops))
-    if operation.name in NEW and cell.split and any(sorted(group) != list(group) for group in cell.split.groups(n)):
+    if case.redop and case.redop not in redops:
+        return RedopUnsupported("horovod over Gloo", case.redop, operation.name, tuple(redops))
+    if operation.name in NEW and case.split and any(sorted(group) != list(group) for group in case.split.groups(n)):
         return GroupOrderUnsupported("horovod", operation.name)
     if operation.is_barrier:
         return None
-    if cell.size_bytes // cell.dtype.size >= _COUNTED:
+    if case.size_bytes // case.dtype.size >= _COUNTED:
         return LimitExceeded("horovod", "elements per tensor", _COUNTED - 1)
-    tensor = torch.empty(0, dtype=getattr(torch, torch_type(cell.dtype.name, operation.reduces))).type().replace(".", "_")
+    tensor = torch.empty(0, dtype=getattr(torch, torch_type(case.dtype.name, operation.reduces))).type().replace(".", "_")
     has = hasattr(hvd.mpi_ops.mpi_lib, f"horovod_torch_{operation.name.removesuffix('v')}_async_{tensor}")
-    return None if has else DtypeUnsupported("horovod", cell.dtype.name, "send", operation.name)
+    return None if has else DtypeUnsupported("horovod", case.dtype.name, "send", operation.name)
 
 
 # The start of Horovod: the installed version, the environment of its ranks, and the rendezvous server of its Gloo.
@@ -219,10 +219,10 @@ def rendezvous(world: World) -> Iterator[None]:
         port = server.start()
         server.init([])
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = world.members[0].address
-    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(world.decide(port, "opening horovod: the rendezvous port"))
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(world.broadcast(port, "opening horovod: the rendezvous port"))
     try:
         yield
-        world.agree(None, "opening horovod: all ranks have joined")
+        world.allgather(None, "opening horovod: all ranks have joined")
     finally:
         if server:
             server.stop()
@@ -283,18 +283,18 @@ class HorovodBackend(HostBackend):
         """Return the binding with tensors over the buffers."""
         return HorovodBinding(self._torch, self._hvd, buffers, group, slot)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program. Where Horovod returns a new tensor, verification uses a separate program with a copy."""
-        program = super().bind(operation, cell, group, buffers)
+        program = super().bind(operation, case, group, buffers)
         if operation.name not in NEW:
             return program
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         copied = tuple(tuple(binding.copied(call) for call in slot) for binding, slot in zip(bindings, program.slots, strict=True))
         return replace(program, once=Program(copied, keep=bindings))
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the build or its Gloo does not support the data type or reduction, else None."""
-        return unsupported(self._torch, self._hvd, operation, cell, self.ranks)
+        return unsupported(self._torch, self._hvd, operation, case, self.ranks)
 
     def sync(self, group: Group) -> Program | None:
         """Return None: collbench's synchronisation is faster than Horovod's barrier, which takes a cycle."""

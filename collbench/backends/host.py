@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import BackendBase, Group, Tuning
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, Program
@@ -33,7 +33,7 @@ Elements = NDArray[Any]
 class AnyBuffers(Protocol):
     """The interface of buffers, on the host (`Buffers`) or on a GPU (`device.buffers.DeviceBuffers`).
 
-    operation, cell   the test case
+    operation, case   the test case
     places      the ranks that this process drives, in the order of `Group.driven`
     slots       number of buffers of each rank; iterations use them in turn
     page_bytes  the page size in bytes; None on a GPU
@@ -42,7 +42,7 @@ class AnyBuffers(Protocol):
     """
 
     operation: Operation
-    cell: Cell
+    case: Case
     places: list[Place]
     slots: int
     page_bytes: int | None
@@ -80,12 +80,12 @@ class HostMemory(Protocol):
 class Buffers:
     """Buffers in host memory, of the ranks that this process drives. Attributes and methods: see `AnyBuffers`."""
 
-    def __init__(self, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
-        count = operation.count(cell, group.n)
-        self.operation, self.cell, self.slots = operation, cell, slots
-        self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
+    def __init__(self, operation: Operation, case: Case, group: Group, slots: int) -> None:
+        count = operation.count(case, group.n)
+        self.operation, self.case, self.slots = operation, case, slots
+        self.places = [Place(rank, group.n, count, case) for rank in group.driven]
         self._extents = [BufferExtent.of(operation, place) for place in self.places]
-        self._memory = [self._block(extent.total * cell.dtype.size) for extent in self._extents]
+        self._memory = [self._block(extent.total * case.dtype.size) for extent in self._extents]
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
 
     def _block(self, bytes_per_slot: int) -> HostMemory:
@@ -109,9 +109,9 @@ class Buffers:
         return int(self.recv(driven, slot).ctypes.data)
 
     def _part(self, driven: int, slot: int, at: int, count: int) -> Elements:
-        width = self.cell.dtype.size
+        width = self.case.dtype.size
         whole = self._memory[driven].slot(slot)
-        return whole[at * width : (at + count) * width].view(self.cell.dtype.numpy)
+        return whole[at * width : (at + count) * width].view(self.case.dtype.numpy)
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected.
@@ -122,8 +122,8 @@ class Buffers:
             if for_check:
                 poison(self._memory[driven].slot(slot))
             send = self.send(driven, slot)
-            if not for_check and grows(place.cell):
-                send[:] = 1 if place.cell.redop == "prod" else 0
+            if not for_check and grows(place.case):
+                send[:] = 1 if place.case.redop == "prod" else 0
             else:
                 write_digits(send, seeded(place, slot))
 
@@ -210,9 +210,9 @@ class NativeBinding:
 
     integer: type[ctypes.c_int] | type[ctypes.c_int64] = ctypes.c_int
 
-    def __init__(self, library: ctypes.CDLL, cell: Cell, rank: int, n: int, count: int) -> None:
-        self.library, self.cell, self.rank, self.n, self.count = library, cell, rank, n, count
-        self.root = cell.root or 0
+    def __init__(self, library: ctypes.CDLL, case: Case, rank: int, n: int, count: int) -> None:
+        self.library, self.case, self.rank, self.n, self.count = library, case, rank, n, count
+        self.root = case.root or 0
         self.keep: list[object] = []
 
     def call(self, name: str, *args: SupportsInt) -> NativeCall:
@@ -264,11 +264,11 @@ class HostBackend(BackendBase, ABC):
         handle = self.communicator(ranks)
         return Group(tuple(ranks), (list(ranks).index(self.rank),), handle) if self.rank in ranks else None
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
         """Return buffers in host memory. Raises MemoryError."""
-        return Buffers(operation, cell, group, slots)
+        return Buffers(operation, case, group, slots)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of the backend's own steps, else of the operation's for this api."""
         steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"

@@ -26,7 +26,7 @@ from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownV
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.interfaces import interface_with
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
 from collbench.operations.program import Program, PythonCall
@@ -50,9 +50,9 @@ class JaxBuffers(Buffers):
     compiled, wire    the compiled function, and the type in which XLA transfers the elements ("f32"); set on first use
     """
 
-    def __init__(self, jax: Any, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
+    def __init__(self, jax: Any, operation: Operation, case: Case, group: Group, slots: int) -> None:
         """Allocate the buffers. Raises MemoryError."""
-        super().__init__(operation, cell, group, slots)
+        super().__init__(operation, case, group, slots)
         self._jax, self._n = jax, group.n
         (self._device,) = group.handle.local_devices
         self._sharding = jax.sharding.NamedSharding(group.handle, jax.sharding.PartitionSpec(AXIS))
@@ -230,7 +230,7 @@ class JaxBinding:
 
     def __init__(self, jax: Any, group: Group, buffers: JaxBuffers, slot: int) -> None:
         self._jax, self._group, self._buffers, self._slot = jax, group, buffers, slot
-        self.cell, self.n, self.lax = buffers.cell, group.n, jax.lax
+        self.case, self.n, self.lax = buffers.case, group.n, jax.lax
 
     def call(self, name: str, function: Callable[[Any], Any]) -> PythonCall:
         """Return a call of `function` on a rank's elements, compiled for these shapes. It ends when its new array is ready."""
@@ -261,7 +261,7 @@ def _carried_as(compiled: str) -> str:
 
 
 def _allreduce(x: JaxBinding) -> Iterator[PythonCall]:
-    name = REDUCTIONS[x.cell.redop or "sum"]
+    name = REDUCTIONS[x.case.redop or "sum"]
     function = getattr(x.lax, name)
     yield x.call(name, lambda mine: function(mine, AXIS))
 
@@ -284,7 +284,7 @@ def _sendrecv(x: JaxBinding) -> Iterator[PythonCall]:
 
 
 def _refused(x: JaxBinding) -> Iterator[PythonCall]:
-    raise AssertionError(f"jax has no {x.cell.operation}: `unsupported` excludes it")
+    raise AssertionError(f"jax has no {x.case.operation}: `unsupported` excludes it")
     yield
 
 
@@ -333,7 +333,7 @@ class JaxBackend(HostBackend):
         self._jax = load_jax()
         self.rank, self.ranks = world.rank, world.size
         self._interface, host = interface_with(world.me.address), world.members[0].address
-        port = world.decide(free_port(host) if world.rank == 0 else 0, "opening jax: the coordinator's port")
+        port = world.broadcast(free_port(host) if world.rank == 0 else 0, "opening jax: the coordinator's port")
         place = (self.rank, self.ranks)
         self._devices = join(self._jax, (host, port), place, self._interface, int(_LATER * settings.timeout_s))
 
@@ -344,25 +344,25 @@ class JaxBackend(HostBackend):
             connect(self._jax, mesh)
         return mesh
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
         """Return host buffers with jax's arrays. Raises MemoryError."""
-        return JaxBuffers(self._jax, operation, cell, group, slots)
+        return JaxBuffers(self._jax, operation, case, group, slots)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> JaxBinding:
         """Return the binding with the compiled function over the arrays of a slot."""
         assert isinstance(buffers, JaxBuffers)
         return JaxBinding(self._jax, group, buffers, slot)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Compile the program, and record the type in which XLA transfers the case's elements."""
-        program = super().bind(operation, cell, group, buffers)
+        program = super().bind(operation, case, group, buffers)
         assert isinstance(buffers, JaxBuffers)
         self._wire = buffers.wire
         return program
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why jax.lax does not support the operation or reduction on CPUs, else None."""
-        return unsupported(operation.name, cell.redop)
+        return unsupported(operation.name, case.redop)
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of jax, the library of its collectives, and the transfer type of the last bound case."""

@@ -26,9 +26,9 @@ class MessageBinding:
     """The argument of step functions (`operations.operation.Binding`): a rank's buffers, and messages to the other rank of its pair."""
 
     def __init__(self, messages: Messages, buffers: AnyBuffers, slot: int) -> None:
-        place, self.cell, self.messages = buffers.places[0], buffers.cell, messages
+        place, self.case, self.messages = buffers.places[0], buffers.case, messages
         self.rank, self.n, self.count, self.root = place.rank, place.n, place.count, place.root
-        self._width = self.cell.dtype.size
+        self._width = self.case.dtype.size
         self.send, self.recv = Address(buffers.send_at(0, slot), self._width), Address(buffers.recv_at(0, slot), self._width)
         self._byte = ctypes.c_char()
 

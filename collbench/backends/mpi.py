@@ -19,7 +19,7 @@ from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, Na
 from collbench.backends.unavailable import LibraryNotFound, NotInstalled
 from collbench.errors import RunFailed
 from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
 from collbench.operations.operation import Operation, Place, Reason
@@ -55,17 +55,17 @@ class MpiBinding(NativeBinding):
     """The binding for the operations' "mpi" steps."""
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
-        place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
-        super().__init__(library, cell, place.rank, group.n, place.count)
-        self._mpi, self._posted, width = mpi, 0, cell.dtype.size
+        place, case, operation = buffers.places[0], buffers.case, buffers.operation
+        super().__init__(library, case, place.rank, group.n, place.count)
+        self._mpi, self._posted, width = mpi, 0, case.dtype.size
         self._large = max(operation.sends(place), operation.receives(place)) >= _LARGE and _has_large(library)
         self.integer = ctypes.c_int64 if self._large else ctypes.c_int  # MPI_Count and MPI_Aint have 64 bits
         self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
         self.comm = mpi._handleof(group.handle)
-        self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
+        self.type = mpi._handleof(getattr(mpi, _type_name(operation, case)))
         self.byte = mpi._handleof(mpi.BYTE)
-        self.redop = mpi._handleof(getattr(mpi, _REDOPS[cell.redop])) if cell.redop else 0
-        window = 2 * max(cell.window or 1, group.n)
+        self.redop = mpi._handleof(getattr(mpi, _REDOPS[case.redop])) if case.redop else 0
+        window = 2 * max(case.window or 1, group.n)
         self._group = group
         self.scratch, self.status = Address(self.room(8), 1), self.room(_STATUS_BYTES)
         self._request_bytes = mpi._sizeof(mpi.Request)
@@ -120,7 +120,7 @@ class MpiBinding(NativeBinding):
 
     def unless_in_place(self, address: Address) -> SupportsInt:
         """Return `address`, or MPI_IN_PLACE as this library defines it when the case is in place."""
-        return int(self._mpi.IN_PLACE) if self.cell.in_place else address
+        return int(self._mpi.IN_PLACE) if self.case.in_place else address
 
 
 def _has_large(library: ctypes.CDLL) -> bool:
@@ -128,29 +128,29 @@ def _has_large(library: ctypes.CDLL) -> bool:
     return hasattr(library, "MPI_Allreduce_c")
 
 
-def _largest_argument(operation: Operation, cell: Cell, ranks: int) -> int:
+def _largest_argument(operation: Operation, case: Case, ranks: int) -> int:
     """Return the largest count or displacement of a call. For messages and uneven parts it can be a whole buffer."""
     if operation.uneven or "mpi" not in operation.steps:
-        return cell.size_bytes // cell.dtype.size
-    return operation.count(cell, group_size(operation, cell, ranks))
+        return case.size_bytes // case.dtype.size
+    return operation.count(case, group_size(operation, case, ranks))
 
 
-def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, cell: Cell, ranks: int) -> Reason | None:
+def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, case: Case, ranks: int) -> Reason | None:
     """Return why the library cannot run a case, or None: averages, unsupported types, counts past 2^31 without the _c functions."""
-    if cell.redop and cell.redop not in _REDOPS:
-        return RedopUnsupported("MPI", cell.redop)
-    if operation.reduces and cell.dtype.name not in _REDUCED:
-        return DtypeUnsupported("MPI", cell.dtype.name)
-    if getattr(mpi, _type_name(operation, cell), mpi.DATATYPE_NULL) == mpi.DATATYPE_NULL:
-        return DtypeUnsupported(library_name(mpi), cell.dtype.name)
-    if _largest_argument(operation, cell, ranks) >= _LARGE and not _has_large(library):
+    if case.redop and case.redop not in _REDOPS:
+        return RedopUnsupported("MPI", case.redop)
+    if operation.reduces and case.dtype.name not in _REDUCED:
+        return DtypeUnsupported("MPI", case.dtype.name)
+    if getattr(mpi, _type_name(operation, case), mpi.DATATYPE_NULL) == mpi.DATATYPE_NULL:
+        return DtypeUnsupported(library_name(mpi), case.dtype.name)
+    if _largest_argument(operation, case, ranks) >= _LARGE and not _has_large(library):
         return LimitExceeded(library_name(mpi), "elements per call (it has no large-count functions)", _LARGE - 1)
     return None
 
 
-def _type_name(operation: Operation, cell: Cell) -> str:
+def _type_name(operation: Operation, case: Case) -> str:
     """Return the MPI type. Operations without a reduction use an integer type of the same width."""
-    return _REDUCED[cell.dtype.name] if operation.reduces else _SAME_WIDTH[cell.dtype.size]
+    return _REDUCED[case.dtype.name] if operation.reduces else _SAME_WIDTH[case.dtype.size]
 
 
 def library_name(mpi: Any) -> str:
@@ -240,9 +240,9 @@ class _Shown:
 class WindowBuffers(Buffers):
     """Buffers of a one-sided pair: rank 0's in ordinary memory, rank 1's in the window."""
 
-    def __init__(self, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
+    def __init__(self, operation: Operation, case: Case, group: Group, slots: int) -> None:
         self._window: Window = group.handle
-        super().__init__(operation, cell, group, slots)
+        super().__init__(operation, case, group, slots)
 
     def _block(self, bytes_per_slot: int) -> HostMemory:
         shows = self.places[0].rank == 1
@@ -253,7 +253,7 @@ class WindowBuffers(Buffers):
         """Return the offset in bytes of rank 1's elements of a slot in the window: the received elements, else the elements that rank 0
         reads.
         """
-        place, width = replace(self.places[0], rank=1), self.cell.dtype.size
+        place, width = replace(self.places[0], rank=1), self.case.dtype.size
         extent = BufferExtent.of(self.operation, place)
         at = extent.recv_at if extent.recv else extent.send_at
         return slot * stride_of(extent.total * width, self.slots, "cpu") + at * width
@@ -269,8 +269,8 @@ class WindowBuffers(Buffers):
 
     def _begin(self, place: Place, slot: int, for_check: bool) -> None:
         send = self.send(0, slot)
-        if not for_check and grows(place.cell.placed(in_place=True)):
-            send[:] = 1 if place.cell.redop == "prod" else 0
+        if not for_check and grows(place.case.placed(in_place=True)):
+            send[:] = 1 if place.case.redop == "prod" else 0
         if place.rank == 1:
             self.recv(0, slot)[:] = send
 
@@ -295,15 +295,15 @@ def windowed(mpi: Any, both: Group) -> Group:
     return Group(both.ranks, both.driven, Window(mpi, comm))
 
 
-def no_window(operation: Operation, cell: Cell, hosts: Sequence[str], rank: int) -> Reason | None:
+def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int) -> Reason | None:
     """Return why a window cannot be created, or None. Checked before creation: otherwise MPICH is killed and Open MPI waits forever.
 
     hosts: of each rank of the job; rank: this rank.
     """
-    if cell.device != "cpu":
-        return DeviceUnsupported("one-sided mpi", cell.device, ("cpu",))
-    inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, cell, len(hosts)))
-    need, free = inside * bytes_needed(operation, cell, 2), _free()
+    if case.device != "cpu":
+        return DeviceUnsupported("one-sided mpi", case.device, ("cpu",))
+    inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, case, len(hosts)))
+    need, free = inside * bytes_needed(operation, case, 2), _free()
     if free is None or need <= free:
         return None
     return SharedMemoryTooSmall(str(_SHARED), inside, need, free)
@@ -382,23 +382,23 @@ class MpiBackend(HostOrGpuBackend):
             return world
         return world.Create_group(world.Get_group().Incl(list(ranks)))
 
-    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+    def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return the pair within the communicator of all ranks. One-sided operations get their own communicator and window."""
-        both = super().pair(whole, ranks, cell)
-        return windowed(self._mpi, both) if both and operations()[cell.operation].one_sided else both
+        both = super().pair(whole, ranks, case)
+        return windowed(self._mpi, both) if both and operations()[case.operation].one_sided else both
 
     def release(self, group: Group) -> None:
         """Free a pair's window and communicator."""
         if isinstance(group.handle, Window):
             group.handle.free()
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
         """Return buffers in host, GPU or window memory. All ranks of the group call: windows and rings are created here."""
         if operation.one_sided:
-            return WindowBuffers(operation, cell, group, slots)
+            return WindowBuffers(operation, case, group, slots)
         if operation.neighbours:
             self._ring(group)
-        return super().allocate(operation, cell, group, slots)
+        return super().allocate(operation, case, group, slots)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MpiBinding:
         """Return the binding with addresses and handles for one slot."""
@@ -413,10 +413,10 @@ class MpiBackend(HostOrGpuBackend):
             self._rings[group.ranks] = group.handle.Create_cart([group.n], periods=[True], reorder=False)
         return self._rings[group.ranks]
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the library has no handle, function or window for the case, else None."""
-        refused = misfit(self._mpi, self._library, operation, cell, max(self.ranks, 1))
-        return refused or (no_window(operation, cell, self._hosts, self.rank) if operation.one_sided else None)
+        refused = misfit(self._mpi, self._library, operation, case, max(self.ranks, 1))
+        return refused or (no_window(operation, case, self._hosts, self.rank) if operation.one_sided else None)
 
     def sync(self, group: Group) -> Program | None:
         """Return a program with MPI_Barrier on the group."""

@@ -14,7 +14,7 @@ from collbench.backends.backend import Available, BackendBase, Group, Settings, 
 from collbench.backends.clock import Clock, VirtualClock
 from collbench.backends.host import Buffers
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import reduced
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
@@ -54,18 +54,18 @@ class SimulatedBackend(BackendBase):
         """Return a group of any ranks."""
         return Group(tuple(ranks), tuple(range(len(ranks)))) if self._drives else None
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return None: every case is supported."""
         return None
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> Buffers:
         """Return host memory for every virtual rank."""
-        return Buffers(operation, cell, group, slots)
+        return Buffers(operation, case, group, slots)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: Buffers) -> Program:
         """Return a program with one call per slot that moves the data and advances the virtual time."""
-        moved = cell.size_bytes * operation.bus_factor(group.n)
-        seconds = operation.moves(cell) * (ALPHA_S + moved / BETA_BYTES_PER_S)
+        moved = case.size_bytes * operation.bus_factor(group.n)
+        seconds = operation.moves(case) * (ALPHA_S + moved / BETA_BYTES_PER_S)
 
         def iterate(slot: int) -> PythonCall:
             def run() -> None:
@@ -108,7 +108,7 @@ def move(operation: Operation, buffers: Buffers, slot: int) -> None:
             key = (tuple(block.sources), block.at, block.count)
             if key not in sums:
                 parts = (sends[source][block.at : block.at + block.count] for source in block.sources)
-                sums[key] = reduced(parts, len(block.sources), place.cell)
+                sums[key] = reduced(parts, len(block.sources), place.case)
             received[offset : offset + block.count] = sums[key]
             offset += block.count
 

@@ -26,7 +26,7 @@ from collbench.backends.host import AnyBuffers
 from collbench.backends.slowing import Slowdown, Slowing
 from collbench.backends.socket import native
 from collbench.errors import UsageError
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.operations.unsupported import ClockUnsupported
@@ -124,15 +124,15 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
             super().open(world, settings)
             self._seed, self._at = settings.seed, world.rank
 
-        def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-            """Its own, and that the cell's iterations can be held."""
-            reason: Reason | None = super().supports(operation, cell)
-            return reason or (_unsupported_clock(self.clock(), kind.name) if slowing.of(cell) else None)
+        def supports(self, operation: Operation, case: Case) -> Reason | None:
+            """Its own, and that the case's iterations can be held."""
+            reason: Reason | None = super().supports(operation, case)
+            return reason or (_unsupported_clock(self.clock(), kind.name) if slowing.of(case) else None)
 
-        def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-            """Return its own program between two calls, in a cell and at a rank that `slowing` selects."""
-            program: Program = super().bind(operation, cell, group, buffers)
-            slowdown = slowing.of(cell)
+        def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
+            """Return its own program between two calls, in a case and at a rank that `slowing` selects."""
+            program: Program = super().bind(operation, case, group, buffers)
+            slowdown = slowing.of(case)
             if slowdown is None:
                 return program
             clock = self.clock()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.registry import commands, operations
 from collbench.units import parse_size
 
@@ -59,10 +59,10 @@ class Slowdown:
     sizes: tuple[tuple[int, float], ...] | None = None
     ranks: frozenset[int] | None = None
 
-    def fits(self, cell: Cell) -> bool:
+    def fits(self, case: Case) -> bool:
         """Return whether it applies to this test case."""
-        named = (self.operations is None or cell.operation in self.operations) and (self.backends is None or cell.backend in self.backends)
-        return named and (self.sizes is None or any(low <= cell.size_bytes <= high for low, high in self.sizes))
+        named = (self.operations is None or case.operation in self.operations) and (self.backends is None or case.backend in self.backends)
+        return named and (self.sizes is None or any(low <= case.size_bytes <= high for low, high in self.sizes))
 
     def of(self, rank: int) -> bool:
         """Return whether it applies to this rank of the job."""
@@ -83,16 +83,16 @@ class Slowing:
         """The specs as the user wrote them."""
         return [slowdown.text for slowdown in self.slowdowns]
 
-    def of(self, cell: Cell) -> Slowdown | None:
+    def of(self, case: Case) -> Slowdown | None:
         """Return the slowdown of a test case, or None."""
-        return next((slowdown for slowdown in reversed(self.slowdowns) if slowdown.fits(cell)), None)
+        return next((slowdown for slowdown in reversed(self.slowdowns) if slowdown.fits(case)), None)
 
-    def check(self, cells: Iterable[Cell], ranks: int) -> None:
+    def check(self, cases: Iterable[Case], ranks: int) -> None:
         """Raise UsageError for a spec that applies to none of the test cases or ranks: it would test nothing."""
-        chosen = {id(slowdown) for slowdown in map(self.of, cells)}
+        chosen = {id(slowdown) for slowdown in map(self.of, cases)}
         for slowdown in self.slowdowns:
             if id(slowdown) not in chosen:
-                raise UsageError(f"--slowed '{slowdown.text}' means no cell of this run, or a later one takes them all: name others")
+                raise UsageError(f"--slowed '{slowdown.text}' means no case of this run, or a later one takes them all: name others")
             beyond = sorted(rank for rank in slowdown.ranks or () if rank >= ranks)
             if beyond:
                 raise UsageError(f"--slowed '{slowdown.text}' names rank {beyond[0]}, and there are {ranks}: choose from 0 to {ranks - 1}")

@@ -24,7 +24,7 @@ from collbench.backends.host import AnyBuffers, HostBackend
 from collbench.backends.messages import MessageBinding, Messages, gone
 from collbench.errors import RunFailed
 from collbench.machine.interfaces import interface_with
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.operations.sweep import MOST_STREAMS
@@ -94,7 +94,7 @@ class ConnectionMaker:
         except OSError as error:
             wrong = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
         mine: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
-        known = self.world.agree(mine, "listening for sockets")
+        known = self.world.allgather(mine, "listening for sockets")
         for one in known:
             if one["wrong"]:
                 self.close()
@@ -242,20 +242,20 @@ class LinkedBackend(HostBackend):
     _about: dict[str, str]
 
     @abstractmethod
-    def connect(self, peer: int, cell: Cell) -> AnyLink:
+    def connect(self, peer: int, case: Case) -> AnyLink:
         """Return a connection to that rank, which also calls. Raises RunFailed with the reason."""
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """Return None: connections are created per pair."""
         return None
 
-    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+    def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Connect the two ranks. Raises RunFailed with the reason."""
-        both = super().pair(whole, ranks, cell)
+        both = super().pair(whole, ranks, case)
         if both is None:
             return None
         self._hang_up()  # a pair that another rank's failure left unreleased; each rank is in one at a time
-        self._link = self.connect(next(rank for rank in ranks if rank != self.rank), cell)
+        self._link = self.connect(next(rank for rank in ranks if rank != self.rank), case)
         return replace(both, handle=self._link)
 
     def release(self, group: Group) -> None:
@@ -264,7 +264,7 @@ class LinkedBackend(HostBackend):
             self._about |= self._link.facts()
             self._hang_up()
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the case is not supported: only pairs are."""
         return None if operation.pair else PairsOnly(self.name)
 
@@ -457,23 +457,23 @@ class SocketBackend(LinkedBackend):
         self._links = ConnectionMaker(world, settings.timeout_s)
         self._about = {"kernel": platform.release(), **path_facts(world.me.address)}
 
-    def connect(self, peer: int, cell: Cell) -> Connections:
+    def connect(self, peer: int, case: Case) -> Connections:
         """Return a connection with the case's number of streams."""
-        return self._links.connect(peer, cell.streams or 1)
+        return self._links.connect(peer, case.streams or 1)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:
         """Return the binding with addresses, and calls over the pair's connection."""
-        return MessageBinding(messages_over(group.handle, 2 * (buffers.cell.window or 1)), buffers, slot)
+        return MessageBinding(messages_over(group.handle, 2 * (buffers.case.window or 1)), buffers, slot)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of the operation's messages. Errors name the other rank."""
-        return replace(super().bind(operation, cell, group, buffers), explain=partial(explain, group.handle))
+        return replace(super().bind(operation, case, group, buffers), explain=partial(explain, group.handle))
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the case is not supported: only pairs are, with as many streams as one thread can serve."""
-        if (cell.streams or 1) > MOST_STREAMS:
+        if (case.streams or 1) > MOST_STREAMS:
             return LimitExceeded("socket", "streams between two ranks", MOST_STREAMS)
-        return super().supports(operation, cell)
+        return super().supports(operation, case)
 
 
 def path_facts(address: str) -> dict[str, str]:

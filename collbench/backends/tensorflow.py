@@ -28,7 +28,7 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable, 
 from collbench.backends.host import AnyBuffers, Buffers, HostBackend
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
 from collbench.errors import RunFailed, UsageError
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
 from collbench.operations.program import Call, Program, PythonCall
@@ -62,18 +62,18 @@ class TensorFlowBinding:
     """A tensor that reads the send memory whenever it is used, and the receive memory as an array."""
 
     def __init__(self, buffers: Buffers, group: Group, slot: int) -> None:
-        place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
+        place, case, operation = buffers.places[0], buffers.case, buffers.operation
         self._handle: Handle = group.handle
         self.tf = self._handle.tf
         self.n, self.rank, self.root, self.count = group.n, place.rank, place.root, place.count
-        self._reduced = cell.dtype.name if operation.reduces else None
-        moved = self._reduced or _MOVED_AS[cell.dtype.size]
+        self._reduced = case.dtype.name if operation.reduces else None
+        moved = self._reduced or _MOVED_AS[case.dtype.size]
         self.type = getattr(self.tf, moved)
         self._carried = np.dtype("uint16" if moved == "bfloat16" else moved)  # numpy hands on no bfloat16
         self.recv = buffers.recv(0, slot).view(self._carried)
         self.send = self._over(buffers.send(0, slot).view(self._carried))
-        self.redop = REDOPS[cell.redop] if cell.redop else ("", "")
-        self._instance = _instance(operation, cell, self.count)
+        self.redop = REDOPS[case.redop] if case.redop else ("", "")
+        self._instance = _instance(operation, case, self.count)
 
     def _over(self, memory: Any) -> Any:
         """A tensor over memory: no copy, then or later."""
@@ -107,9 +107,9 @@ def _one_line(error: Any) -> str:
     return lines[0].rpartition("}} ")[2]
 
 
-def _instance(operation: Operation, cell: Cell, count: int) -> int:
+def _instance(operation: Operation, case: Case, count: int) -> int:
     """The same number at all ranks for the same collective, another one for another shape; TensorFlow refuses a mixture aloud."""
-    words = (operation.name, cell.dtype.name, cell.redop, cell.root, count)
+    words = (operation.name, case.dtype.name, case.redop, case.root, count)
     return zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
 
 
@@ -143,9 +143,9 @@ STEPS: Mapping[str, Steps] = {
 } | {"reducescatter": _never}
 
 
-def largest_message(operation: Operation, cell: Cell, ranks: int) -> int:
+def largest_message(operation: Operation, case: Case, ranks: int) -> int:
     """Bytes of the largest message between two ranks: the whole of a broadcast, else one of n parts."""
-    return cell.size_bytes if operation.name == "broadcast" else -(-cell.size_bytes // group_size(operation, cell, ranks))
+    return case.size_bytes if operation.name == "broadcast" else -(-case.size_bytes // group_size(operation, case, ranks))
 
 
 # Imports TensorFlow without its log output: messages before the log level can be set go through a filter, which keeps errors.
@@ -232,9 +232,9 @@ class ParameterServers:
         self._session = tf.compat.v1.Session(self._server.target, graph, tf.compat.v1.ConfigProto())
         if self._servers:
             self.clear()
-        world.agree(None, "making the parameter servers' variables")
+        world.allgather(None, "making the parameter servers' variables")
         self._fill(gradients)
-        world.agree(None, "filling the workers' gradients")
+        world.allgather(None, "filling the workers' gradients")
 
     def _begin(self, cluster: dict[str, list[str]]) -> None:
         job = "ps" if self._servers else "worker"
@@ -324,11 +324,11 @@ class ParameterServers:
 
     def close(self, world: World) -> None:
         """Frees the variables of all. All ranks call; TensorFlow's servers stay until the process ends."""
-        world.agree(None, "leaving the parameter servers")
+        world.allgather(None, "leaving the parameter servers")
         self._session.close()
         if self._rank == self._layout.servers[0]:
             self._tf.compat.v1.Session.reset(self._server.target, [self._container])
-        world.agree(None, "freeing the parameter servers' variables")
+        world.allgather(None, "freeing the parameter servers' variables")
 
     def _run(self, call: Callable[[], Any]) -> Any:
         try:
@@ -348,7 +348,7 @@ def free_ports(world: World, what: str) -> list[str]:
     """By rank "address:port" of a port that is free there now; all ranks call. `what` names the phase."""
     address = world.me.address
     with listen_at(address) as held:
-        ports = world.agree(held.getsockname()[1], what)
+        ports = world.allgather(held.getsockname()[1], what)
     return [f"{bracketed(one.address)}:{port}" for one, port in zip(world.members, ports, strict=True)]
 
 
@@ -412,24 +412,24 @@ class TensorFlowBackend(HostBackend):
         assert isinstance(buffers, Buffers)
         return TensorFlowBinding(buffers, group, slot)
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """What the operations' types and reductions are; never what would end the process."""
         if operation.name == "reducescatter":
             note = "CollectiveReduceScatterV2 has no ring algorithm on CPUs and ends the process"
             return OperationUnsupported("tensorflow", operation.name, note=note)
-        if cell.redop and cell.redop not in REDOPS:
-            return RedopUnsupported("tensorflow", cell.redop)
-        if operation.reduces and cell.dtype.name not in _REDUCED:
-            return DtypeUnsupported("tensorflow", cell.dtype.name)
-        if cell.dtype.size == 1:
-            return DtypeUnsupported("tensorflow", cell.dtype.name, "send", "its collectives")
-        return self._unsupported_group(operation, cell)
+        if case.redop and case.redop not in REDOPS:
+            return RedopUnsupported("tensorflow", case.redop)
+        if operation.reduces and case.dtype.name not in _REDUCED:
+            return DtypeUnsupported("tensorflow", case.dtype.name)
+        if case.dtype.size == 1:
+            return DtypeUnsupported("tensorflow", case.dtype.name, "send", "its collectives")
+        return self._unsupported_group(operation, case)
 
-    def _unsupported_group(self, operation: Operation, cell: Cell) -> Reason | None:
+    def _unsupported_group(self, operation: Operation, case: Case) -> Reason | None:
         """Return why these groups, or messages of this size, are not supported; else None."""
-        if operation.name in _ORDERED and cell.split and any(sorted(group) != list(group) for group in cell.split.groups(self.ranks)):
+        if operation.name in _ORDERED and case.split and any(sorted(group) != list(group) for group in case.split.groups(self.ranks)):
             return GroupOrderUnsupported("tensorflow", operation.name)
-        if largest_message(operation, cell, self.ranks) >= _LARGEST:
+        if largest_message(operation, case, self.ranks) >= _LARGEST:
             return LimitExceeded("gRPC of tensorflow", "per message", _LARGEST - 1, bytes=True)
         return None
 

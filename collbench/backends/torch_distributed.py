@@ -22,7 +22,7 @@ from collbench.backends.host import AnyBuffers, Buffers
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.errors import UsageError
 from collbench.machine.interfaces import first_family, interface_with
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import unrepresentable_average
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
@@ -72,7 +72,7 @@ def store_of(name: str, world: World, timeout: timedelta) -> Any:
     if world.rank == 0:
         store = _served(dist, host, timeout, world.size)
         port = store.port
-    port = world.decide(port, f"opening {name}: the store's port")
+    port = world.broadcast(port, f"opening {name}: the store's port")
     return store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
 
 
@@ -96,7 +96,7 @@ def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
 def require_one_family(name: str, world: World, interface: str) -> None:
     """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
     family = first_family(interface)
-    known: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
+    known: list[str | None] = world.allgather(family and family.value, f"opening {name}: the family of {interface}'s address")
     first = {family: member.host for member, family in reversed(list(zip(world.members, known, strict=True))) if family}
     if len(first) > 1:
         each = ", ".join(f"{host} {family}" for family, host in sorted(first.items()))
@@ -168,15 +168,15 @@ class TorchBinding:
     """For libraries with calls that block, or follow torch's current stream; `posted` calls return a Work each."""
 
     def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
-        place, self.cell = buffers.places[0], buffers.cell
+        place, self.case = buffers.places[0], buffers.case
         self._torch, self._group = torch, group
         self.rank, self.n, self.count, self.root = place.rank, group.n, place.count, place.root
-        self._type = getattr(torch, torch_type(self.cell.dtype.name, buffers.operation.reduces))
+        self._type = getattr(torch, torch_type(self.case.dtype.name, buffers.operation.reduces))
         self.send, self.recv = _send_and_receive(torch, buffers, slot)
         self.send, self.recv = self.send.view(self._type), self.recv.view(self._type)
         self.scratch = torch.zeros(1, dtype=torch.uint8, device=self.recv.device)
         self.type = self.byte = self.status = None
-        self.redop = getattr(torch.distributed.ReduceOp, _REDOPS.get(self.cell.redop, self.cell.redop.upper())) if self.cell.redop else None
+        self.redop = getattr(torch.distributed.ReduceOp, _REDOPS.get(self.case.redop, self.case.redop.upper())) if self.case.redop else None
         self.comm = group.handle
         self._works: list[Any] = []
 
@@ -242,7 +242,7 @@ class TorchBinding:
 
 
 def torch_type(name: str, reduces: bool) -> str:
-    """The type of the tensors: that of the cell, or one of its width that is known everywhere where nothing is reduced."""
+    """The type of the tensors: that of the case, or one of its width that is known everywhere where nothing is reduced."""
     return name if reduces else _MOVED_AS.get(name, name)
 
 
@@ -254,7 +254,7 @@ def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, 
     from collbench.device.buffers import DeviceBuffers
 
     assert isinstance(buffers, DeviceBuffers)
-    (held,), width = buffers.memory, buffers.cell.dtype.size
+    (held,), width = buffers.memory, buffers.case.dtype.size
     assert isinstance(held, TorchMemory)
     sent, received = buffers.elements(0)
     send_at, recv_at = buffers.send_at(0, slot) - held.address, buffers.recv_at(0, slot) - held.address
@@ -294,17 +294,17 @@ class GlooBackend(TorchBackend):
         """Return the binding with tensors over the buffers."""
         return TorchBinding(self._torch, buffers, group, slot)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program. On a GPU a call returns before the data is complete, so an iteration ends with a wait for the GPU."""
-        program = super().bind(operation, cell, group, buffers)
-        if self._gpu is None or cell.device == "cpu":
+        program = super().bind(operation, case, group, buffers)
+        if self._gpu is None or case.device == "cpu":
             return program
         settle = PythonCall("synchronize", partial(self._torch.cuda.synchronize, self._gpu.index))
         return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Reject reductions of types that Gloo cannot reduce."""
-        return DtypeUnsupported("gloo", cell.dtype.name) if operation.reduces and cell.dtype.name in _UNREDUCED else None
+        return DtypeUnsupported("gloo", case.dtype.name) if operation.reduces and case.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
         """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""
@@ -368,7 +368,7 @@ class TorchNcclBackend(TorchBackend):
         self.rank, self.ranks = world.rank, world.size
         if settings.gpus_per_process > 1:
             raise UsageError("torch-nccl drives one GPU per process: start one rank per GPU (--ranks), or measure nccl")
-        missing = world.first(no_cuda_build(torch), "opening torch-nccl: looking for GPUs")
+        missing = world.first_error(no_cuda_build(torch), "opening torch-nccl: looking for GPUs")
         if missing:
             raise UsageError(missing)
         self._gpu = OneGpu(world)
@@ -389,13 +389,13 @@ class TorchNcclBackend(TorchBackend):
         """Tensors over the buffers."""
         return BatchedBinding(self._torch, buffers, group, slot)
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """No graphs, no unsigned types that torch does not hand to NCCL, no bitwise reductions (torch refuses them itself)."""
-        if cell.mode == "graph":
+        if case.mode == "graph":
             return OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")
-        if operation.reduces and cell.dtype.name in _UNKNOWN_TYPES:
-            return DtypeUnsupported("NCCL of torch", cell.dtype.name)
-        return unrepresentable_average(cell.dtype, self.ranks) if cell.redop == "avg" else None
+        if operation.reduces and case.dtype.name in _UNKNOWN_TYPES:
+            return DtypeUnsupported("NCCL of torch", case.dtype.name)
+        return unrepresentable_average(case.dtype, self.ranks) if case.redop == "avg" else None
 
     def sync(self, group: Group) -> Program | None:
         """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""

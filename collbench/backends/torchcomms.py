@@ -23,7 +23,7 @@ from collbench.backends.torch_distributed import TorchBinding, load_torch, patie
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
 from collbench.device.unavailable import Obstacle
 from collbench.machine.interfaces import interface_with
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
 from collbench.operations.program import Call, Program, PythonCall
 from collbench.operations.traffic import elements
@@ -43,7 +43,7 @@ class TorchCommsBinding(TorchBinding):
 
     def __init__(self, torch: Any, comms: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(torch, buffers, group, slot)
-        redop = self.cell.redop
+        redop = self.case.redop
         self.redop = getattr(comms.ReduceOp, _REDOPS.get(redop, redop.upper())) if redop else None
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
@@ -113,7 +113,7 @@ def _alltoall(x: TorchCommsBinding) -> Iterator[Call]:
 
 
 def _alltoallv(x: TorchCommsBinding) -> Iterator[Call]:
-    of_all = elements(x.cell.traffic, x.n, x.count)  # from row to column
+    of_all = elements(x.case.traffic, x.n, x.count)  # from row to column
     yield x.call("all_to_all_v_single", x.recv, x.send, of_all[:, x.rank].tolist(), of_all[x.rank].tolist())
 
 
@@ -198,10 +198,10 @@ class TorchCommsBackend(HostBackend):
         """Return the binding with tensors over the buffers."""
         return TorchCommsBinding(self._torch, self._comms, buffers, group, slot)
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Reject reductions of types that its Gloo cannot reduce."""
-        unreduced = operation.reduces and cell.dtype.name in _UNREDUCED
-        return DtypeUnsupported("torchcomms over Gloo", cell.dtype.name) if unreduced else None
+        unreduced = operation.reduces and case.dtype.name in _UNREDUCED
+        return DtypeUnsupported("torchcomms over Gloo", case.dtype.name) if unreduced else None
 
     def sync(self, group: Group) -> Program | None:
         """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""

@@ -23,7 +23,7 @@ from collbench.backends.messages import MessageBinding, gone
 from collbench.backends.socket import ConnectionMaker, Connections, LinkedBackend, buffers_of, path_facts
 from collbench.backends.unavailable import DoesNotLoad, NotInstalled, UnknownVersion
 from collbench.errors import RunFailed
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.program import PythonCall
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class QueueLimits:
     receive: int
 
 
-def window_of(cell: Cell) -> QueueLimits:
+def window_of(case: Case) -> QueueLimits:
     """Twice what an iteration posts, since ZeroMQ signals free space to a sender by halves of it: no send waits for a sending rank."""
-    posted = 2 * ((cell.window or 1) + 2)
-    return QueueLimits(posted, max(2, min(posted, _WAITING_BYTES // max(1, cell.size_bytes))))
+    posted = 2 * ((case.window or 1) + 2)
+    return QueueLimits(posted, max(2, min(posted, _WAITING_BYTES // max(1, case.size_bytes))))
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,9 @@ class ZmqBackend(LinkedBackend):
                        "copied_below_bytes": str(zmq.COPY_THRESHOLD), "kernel": platform.release(),
                        **path_facts(world.me.address)}  # fmt: skip
 
-    def connect(self, peer: int, cell: Cell) -> ZmqLink:
+    def connect(self, peer: int, case: Case) -> ZmqLink:
         """Return a PAIR socket. Its address is sent over an authenticated connection (`ConnectionMaker`)."""
-        return joined(self._context, self._world, self._links.connect(peer, 1), window_of(cell))
+        return joined(self._context, self._world, self._links.connect(peer, 1), window_of(case))
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:
         """Return the binding with addresses, and calls over the pair's connection."""

@@ -1,4 +1,4 @@
-"""collbench run SUITE --dry-run: print the cells that would be measured, without starting ranks."""
+"""collbench run SUITE --dry-run: print the cases that would be measured, without starting ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.cli.options import check_options, local_ranks, node_ranks
 from collbench.cli.start import check_asked
 from collbench.errors import UsageError
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweeps
 
@@ -34,20 +34,20 @@ def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | Non
 
 
 def plan(request: Request, ranks: int) -> Planned:
-    """Return the cells that the request would measure with so many processes. Raises UsageError as `show` does."""
+    """Return the cases that the request would measure with so many processes. Raises UsageError as `show` does."""
     from collbench.report.dry_run import Planned
 
     check_asked(request)
     missing = {name: why for name in request.backends if (why := _missing(name))}
-    labelled = [each for name in request.backends if name not in missing for each in _cells(request, name, ranks)]
+    labelled = [each for name in request.backends if name not in missing for each in _cases(request, name, ranks)]
     if not labelled:
         raise UsageError("no backend of this suite is installed: `collbench backends` shows how to install one")
     run, title = _earlier(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
-    left = [(label, cell) for label, cell in labelled if not stored.has(cell, ranks_of(request, cell.backend, ranks))]
+    left = [(label, case) for label, case in labelled if not stored.has(case, ranks_of(request, case.backend, ranks))]
     return Planned(
-        title=title, ranks=ranks, cells=left, max_time_s=request.budget.max_time_s, launches=request.launches,
-        done=len(labelled) - len(left), known_s=_seconds_per_cell(run) if run else None, known_from=str(request.earlier or ""),
+        title=title, ranks=ranks, cases=left, max_time_s=request.budget.max_time_s, launches=request.launches,
+        done=len(labelled) - len(left), known_s=_seconds_per_case(run) if run else None, known_from=str(request.earlier or ""),
         notes=[f"{name} is skipped: {why}" for name, why in missing.items()],
     )  # fmt: skip
 
@@ -57,12 +57,12 @@ def ranks_of(request: Request, backend: str, processes: int) -> int:
     return processes * (request.gpus_per_process if request.sweep.defaults(backend).device == "cuda" else 1)
 
 
-def _cells(request: Request, backend: str, processes: int) -> Sequence[tuple[str, Cell]]:
-    """Return the backend's cells, each with its sweep's name or index."""
+def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str, Case]]:
+    """Return the backend's cases, each with its sweep's name or index."""
     n = ranks_of(request, backend, processes)
     request.sweep.check_ranks(n)
     assert isinstance(request.sweep, Sweeps)
-    return [(place.rpartition(" of ")[0], cell) for place, cell in request.sweep.placed_cells(backend, n)]
+    return [(place.rpartition(" of ")[0], case) for place, case in request.sweep.placed_cases(backend, n)]
 
 
 def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
@@ -97,7 +97,7 @@ def _earlier(request: Request) -> Run | None:
 
 
 class _Stored:
-    """The stored cells of the run to resume, if there is one."""
+    """The stored cases of the run to resume, if there is one."""
 
     def __init__(self, run: Run | None) -> None:
         from collbench.measure.resume import key_of
@@ -106,19 +106,19 @@ class _Stored:
         self._nodes = len(hosts) if isinstance(hosts, list) else 1
         self._keys = {key_of(row) for row in run.rows} if run else set()
 
-    def has(self, cell: Cell, n: int) -> bool:
-        """Return whether there is a row of the cell, placed as requested or as the library supports it."""
+    def has(self, case: Case, n: int) -> bool:
+        """Return whether there is a row of the case, placed as requested or as the library supports it."""
         from collbench.measure.resume import key_of
         from collbench.measure.row import row_without
 
         if not self._keys:
             return False
-        choices = [cell] if cell.in_place is not None else [cell.placed(False), cell.placed(True)]
-        rows = (row_without(operations()[cell.operation], one, "", (n, self._nodes), "") for one in choices)
+        choices = [case] if case.in_place is not None else [case.placed(False), case.placed(True)]
+        rows = (row_without(operations()[case.operation], one, "", (n, self._nodes), "") for one in choices)
         return any(key_of(row) in self._keys for row in rows)
 
 
-def _seconds_per_cell(run: Run) -> float | None:
+def _seconds_per_case(run: Run) -> float | None:
     """Return the mean seconds per case, by calendar time; None if the run was resumed, or its end is not recorded."""
     if "resumed" in run.info or not run.rows:
         return None

@@ -111,10 +111,10 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# collbench history DIR: how each cell and group went from allocation to allocation, and when it changed.
+# collbench history DIR: how each case and group went from allocation to allocation, and when it changed.
 
 _HISTORY_ABOUT = (
-    "shows how each cell, group and all cells together went from allocation to allocation, and marks where they changed: when, by how "
+    "shows how each case, group and all cases together went from allocation to allocation, and marks where they changed: when, by how "
     "much, and what else changed then. DIR is a baseline's folder, or one that holds runs."
 )
 
@@ -249,7 +249,7 @@ def add_gate(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
-        "a share of the ceiling asked of each cell for itself: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
+        "a share of the ceiling asked of each case for itself: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
         "(operation, backend); may be given several times"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
@@ -373,7 +373,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCom
     baseline = load(arguments.baseline)
     candidate = allocations_in(arguments.runs)
     verdict = judge(baseline, candidate, expected, date.today(), floors)
-    waiting = suspects(verdict, baseline.cells)
+    waiting = suspects(verdict, baseline.cases)
     suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
     return verdict, suite, _typed(arguments, candidate, suite)
 

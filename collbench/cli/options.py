@@ -16,7 +16,7 @@ from collbench.cli.parser import Parser, amount, factor, hertz, natural, positiv
 from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.measure.request import Budget, Request
-from collbench.operations.cell import parse_split
+from collbench.operations.case import parse_split
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
@@ -53,7 +53,7 @@ def agreed(request: Request, world: World) -> Request:
     usual = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
     if not usual or world.info.launcher == "local":
         return request
-    views = world.agree(list(usual), "choosing the backends")
+    views = world.allgather(list(usual), "choosing the backends")
     names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
     backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.asked))))
     sweep = replace(request.sweep, default_backends=names) if isinstance(request.sweep, Sweeps) else request.sweep
@@ -158,7 +158,7 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
 
 
 def add_slowed(group: argparse._ArgumentGroup) -> None:
-    """Add the option that slows cells on purpose."""
+    """Add the option that slows cases on purpose."""
     group.add_argument("--slowed", metavar="SPEC", action="append", default=[],
                        help="slow cases down on purpose, to test a gate: by=10%%, by=5-15%% or by=10±3%%; select cases by operations=, "
                             "backends=, sizes= and ranks by ranks= (default: all); separate several with ';'")  # fmt: skip
@@ -310,7 +310,7 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
 
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
-    """Return the sweep, which makes the cells. Raises UsageError for invalid options."""
+    """Return the sweep, which makes the cases. Raises UsageError for invalid options."""
     sizes, step = _sizes(arguments)
     traffic = _traffic(arguments)
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Add the command; return its parser by name."""
-    about = "ratio of time and bandwidth of two runs, cell by cell, and what else differs"
+    about = "ratio of time and bandwidth of two runs, case by case, and what else differs"
     parser = commands.add_parser("compare", help=about, description=about)
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
@@ -122,7 +122,7 @@ def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
     said.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
                       help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
     said.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
-    said.add_argument("--allocation", metavar="NAME", help="tables of the same cells are launches of one allocation (default: each alone)")
+    said.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
     parser.set_defaults(call=call_import)
     return {"import": parser}
 
@@ -148,7 +148,7 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     paths = store(runs, arguments.out, argv, arguments.allocation, topology)
     _tell(paths, runs)
     if len(runs) > 1 and not arguments.allocation:
-        _say(f"the same cells come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation")
+        _say(f"the same cases come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation")
     return 0
 
 
@@ -178,7 +178,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
 
 def _bytes(path: Path) -> bytes:
     """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 256 MiB."""
-    from collbench.report.cells import printable
+    from collbench.report.cases import printable
     from collbench.untrusted import open_file
 
     shown = printable(str(path))
@@ -266,6 +266,6 @@ def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
 
 def _say(sentence: str) -> None:
     from collbench.launch.supervise import report_error
-    from collbench.report.cells import printable
+    from collbench.report.cases import printable
 
     report_error(printable(sentence))

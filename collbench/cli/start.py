@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def say(text: str) -> None:
     """Write lines to stderr, without control characters; where nothing can be written, the exit code alone reports the end."""
     try:
-        from collbench.report.cells import printable
+        from collbench.report.cases import printable
     except OSError:  # a process that can open no file imports nothing
         printable = _plain
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())
@@ -73,7 +73,7 @@ def same_suite(request: Request, world: World) -> None:
 
 def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -> None:
     """Raise UsageError on all ranks where one reports what is `wrong` with the suite, or where their digests differ."""
-    views = world.agree([wrong, digest, name], "comparing the suite")
+    views = world.allgather([wrong, digest, name], "comparing the suite")
     reasons = [reason for reason, _, _ in views]
     rank = next((rank for rank, reason in enumerate(reasons) if reason), None)
     if rank is not None:
@@ -91,9 +91,9 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
 Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]], int]
 
 
-def run_cells(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-    """Measure the request's cells on this rank; see `tasks.cells.run`. Most commands use it."""
-    from collbench.measure.tasks.cells import run
+def run_cases(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+    """Measure the request's cases on this rank; see `tasks.cases.run`. Most commands use it."""
+    from collbench.measure.tasks.cases import run
 
     return run(request, world, listener, ended)
 
@@ -116,7 +116,7 @@ class Command:
 
     arguments: argparse.Namespace
     argv: Sequence[str]
-    measure: Measure = run_cells
+    measure: Measure = run_cases
     listen: Callable[[Request, argparse.Namespace], Listening] = listening
 
 
@@ -230,7 +230,7 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
     """Raise UsageError, on all ranks, if torchrun has restarted them."""
     from collbench.launch.detect import is_elastic, refusal_torchrun
 
-    restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
+    restarts = world.first_error(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
     if restarts:
         world.refuse(refusal_torchrun(restarts))
 

@@ -163,7 +163,7 @@ _OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of
 class World(RankExchange):
     """All ranks of one launch. They join, exchange data, and end together with one message that gives the reason.
 
-    kept         returns a text about the stored results: "12 of 40 cells: they are in runs/x"; None before there are any
+    kept         returns a text about the stored results: "12 of 40 cases: they are in runs/x"; None before there are any
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
     finish_off   makes the launcher kill the ranks that cannot end themselves; None where it does so by itself
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from collbench.device.gpu import GpuMemory, OpenGpu, Stream
 from collbench.device.kernels import NONE, Kernels
 from collbench.errors import RunFailed
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import (
     PERIOD,
     POISON,
@@ -162,15 +162,15 @@ class DeviceBuffers:
     page_bytes: int | None = None
 
     def __init__(  # noqa: PLR0917
-        self, operation: Operation, cell: Cell, group: _Members, slots: int, gpus: Sequence[OpenGpu], streams: Sequence[Stream],
+        self, operation: Operation, case: Case, group: _Members, slots: int, gpus: Sequence[OpenGpu], streams: Sequence[Stream],
         allocate: Callable[[OpenGpu, int], Held] = OpenGpu.allocate,
     ) -> None:  # fmt: skip
         """Allocate the buffers. `gpus` and `streams`: one per driven rank. Raises MemoryError."""
-        count = operation.count(cell, group.n)
-        self.operation, self.cell, self.slots = operation, cell, slots
-        self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
+        count = operation.count(case, group.n)
+        self.operation, self.case, self.slots = operation, case, slots
+        self.places = [Place(rank, group.n, count, case) for rank in group.driven]
         self._extents = [BufferExtent.of(operation, place) for place in self.places]
-        self._stride = largest_stride(operation, cell, group.n, slots)
+        self._stride = largest_stride(operation, case, group.n, slots)
         self.memory = [allocate(gpu, self._stride * slots) for gpu in gpus]
         self._checkers = [checker_of(gpu, stream) for gpu, stream in zip(gpus, streams, strict=True)]
         self._timed: list[NDArray[Any] | None] = [None] * len(self.places)
@@ -188,7 +188,7 @@ class DeviceBuffers:
         return self._extents[driven].send, self._extents[driven].recv
 
     def _at(self, driven: int, slot: int, element: int) -> int:
-        return self.memory[driven].address + slot % self.slots * self._stride + element * self.cell.dtype.size
+        return self.memory[driven].address + slot % self.slots * self._stride + element * self.case.dtype.size
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of every driven rank into a slot. For a check, first poison it, so that missing data is detected.
@@ -198,7 +198,7 @@ class DeviceBuffers:
         each table costs a copy to the GPU. As on the host, timed in-place sums use zeros and products ones.
         """
         for driven, (checker, place) in enumerate(zip(self._checkers, self.places, strict=True)):
-            extent, width = self._extents[driven], self.cell.dtype.size
+            extent, width = self._extents[driven], self.case.dtype.size
             if for_check:
                 checker.poison(self._at(driven, slot, 0), extent.total * width)
             table = _digits(seeded(place, slot), extent.send) if for_check else self._timed_table(driven, place, extent.send)
@@ -209,8 +209,8 @@ class DeviceBuffers:
     def _timed_table(self, driven: int, place: Place, count: int) -> NDArray[Any]:
         table = self._timed[driven]
         if table is None:
-            grown = np.full(1, 1 if self.cell.redop == "prod" else 0).astype(self.cell.dtype.numpy)
-            table = self._timed[driven] = grown if grows(self.cell) else _digits(place, count)
+            grown = np.full(1, 1 if self.case.redop == "prod" else 0).astype(self.case.dtype.numpy)
+            table = self._timed[driven] = grown if grows(self.case) else _digits(place, count)
         return table
 
     def check(self, slot: int) -> list[Mismatch | None]:
@@ -220,7 +220,7 @@ class DeviceBuffers:
     def _check(self, driven: int, checker: Checker, slot: int) -> Mismatch | None:
         place, wrong, found = seeded(self.places[driven], slot), 0, None
         for wanted in wanted_of(self.operation, place):
-            address, width = self.recv_at(driven, slot) + wanted.offset * self.cell.dtype.size, self.cell.dtype.size
+            address, width = self.recv_at(driven, slot) + wanted.offset * self.case.dtype.size, self.case.dtype.size
             table = wanted.elements(0, min(len(wanted.period), wanted.block.count))
             count, first = checker.verify(address, wanted.block.count * width, table, tolerance_of(place))
             if count and found is None:
@@ -230,12 +230,12 @@ class DeviceBuffers:
 
     def _window(self, checker: Checker, wanted: Wanted, address: int, first: int) -> NDArray[Any]:
         """The elements of a block that were got from `first` on, as many as it takes to explain them."""
-        count, width = min(WINDOW, wanted.block.count - first), self.cell.dtype.size
-        return checker.read(address + first * width, count * width).view(self.cell.dtype.numpy)
+        count, width = min(WINDOW, wanted.block.count - first), self.case.dtype.size
+        return checker.read(address + first * width, count * width).view(self.case.dtype.numpy)
 
 
 def _digits(place: Place, count: int) -> NDArray[Any]:
     """One period of what a rank sends, as far as it sends so much."""
-    table = np.empty(min(count, PERIOD), place.cell.dtype.numpy)
+    table = np.empty(min(count, PERIOD), place.case.dtype.numpy)
     write_digits(table, place)
     return table

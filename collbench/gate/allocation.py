@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
-from collbench.analysis.launches import allocation_of, cell_of, known, launch_folders, read_all, repetitions, time_of
+from collbench.analysis.launches import allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
-from collbench.gate.reasons import CellNames
+from collbench.gate.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
@@ -25,8 +25,8 @@ from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
 _JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
-COLUMNS = (*SERIES, "size_bytes")  # what names a cell, as `cell_of` gives it
-Cell = tuple[Any, ...]
+COLUMNS = (*SERIES, "size_bytes")  # what names a case, as `case_of` gives it
+Case = tuple[Any, ...]
 _LONGEST_JOB = 200
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
@@ -79,7 +79,7 @@ class Allocation:
     unfinished  how many launches stopped early
     canary_s    by launch, the median over its cases of the state probe, in seconds; None without one
     facts       by kind (software, topology, …) and item, its value as text: all that is compared between allocations
-    cells       what was measured, by case
+    cases       what was measured, by case
     shown       the rows' other figures by case; a baseline does not store them
     imported    whether another tool measured it
     slowed      how it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline
@@ -93,8 +93,8 @@ class Allocation:
     unfinished: int
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
-    cells: Mapping[Cell, CaseTimes]
-    shown: Mapping[Cell, Shown] = field(default_factory=dict, compare=False)
+    cases: Mapping[Case, CaseTimes]
+    shown: Mapping[Case, Shown] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
     jobs: tuple[str, ...] = ()
@@ -149,15 +149,15 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
     if not NAME.fullmatch(name):
         raise UsageError(f"{runs[0].path}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
-    each = [{cell_of(row): row for row in run.rows} for run in runs]
-    cells = dict(_cells(runs, each))
-    if not cells:
+    each = [{case_of(row): row for row in run.rows} for run in runs]
+    cases = dict(_cases(runs, each))
+    if not cases:
         raise UsageError(f"{runs[0].path} has no finished case: name another run")
     starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
     began = min(starts)[1] if starts else ""
     return Allocation(
-        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), _by_kind(runs), cells,
-        _all_shown(cells, each), _is_imported(runs), _slowed(runs), _jobs(runs),
+        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), _by_kind(runs), cases,
+        _all_shown(cases, each), _is_imported(runs), _slowed(runs), _jobs(runs),
         link_ceilings(row for run in runs for row in run.rows),
     )  # fmt: skip
 
@@ -207,13 +207,13 @@ def _job(environment: Mapping[str, Any], variable: str) -> str | None:
     return f"{_JOBS[variable]} {number}" if number.isprintable() and 0 < len(number) <= _LONGEST_JOB else None
 
 
-def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, CaseTimes]]:
+def _cases(runs: Sequence[Run], each: Sequence[Mapping[Case, Row]]) -> Iterator[tuple[Case, CaseTimes]]:
     """Yield each case with its times. Of a case measured twice in a launch the last time counts, but the wrong elements of all."""
-    wrong = Counter[Cell]()
+    wrong = Counter[Case]()
     for row in (row for run in runs for row in run.rows if row.wrong):
-        wrong[cell_of(row)] += row.wrong or 0
-    for cell in dict.fromkeys(cell for rows in each for cell in rows):
-        yield cell, _measured([rows.get(cell) for rows in each], wrong[cell])
+        wrong[case_of(row)] += row.wrong or 0
+    for case in dict.fromkeys(case for rows in each for case in rows):
+        yield case, _measured([rows.get(case) for rows in each], wrong[case])
 
 
 def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
@@ -223,8 +223,8 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
 
 
-def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dict[Cell, Shown]:
-    return {cell: _shown([rows.get(cell) for rows in each]) for cell in cells}
+def _all_shown(cases: Iterable[Case], each: Sequence[Mapping[Case, Row]]) -> dict[Case, Shown]:
+    return {case: _shown([rows.get(case) for rows in each]) for case in cases}
 
 
 def _shown(each: Sequence[Row | None]) -> Shown:
@@ -265,14 +265,14 @@ def _by_kind(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
 _MOST_NAMED = 4
 
 
-def name_of(cell: Cell) -> str:
+def name_of(case: Case) -> str:
     """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
-    columns = dict(zip(COLUMNS, cell, strict=True))
+    columns = dict(zip(COLUMNS, case, strict=True))
     size = [format_size(columns["size_bytes"])] if columns["size_bytes"] else []
     return " ".join([str(columns["operation"]), *size, str(columns["backend"])])
 
 
-def names_of(cells: Sequence[Cell]) -> CellNames:
+def names_of(cases: Sequence[Case]) -> CaseNames:
     """Return the names of the cases, the first ones in full; equal names once."""
-    names = list(dict.fromkeys(map(name_of, cells)))
-    return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
+    names = list(dict.fromkeys(map(name_of, cases)))
+    return CaseNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))

@@ -23,7 +23,7 @@ from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.differences import KINDS
 from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, Cell, in_order, moment
+from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, Case, in_order, moment
 from collbench.results.store import to_line
 from collbench.untrusted import open_file, read_file, uncollected, values_in
 
@@ -32,9 +32,9 @@ from collbench.untrusted import open_file, read_file, uncollected, values_in
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
 _NOT_KEPT = ("cells", "shown", "slowed")
-_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cells take some 3 MB
+_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take some 3 MB
 _MOST_LINES = 1 << 20
-_MOST_VALUES = 1 << 23  # of 10,000 cells there are some 300,000; an empty list takes two characters, and 64 bytes of memory
+_MOST_VALUES = 1 << 23  # of 10,000 cases there are some 300,000; an empty list takes two characters, and 64 bytes of memory
 _PLACES = len(COLUMNS) + 3
 _COUNTS = {"root", "window", "ranks", "nodes", "streams", "size_bytes"}
 _ALWAYS = {"operation", "backend", "device", "dtype", "mode", "in_place", "buffers", "group", "ranks", "size_bytes"}
@@ -95,9 +95,9 @@ def _copy(draft: Path, target: Path) -> None:
 def _lines(allocation: Allocation) -> Iterator[str]:
     head = {name: value for name, value in vars(allocation).items() if name not in _NOT_KEPT}
     yield to_line({"schema": SCHEMA, **head, "columns": [*COLUMNS, "medians_s", "wrong", "na"]})
-    ordered = sorted(allocation.cells.items(), key=lambda each: tuple(map(_sortable, each[0])))
+    ordered = sorted(allocation.cases.items(), key=lambda each: tuple(map(_sortable, each[0])))
     yield from (
-        json.dumps([*cell, list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":")) for cell, measured in ordered
+        json.dumps([*case, list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":")) for case, measured in ordered
     )
 
 
@@ -107,7 +107,7 @@ def _sortable(value: Any) -> tuple[bool, str, float]:
     return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
 
-def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
+def read(file: Path, names: dict[Case, Case]) -> Allocation:
     """Return the allocation in a file. Cases found in `names` (those of earlier files) are not checked or stored again.
 
     Raises UsageError if the file is not valid.
@@ -115,10 +115,10 @@ def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
     try:
         data = read_file(file, _LARGEST)
         if values_in(data) > _MOST_VALUES or data.count(b"\n") > _MOST_LINES:
-            raise ValueError(f"it holds more than {_MOST_LINES:,} cells, or {_MOST_VALUES:,} values")
+            raise ValueError(f"it holds more than {_MOST_LINES:,} cases, or {_MOST_VALUES:,} values")
         lines = data.decode("utf-8").removesuffix("\n").split("\n")
         head = _head(_parsed(lines[0]) if data else None, file)
-        return Allocation(**head, cells=_cells(_all_parsed(lines[1:]), head["launches"], names))
+        return Allocation(**head, cases=_cases(_all_parsed(lines[1:]), head["launches"], names))
     except (OSError, ValueError, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"{file} cannot be read ({why}): restore it, or drop it") from error
@@ -171,22 +171,22 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
             "ceilings": tuple(LinkCeiling(*each) for each in told["ceilings"])}  # fmt: skip
 
 
-def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict[Cell, CaseTimes]:
-    cells = dict(_cell(told, number, launches, names) for number, told in enumerate(lines, start=2))
-    if not cells:
+def _cases(lines: Sequence[Any], launches: int, names: dict[Case, Case]) -> dict[Case, CaseTimes]:
+    cases = dict(_case(told, number, launches, names) for number, told in enumerate(lines, start=2))
+    if not cases:
         raise ValueError("it has no case")
-    if len(cells) < len(lines):
-        raise ValueError(f"{len(lines) - len(cells)} of its lines repeat a case")
+    if len(cases) < len(lines):
+        raise ValueError(f"{len(lines) - len(cases)} of its lines repeat a case")
     with suppress(OverflowError):
-        times = np.array([measured.medians_s for measured in cells.values()], dtype=np.float64)
+        times = np.array([measured.medians_s for measured in cases.values()], dtype=np.float64)
         wrong = ~(np.isnan(times) | (times >= SHORTEST_S) & (times <= LONGEST_S)).all(axis=1)
         if not wrong.any():
-            return cells
+            return cases
         raise ValueError(f"line {int(np.argmax(wrong)) + 2} has impossible figures")
     raise ValueError("it has impossible figures")
 
 
-def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, CaseTimes]:
+def _case(told: Any, number: int, launches: int, names: dict[Case, Case]) -> tuple[Case, CaseTimes]:
     """Return the case and its times from a line; the values of the times are checked later, for all cases together."""
     if not isinstance(told, list) or len(told) != _PLACES:
         raise ValueError(f"line {number} is not a case")
@@ -196,14 +196,14 @@ def _cell(told: Any, number: int, launches: int, names: dict[Cell, Cell]) -> tup
         raise ValueError(f"line {number} has impossible figures")
     columns = tuple(told[:-3])
     try:
-        cell = names.get(columns)
+        case = names.get(columns)
     except TypeError:  # a list, an object
         raise ValueError(f"line {number} has impossible figures") from None
-    if cell is None:
+    if case is None:
         if not all(map(_is_column, COLUMNS, columns)):
             raise ValueError(f"line {number} has impossible figures")
-        cell = names.setdefault(columns, columns)
-    return cell, CaseTimes(tuple(medians), wrong, na)
+        case = names.setdefault(columns, columns)
+    return case, CaseTimes(tuple(medians), wrong, na)
 
 
 def _is_column(name: str, value: Any) -> bool:
@@ -280,14 +280,14 @@ class Scheme:
     """The assignment of cases to groups.
 
     groups  the groups, in order of first appearance
-    of      [cells] the number of each case's group
+    of      [cases] the number of each case's group
     """
 
     groups: tuple[CaseGroup, ...]
     of: Numbers
 
     @classmethod
-    def of_cells(cls, groups: Sequence[CaseGroup]) -> Scheme:
+    def of_cases(cls, groups: Sequence[CaseGroup]) -> Scheme:
         """Return the scheme for the group of each case."""
         names = tuple(dict.fromkeys(groups))
         number = {name: place for place, name in enumerate(names)}
@@ -306,14 +306,14 @@ class Scheme:
         return np.array([CLASSES.index(group.size_class) for group in self.groups], dtype=np.int64)
 
     def medians(self, values: Figures) -> Figures:
-        """Return […, groups] of […, cells]: the median over each group's known cases; NaN without any."""
+        """Return […, groups] of […, cases]: the median over each group's known cases; NaN without any."""
         found = np.full((*values.shape[:-1], len(self.groups)), np.nan)
-        for number, cells in enumerate(self.members):
-            found[..., number] = known_median(values[..., cells])
+        for number, cases in enumerate(self.members):
+            found[..., number] = known_median(values[..., cases])
         return found
 
     def means(self, values: Figures) -> Figures:
-        """Return [groups] of [cells]: the mean over each group's known cases; NaN without any."""
+        """Return [groups] of [cases]: the mean over each group's known cases; NaN without any."""
         known = np.isfinite(values)
         sums = np.bincount(self.of, np.where(known, values, 0.0), len(self.groups))
         counts = np.bincount(self.of, known, len(self.groups))
@@ -345,33 +345,33 @@ class Baseline:
     allocations: Sequence[Allocation]
 
     @property
-    def cells(self) -> list[Cell]:
+    def cases(self) -> list[Case]:
         """Return all cases that any allocation has, in order of first appearance."""
-        return list(dict.fromkeys(cell for each in self.allocations for cell in each.cells))
+        return list(dict.fromkeys(case for each in self.allocations for case in each.cases))
 
 
-def group_of_cell(cell: Cell) -> CaseGroup:
+def group_of_case(case: Case) -> CaseGroup:
     """Return the group that a case is judged with."""
-    return CaseGroup(cell[_BACKEND], cell[_OPERATION], size_class(cell[_SIZE]))
+    return CaseGroup(case[_BACKEND], case[_OPERATION], size_class(case[_SIZE]))
 
 
-def scheme_of(cells: Sequence[Cell]) -> Scheme:
+def scheme_of(cases: Sequence[Case]) -> Scheme:
     """Return the grouping of these cases."""
-    return Scheme.of_cells(list(map(group_of_cell, cells)))
+    return Scheme.of_cases(list(map(group_of_case, cases)))
 
 
-def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:
-    """Return [allocations × cells] ln of seconds; NaN where an allocation has no time."""
-    found = np.full((len(allocations), len(cells)), np.nan)
+def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figures:
+    """Return [allocations × cases] ln of seconds; NaN where an allocation has no time."""
+    found = np.full((len(allocations), len(cases)), np.nan)
     for number, allocation in enumerate(allocations):
-        found[number] = np.log(known_median(seconds_of(allocation, cells)))
+        found[number] = np.log(known_median(seconds_of(allocation, cases)))
     return found
 
 
-def seconds_of(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
-    """Return [cells × launches] the median of each launch in seconds; NaN where it has none."""
+def seconds_of(allocation: Allocation, cases: Sequence[Case]) -> Figures:
+    """Return [cases × launches] the median of each launch in seconds; NaN where it has none."""
     lacking = CaseTimes((None,) * allocation.launches)
-    return np.array([allocation.cells.get(cell, lacking).medians_s for cell in cells], dtype=np.float64).reshape(len(cells), -1)
+    return np.array([allocation.cases.get(case, lacking).medians_s for case in cases], dtype=np.float64).reshape(len(cases), -1)
 
 
 def is_baseline(path: Path) -> bool:
@@ -402,7 +402,7 @@ def load(path: Path) -> Baseline:
 
 def _read(files: Sequence[Path]) -> list[Allocation]:
     """Return the allocations of all files; equal cases are checked and stored once."""
-    names: dict[Cell, Cell] = {}
+    names: dict[Case, Case] = {}
     with uncollected():
         return [read(file, names) for file in files]
 
@@ -435,7 +435,7 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
 
 def same(one: Allocation, other: Allocation) -> bool:
     """Return whether both are one allocation, even under different names."""
-    return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cells == other.cells)
+    return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cases == other.cases)
 
 
 def of_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str] | None:
@@ -496,7 +496,7 @@ def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:
 
 def _refuse_a_bad_one(allocation: Allocation) -> None:
     """Raise UsageError for an allocation that is not good, since others are judged by it."""
-    wrong = sum(measured.wrong for measured in allocation.cells.values())
+    wrong = sum(measured.wrong for measured in allocation.cases.values())
     if wrong:
         raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
     if allocation.unfinished:

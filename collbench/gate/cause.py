@@ -16,8 +16,8 @@ from statistics import median
 from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
-from collbench.gate.allocation import COLUMNS, Cell
-from collbench.gate.baseline import CLASSES, CaseGroup, group_of_cell
+from collbench.gate.allocation import COLUMNS, Case
+from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
 from collbench.gate.changes import Expected
 from collbench.gate.plausible import (
     CarriesAll,
@@ -60,7 +60,7 @@ class GroupEffect:
     """
 
     group: CaseGroup
-    cells: int
+    cases: int
     excess: float | None
     spread: float
     touched: bool
@@ -78,13 +78,13 @@ class Pattern:
     groups      all that were judged
     slowdown    the typical excess of what is slower, in ln of time
     suspicions  the confirmed ones; the suspected ones if none is confirmed
-    cells       all cases that have a history
+    cases       all cases that have a history
     """
 
     groups: Sequence[GroupEffect]
     slowdown: float
     suspicions: Sequence[Suspicion]
-    cells: Sequence[Cell]
+    cases: Sequence[Case]
 
     @property
     def touched(self) -> list[GroupEffect]:
@@ -115,17 +115,17 @@ class Pattern:
 
     def sizes(self) -> set[int]:
         """Return the sizes in bytes of what is slower: single cases, and all cases of groups that are slower as a whole."""
-        single = {int(each.cell["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
+        single = {int(each.case["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
         whole = {each.group for each in self.touched if self.mostly(each)}
-        return single | {int(cell[_SIZE]) for cell in self.cells if group_of_cell(cell) in whole}
+        return single | {int(case[_SIZE]) for case in self.cases if group_of_case(case) in whole}
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """Return the values that the cases of these groups have in a column: {2} nodes."""
         place, wanted = COLUMNS.index(name), {each.group for each in groups}
-        return {cell[place] for cell in self.cells if group_of_cell(cell) in wanted}
+        return {case[place] for case in self.cases if group_of_case(case) in wanted}
 
 
-def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell]) -> Pattern | None:
+def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case]) -> Pattern | None:
     """Return the evidence; None if nothing is confirmed or suspected, or if no excess is known."""
     active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
     if not active:
@@ -134,21 +134,21 @@ def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], ce
     seen = [_seen(each, touched) for each in groups]
     slowdown = _slowdown(seen, active)
     if not any(each.touched for each in seen):  # the whole alone, which no group shows for itself
-        seen = [GroupEffect(each.group, each.cells, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
-    return Pattern(seen, slowdown, active, cells) if slowdown > 0 else None
+        seen = [GroupEffect(each.group, each.cases, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
+    return Pattern(seen, slowdown, active, cases) if slowdown > 0 else None
 
 
 def _touched(active: Sequence[Suspicion]) -> dict[str, bool]:
     names = [each.name for each in active if each.kind == "group"]
-    names += [str(group_of_cell(tuple(each.cell[name] for name in COLUMNS))) for each in active if each.kind == "cell"]
+    names += [str(group_of_case(tuple(each.case[name] for name in COLUMNS))) for each in active if each.kind == "cell"]
     return defaultdict(bool, dict.fromkeys(names, True))
 
 
 def _seen(state: GroupState, touched: dict[str, bool]) -> GroupEffect:
     excess = _typical(state.factors)
-    limit = state.limit if state.limit is not None else state.worst_limit  # a group too small to be judged is as sure as a cell of it
+    limit = state.limit if state.limit is not None else state.worst_limit  # a group too small to be judged is as sure as a case of it
     spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
-    return GroupEffect(CaseGroup(state.backend, state.operation, state.size_class), state.cells, excess, spread, touched[state.name])
+    return GroupEffect(CaseGroup(state.backend, state.operation, state.size_class), state.cases, excess, spread, touched[state.name])
 
 
 def _typical(factors: Sequence[float | None]) -> float | None:
@@ -174,25 +174,25 @@ _WAYS = {
 }
 
 
-def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell] = ()) -> LikelyCause | None:
+def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case] = ()) -> LikelyCause | None:
     """Return the likely cause in one sentence; None if nothing is slower or no cause fits.
 
-    `cells` are those with a history: they give the number of nodes and the sizes of a group.
+    `cases` are those with a history: they give the number of nodes and the sizes of a group.
     """
-    pattern = pattern_of(suspicions, groups, cells)
+    pattern = pattern_of(suspicions, groups, cases)
     if pattern is None or not pattern.touched:
         return None
-    looks: tuple[Callable[[Pattern], LikelyCause | None], ...] = (_of_cells, _of_backend, _of_operation, _of_classes)
+    looks: tuple[Callable[[Pattern], LikelyCause | None], ...] = (_of_cases, _of_backend, _of_operation, _of_classes)
     return next((found for look in looks if (found := look(pattern)) is not None), None)
 
 
-def _of_cells(pattern: Pattern) -> LikelyCause | None:
+def _of_cases(pattern: Pattern) -> LikelyCause | None:
     """Return single slower sizes of a series with other sizes that are not slower: a switch of algorithm."""
     series = {(each.group.backend, each.group.operation) for each in pattern.touched}
     whole = [each for each in pattern.touched if pattern.mostly(each)]
     sizes = pattern.sizes()
     scattered = len(series) == 1 and not whole and len(sizes) <= _MOST_SIZES
-    if not sizes or not (len(sizes) == 1 or scattered) or any(each.cells > 1 for each in whole if not pattern.cells):
+    if not sizes or not (len(sizes) == 1 or scattered) or any(each.cases > 1 for each in whole if not pattern.cases):
         return None
     others = [each for each in pattern.groups if (each.group.backend, each.group.operation) in series and each not in whole]
     if pattern.state(others) != CLEAR:
@@ -402,7 +402,7 @@ def _owners(change: Difference, backends: set[str]) -> set[str] | None:
 
 
 def _slower_backends(pattern: Pattern) -> set[str]:
-    single = {str(each.cell["backend"]) for each in pattern.suspicions if each.kind == "cell"}
+    single = {str(each.case["backend"]) for each in pattern.suspicions if each.kind == "cell"}
     return single | {each.group.backend for each in pattern.touched}
 
 

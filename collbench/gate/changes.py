@@ -15,8 +15,8 @@ from typing import Any
 
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, passing
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell
-from collbench.gate.baseline import Baseline, group_of_cell, same
+from collbench.gate.allocation import COLUMNS, Allocation, Case
+from collbench.gate.baseline import Baseline, group_of_case, same
 from collbench.gate.floors import sizes_of
 from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
@@ -29,15 +29,15 @@ _WAYS = tuple(COLUMNS.index(name) for name in COLUMNS if name not in ("operation
 _OTHER_MACHINES = {"topology", "machine"}
 
 
-def check(baseline: Baseline, candidate: Sequence[Allocation], cells: Collection[Cell]) -> None:
-    """Raise UsageError if the candidates cannot be judged by the baseline; `cells` are the baseline's."""
+def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection[Case]) -> None:
+    """Raise UsageError if the candidates cannot be judged by the baseline; `cases` are the baseline's."""
     twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
     if twice is not None:
         known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
         raise UsageError(f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
     check_apart(candidate)
     _check_origins(baseline, candidate)
-    _check_cells(baseline, candidate[0], cells)
+    _check_cases(baseline, candidate[0], cases)
 
 
 def check_apart(candidate: Sequence[Allocation]) -> None:
@@ -59,23 +59,23 @@ def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
         )
 
 
-def _check_cells(baseline: Baseline, first: Allocation, cells: Collection[Cell]) -> None:
-    if any(cell in first.cells for cell in cells):
+def _check_cases(baseline: Baseline, first: Allocation, cases: Collection[Case]) -> None:
+    if any(case in first.cases for case in cases):
         return
-    differs = differing_column(cells, first.cells)
+    differs = differing_column(cases, first.cases)
     why = f" ({differs.render()})" if differs else ""
     raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_column(wanted: Collection[Cell], there: Collection[Cell]) -> ColumnDiffers | None:
+def differing_column(wanted: Collection[Case], there: Collection[Case]) -> ColumnDiffers | None:
     """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
-        others = {(*cell[:place], *cell[place + 1 :]): cell[place] for cell in there}
-        for cell in wanted:
-            key = (*cell[:place], *cell[place + 1 :])
-            if key in others and others[key] != cell[place]:
-                found[COLUMNS[place], others[key], cell[place]] += 1
+        others = {(*case[:place], *case[place + 1 :]): case[place] for case in there}
+        for case in wanted:
+            key = (*case[:place], *case[place + 1 :])
+            if key in others and others[key] != case[place]:
+                found[COLUMNS[place], others[key], case[place]] += 1
     if not found:
         return None
     (name, here, wants), _ = found.most_common(1)[0]
@@ -135,17 +135,17 @@ class Expected:
         """Return whether it announces this difference and is valid today."""
         return today <= self.expires and fnmatchcase(difference.kind, self.kind) and fnmatchcase(difference.what, self.what)
 
-    def allows(self, suspicion: Suspicion, cells: Sequence[Cell], today: date) -> bool:
-        """Return whether it allows a slowdown of this size for all `cells`, and is valid today."""
-        if today > self.expires or self.slower_percent is None or not cells:
+    def allows(self, suspicion: Suspicion, cases: Sequence[Case], today: date) -> bool:
+        """Return whether it allows a slowdown of this size for all `cases`, and is valid today."""
+        if today > self.expires or self.slower_percent is None or not cases:
             return False
         usual = median(factor for factor in suspicion.factors if factor is not None)
-        return usual <= 1 + self.slower_percent / 100 and all(map(self._meant, cells))
+        return usual <= 1 + self.slower_percent / 100 and all(map(self._meant, cases))
 
-    def _meant(self, cell: Cell) -> bool:
-        size = cell[_SIZE]
+    def _meant(self, case: Case) -> bool:
+        size = case[_SIZE]
         fits = self.smallest <= size and (self.largest is None or size <= self.largest)
-        return fits and fnmatchcase(cell[_OPERATION], self.operation) and fnmatchcase(cell[_BACKEND], self.backend)
+        return fits and fnmatchcase(case[_OPERATION], self.operation) and fnmatchcase(case[_BACKEND], self.backend)
 
 
 def changes(before: Allocation, after: Allocation) -> list[Difference]:
@@ -154,7 +154,7 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
     What differs in each fresh allocation is left out: hosts, their addresses and their order. So is the software of a backend that one
     side did not measure, as when only suspects are measured again.
     """
-    backends = [{str(cell[_BACKEND]) for cell in each.cells} for each in (before, after)]
+    backends = [{str(case[_BACKEND]) for case in each.cases} for each in (before, after)]
     lonely = backends[0] ^ backends[1]
     found = differing(*comparable(_compared(before, lonely), _compared(after, lonely)))
     return [each for each in found if each.kind in COMPARED and not passing(each)]
@@ -165,27 +165,27 @@ def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 
-def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> list[Suspicion]:
+def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], today: date, cases: Sequence[Case]) -> list[Suspicion]:
     """Return the suspicions with "accepted" as the state of those that an announcement allows; the surest first, accepted ones last.
 
-    `cells` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
+    `cases` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
     """
-    found = [_judged(each, expected, today, cells) for each in suspicions]
+    found = [_judged(each, expected, today, cases) for each in suspicions]
     return sorted(found, key=lambda each: _ORDER.index(each.state))
 
 
-def _judged(suspicion: Suspicion, expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> Suspicion:
+def _judged(suspicion: Suspicion, expected: Sequence[Expected], today: date, cases: Sequence[Case]) -> Suspicion:
     if suspicion.state not in (CONFIRMED, SUSPECTED) or not any(each.slower_percent is not None for each in expected):
         return suspicion
-    own = _own_cells(suspicion, cells)
+    own = _own_cases(suspicion, cases)
     by = next((each for each in expected if each.allows(suspicion, own, today)), None)
     return suspicion if by is None else replace(suspicion, state=ACCEPTED, announced=by.announcement)
 
 
-def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
+def _own_cases(suspicion: Suspicion, cases: Sequence[Case]) -> list[Case]:
     if suspicion.kind == "cell":
-        return [tuple(suspicion.cell[name] for name in COLUMNS)]
-    return [cell for cell in cells if suspicion.kind == "whole" or str(group_of_cell(cell)) == suspicion.name]
+        return [tuple(suspicion.case[name] for name in COLUMNS)]
+    return [case for case in cases if suspicion.kind == "whole" or str(group_of_case(case)) == suspicion.name]
 
 
 def of_what_changed(

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import numpy as np
 
 from collbench.analysis.differences import Difference
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, names_of
+from collbench.gate.allocation import COLUMNS, Allocation, Case, names_of
 from collbench.gate.baseline import Baseline, of_one_job, seconds_of
 from collbench.gate.changes import differing_column
 from collbench.gate.confirm import can_be_named
@@ -21,8 +21,8 @@ from collbench.gate.reasons import (
     FewLaunches,
     GateNote,
     GateReason,
-    IncompleteCells,
-    MissingCells,
+    IncompleteCases,
+    MissingCases,
     MoreUnexpectedChanges,
     NoHistory,
     NotInSuite,
@@ -33,10 +33,10 @@ from collbench.gate.reasons import (
     SlowedOnPurpose,
     SlowerLater,
     StillSuspected,
-    UncheckedCells,
+    UncheckedCases,
     UnexpectedChange,
     UnfinishedLaunches,
-    UnstableCells,
+    UnstableCases,
     WithoutHistory,
     WithoutProbe,
     WithoutStart,
@@ -82,10 +82,10 @@ def _of_starts(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[
         yield WithoutStart(without[0], several=len(candidate) > 1)
 
 
-def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator[GateNote]:
+def of_cases(first: Allocation, cases: Sequence[Case], judged: Mask) -> Iterator[GateNote]:
     """Yield a note on cases of the first allocation without a history, or with one that is too short."""
-    known = {cell for cell, is_judged in zip(cells, judged, strict=True) if is_judged}
-    others = [cell for cell, measured in first.cells.items() if cell not in known and measured.time is not None]
+    known = {case for case, is_judged in zip(cases, judged, strict=True) if is_judged}
+    others = [case for case, measured in first.cases.items() if case not in known and measured.time is not None]
     if others:
         yield WithoutHistory(first.name, len(others), names_of(others))
 
@@ -93,18 +93,18 @@ def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator
 def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[GateNote]:
     """Yield notes on cases with data that were not checked."""
     for each in candidate:
-        others = [cell for cell, shown in each.shown.items() if cell[_SIZE] and not shown.checked]
+        others = [case for case, shown in each.shown.items() if case[_SIZE] and not shown.checked]
         if others:
-            yield UncheckedCells(each.name, names_of(others))
+            yield UncheckedCases(each.name, names_of(others))
 
 
-def of_later(limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], names: Sequence[str]) -> Iterator[GateNote]:
+def of_later(limits: BaselineLimits, excess: Excess, cases: Sequence[Case], names: Sequence[str]) -> Iterator[GateNote]:
     """Yield a note on what exceeds its limit in several later allocations, but not in the first, which alone makes suspects."""
     groups = list(map(str, limits.scheme.groups))
     found = [
         *(["all cases"] if _in_later(excess.whole_over[:, None]).any() else []),
         *(groups[number] for number in map(int, np.flatnonzero(_in_later(excess.groups_over)))),
-        *([names_of(late).render()] if (late := [cells[at] for at in map(int, np.flatnonzero(_in_later(excess.cells_over)))]) else []),
+        *([names_of(late).render()] if (late := [cases[at] for at in map(int, np.flatnonzero(_in_later(excess.cases_over)))]) else []),
     ]
     if found:
         yield SlowerLater(names[0], tuple(found))
@@ -114,9 +114,9 @@ def _in_later(over: Mask) -> Mask:
     return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
 
 
-def of_confirming(waiting: Sequence[Cell]) -> Iterator[GateNote]:
+def of_confirming(waiting: Sequence[Case]) -> Iterator[GateNote]:
     """Yield a note on suspects that no suite can name."""
-    others = [cell for cell in waiting if not can_be_named(cell)]
+    others = [case for case in waiting if not can_be_named(case)]
     if others:
         yield NotInSuite(names_of(others))
 
@@ -177,27 +177,27 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
 
 
-def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterator[GateReason]:
+def of_missing(first: Allocation, cases: Sequence[Case], wanted: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
-    lost = [cell for cell, is_wanted in zip(cells, wanted, strict=True) if is_wanted and not _has(first, cell)]
+    lost = [case for case, is_wanted in zip(cases, wanted, strict=True) if is_wanted and not _has(first, case)]
     if lost:
-        na = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
-        yield MissingCells(first.name, names_of(lost), na, differing_column(lost, first.cells) if na is None else None)
+        na = next((each.na for case in lost if (each := first.cases.get(case)) is not None and each.na), None)
+        yield MissingCases(first.name, names_of(lost), na, differing_column(lost, first.cases) if na is None else None)
 
 
-def of_parts(allocation: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[GateReason]:
+def of_parts(allocation: Allocation, cases: Sequence[Case], torn: Mask) -> Iterator[GateReason]:
     """Yield the cases that only some launches of an allocation have."""
-    names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
+    names = [case for case, is_torn in zip(cases, torn, strict=True) if is_torn]
     if names:
-        yield IncompleteCells(allocation.name, names_of(names))
+        yield IncompleteCases(allocation.name, names_of(names))
 
 
-def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) -> Iterator[GateReason]:
+def of_scatter(allocation: Allocation, cases: Sequence[Case], unstable: Mask) -> Iterator[GateReason]:
     """Yield the unstable cases, with the flags of their rows that may explain it."""
-    names = [cell for cell, is_unstable in zip(cells, unstable, strict=True) if is_unstable]
+    names = [case for case, is_unstable in zip(cases, unstable, strict=True) if is_unstable]
     if names:
-        flags = {flag for cell in names if cell in allocation.shown for flag in allocation.shown[cell].flags}
-        yield UnstableCells(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
+        flags = {flag for case in names if case in allocation.shown for flag in allocation.shown[case].flags}
+        yield UnstableCases(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
 
 
 def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = CONFIRMATIONS) -> Iterator[GateReason]:
@@ -207,11 +207,11 @@ def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int 
         yield StillSuspected(waiting, max(0, strikes - allocations))
 
 
-def torn_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
-    """Return [cells] which cases some launches have and others lack, launches that were left out aside."""
-    there = np.isfinite(seconds_of(allocation, cells)[:, ~np.array(left_out, dtype=np.bool_)])
+def torn_cases(allocation: Allocation, cases: Sequence[Case], left_out: Sequence[bool]) -> Mask:
+    """Return [cases] which cases some launches have and others lack, launches that were left out aside."""
+    there = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
     return np.asarray(there.any(axis=1) & ~there.all(axis=1))
 
 
-def _has(allocation: Allocation, cell: Cell) -> bool:
-    return cell in allocation.cells and allocation.cells[cell].time is not None
+def _has(allocation: Allocation, case: Case) -> bool:
+    return case in allocation.cases and allocation.cases[case].time is not None

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from collbench.gate.allocation import COLUMNS, Cell
-from collbench.gate.baseline import group_of_cell
+from collbench.gate.allocation import COLUMNS, Case
+from collbench.gate.baseline import group_of_case
 from collbench.gate.verdict import SUSPECTED, Verdict
 
 OURS = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
@@ -22,38 +22,38 @@ _PLACES = {name: COLUMNS.index(name) for name in (*_KEYS, "group", "size_bytes",
 _EVEN, _SKEW = "even", "skew "
 
 
-def suspects(verdict: Verdict, cells: Sequence[Cell]) -> list[Cell]:
+def suspects(verdict: Verdict, cases: Sequence[Case]) -> list[Case]:
     """Return the cases to measure again: suspected cases, all cases of a suspected group, or all cases if the whole is suspected."""
     waiting = [each for each in verdict.suspicions if each.state == SUSPECTED]
     if any(each.kind == "whole" for each in waiting):
-        return list(cells)
+        return list(cases)
     groups = {each.name for each in waiting if each.kind == "group"}
-    below = (each.cell for each in verdict.floors if each.state == SUSPECTED)
-    single = {tuple(each[name] for name in COLUMNS) for each in (*(each.cell for each in waiting if each.kind == "cell"), *below)}
-    found = [cell for cell in cells if cell in single or str(group_of_cell(cell)) in groups]
+    below = (each.case for each in verdict.floors if each.state == SUSPECTED)
+    single = {tuple(each[name] for name in COLUMNS) for each in (*(each.case for each in waiting if each.kind == "cell"), *below)}
+    found = [case for case in cases if case in single or str(group_of_case(case)) in groups]
     return list(dict.fromkeys([*found, *sorted(single - set(found), key=str)]))
 
 
-def can_be_named(cell: Cell) -> bool:
+def can_be_named(case: Case) -> bool:
     """Return whether suite keys can describe the case; a matrix of bytes from a file has none."""
-    traffic = cell[_PLACES["traffic"]]
+    traffic = case[_PLACES["traffic"]]
     return traffic is None or traffic == _EVEN or _skew(traffic) is not None
 
 
-def confirm_suite(cells: Iterable[Cell]) -> str:
+def confirm_suite(cases: Iterable[Case]) -> str:
     """Return a suite of these cases as TOML, with a sweep where only the size differs. A comment lists the cases it cannot name."""
-    sweeps: dict[tuple[Any, ...], list[Cell]] = {}
+    sweeps: dict[tuple[Any, ...], list[Case]] = {}
     left_out = []
-    for cell in cells:
-        if can_be_named(cell):
-            sweeps.setdefault(cell[: _PLACES["size_bytes"]], []).append(cell)
+    for case in cases:
+        if can_be_named(case):
+            sweeps.setdefault(case[: _PLACES["size_bytes"]], []).append(case)
         else:
-            left_out.append(cell)
-    lines = [OURS, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(cell)}" for cell in left_out)]
+            left_out.append(case)
+    lines = [OURS, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(case)}" for case in left_out)]
     return "\n".join([*lines, *(line for members in sweeps.values() for line in _sweep(members)), ""])
 
 
-def _sweep(members: Sequence[Cell]) -> Iterator[str]:
+def _sweep(members: Sequence[Case]) -> Iterator[str]:
     first = members[0]
     yield from ("", "[[sweeps]]")
     for name, key in _KEYS.items():
@@ -66,7 +66,7 @@ def _sweep(members: Sequence[Cell]) -> Iterator[str]:
     group = str(first[_PLACES["group"]])
     if group != "all" and not group[:1].isdigit():
         yield f"split = {json.dumps(group)}"
-    sizes = sorted(cell[_PLACES["size_bytes"]] for cell in members if cell[_PLACES["size_bytes"]])
+    sizes = sorted(case[_PLACES["size_bytes"]] for case in members if case[_PLACES["size_bytes"]])
     if sizes:
         yield f"sizes = {json.dumps(sizes)}"
 

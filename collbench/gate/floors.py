@@ -15,9 +15,9 @@ from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, Case, Shown, name_of
 from collbench.gate.baseline import fresh
-from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
+from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import CONFIRMATIONS
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling
@@ -52,11 +52,11 @@ class Floor:
     operation: str = "*"
     backend: str = "*"
 
-    def meant(self, cell: Cell) -> bool:
+    def meant(self, case: Case) -> bool:
         """Return whether it applies to this case; never to one that moves no data."""
-        size = cell[_SIZE]
+        size = case[_SIZE]
         fits = size > 0 and self.smallest <= size and (self.largest is None or size <= self.largest)
-        return fits and fnmatchcase(cell[_OPERATION], self.operation) and fnmatchcase(cell[_BACKEND], self.backend)
+        return fits and fnmatchcase(case[_OPERATION], self.operation) and fnmatchcase(case[_BACKEND], self.backend)
 
 
 def floor_states(
@@ -69,11 +69,11 @@ def floor_states(
 
     Raises UsageError if a floor applies to no case of the first allocation, since it could never fail.
     """
-    idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cells))), None)
+    idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cases))), None)
     if idle is not None:
         raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
     were = {each.key: each for each in before}
-    states = (_state(floor, cell, candidate, strikes, were) for cell in candidate[0].cells for floor in asked if floor.meant(cell))
+    states = (_state(floor, case, candidate, strikes, were) for case in candidate[0].cases for floor in asked if floor.meant(case))
     return [each for each in states if each is not None]
 
 
@@ -87,32 +87,32 @@ def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | Fl
     return found
 
 
-def _named(states: Sequence[FloorState]) -> CellNames:
+def _named(states: Sequence[FloorState]) -> CaseNames:
     names = list(dict.fromkeys(each.name for each in states))
-    return CellNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
+    return CaseNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
 
 
 def _state(
-    floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: int, before: Mapping[tuple[Any, ...], LinkCeiling]
+    floor: Floor, case: Case, candidate: Sequence[Allocation], strikes: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
     """Return the state of a case; None where the first allocation reaches the floor. Several allocations of one job count once."""
-    shares = [_against(before, cell, *_share(floor, each.shown.get(cell))) for each in candidate]
+    shares = [_against(before, case, *_share(floor, each.shown.get(case))) for each in candidate]
     percents = tuple(percent for percent, _ in shares)
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
     if first is not None and first >= floor.percent:
         return None
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
-    columns, state = dict(zip(COLUMNS, cell, strict=True)), _result(floor.percent, percents, fresh(candidate), strikes)
-    return FloorState(name_of(cell), columns, floor.asked, floor.percent, percents, limited_by, model, state)
+    columns, state = dict(zip(COLUMNS, case, strict=True)), _result(floor.percent, percents, fresh(candidate), strikes)
+    return FloorState(name_of(case), columns, floor.asked, floor.percent, percents, limited_by, model, state)
 
 
 def _against(
-    before: Mapping[tuple[Any, ...], LinkCeiling], cell: Cell, percent: float | None, ceiling: Ceiling | None
+    before: Mapping[tuple[Any, ...], LinkCeiling], case: Case, percent: float | None, ceiling: Ceiling | None
 ) -> tuple[float | None, Ceiling | None]:
     """Return the share of the baseline's ceiling where that is higher, with that ceiling."""
     if ceiling is None or not ceiling.bytes_per_s or ceiling.kind not in OF_LINKS:
         return percent, ceiling
-    was = before.get((*_PLACE(cell), ceiling.model))
+    was = before.get((*_PLACE(case), ceiling.model))
     if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
     share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s

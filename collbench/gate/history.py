@@ -16,13 +16,13 @@ import numpy as np
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import launch_folders
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, allocations_in, in_order, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, Case, allocations_in, in_order, name_of
 from collbench.gate.baseline import (
     CaseGroup,
     Figures,
     Numbers,
     Scheme,
-    group_of_cell,
+    group_of_case,
     is_baseline,
     known_median,
     load,
@@ -232,7 +232,7 @@ def _refused(folder: Path) -> str | None:
 def _notes(found: Sequence[Allocation], ordered: Sequence[Allocation]) -> list[str]:
     without = [each for each in found if each.began is None]
     torn = [each for each in ordered if each.unfinished]
-    wrong = [each for each in ordered if any(measured.wrong for measured in each.cells.values())]
+    wrong = [each for each in ordered if any(measured.wrong for measured in each.cases.values())]
     slowed = [each for each in ordered if each.slowed]
     usual = usual_canary(ordered)
     flipped_in = [each for each in ordered if any(flipped(each, usual))]
@@ -261,15 +261,15 @@ class SeriesSubject:
     """The subject of a series: a case, a group or the whole.
 
     kind   WHOLE, GROUP or CELL
-    name   in words: "all cells", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
+    name   in words: "all cases", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
     group  the group itself, or the case's; None for the whole
-    cell   its columns; None for groups and the whole
+    case   its columns; None for groups and the whole
     """
 
     kind: str
     name: str
     group: CaseGroup | None = None
-    cell: Cell | None = None
+    case: Case | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,39 +304,39 @@ class HistoryMatrix:
     def _scheme(self, kind: str) -> Scheme:
         """Return the groups that variances are drawn towards: a case's group, or a group's size class."""
         groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
-        return Scheme.of_cells(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
+        return Scheme.of_cases(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
 
 
 def sheet_of(allocations: Sequence[Allocation]) -> HistoryMatrix:
     """Return all series of these allocations."""
-    cells = list(dict.fromkeys(cell for each in allocations for cell in each.cells))
-    scheme, times = scheme_of(cells), times_of(allocations, cells)
+    cases = list(dict.fromkeys(case for each in allocations for case in each.cases))
+    scheme, times = scheme_of(cases), times_of(allocations, cases)
     floors = floors_of(scheme)
     judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CELLS]
-    whole = [0] if len(cells) >= LEAST_CELLS else []
+    whole = [0] if len(cases) >= LEAST_CELLS else []
     abouts = (
-        *(SeriesSubject(WHOLE, "all cells") for _ in whole),
+        *(SeriesSubject(WHOLE, "all cases") for _ in whole),
         *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
-        *(SeriesSubject(CELL, name, group_of_cell(cell), cell) for cell, name in zip(cells, distinct_names(cells), strict=True)),
+        *(SeriesSubject(CELL, name, group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
     )
     columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
-    own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cells])
-    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, _of_launches(allocations, cells))
+    own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cases])
+    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, _of_launches(allocations, cases))
 
 
-def distinct_names(cells: Sequence[Cell]) -> list[str]:
+def distinct_names(cases: Sequence[Case]) -> list[str]:
     """Return each case's `name_of`, with what distinguishes equal names in brackets: "allreduce 8 B mpi (mode batched)"."""
-    names = [name_of(cell) for cell in cells]
-    alike: dict[str, list[Cell]] = {}
-    for name, cell in zip(names, cells, strict=True):
-        alike.setdefault(name, []).append(cell)
+    names = [name_of(case) for case in cases]
+    alike: dict[str, list[Case]] = {}
+    for name, case in zip(names, cases, strict=True):
+        alike.setdefault(name, []).append(case)
     places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
-    told = [", ".join(f"{COLUMNS[place]} {cell[place]}" for place in places[name]) for name, cell in zip(names, cells, strict=True)]
+    told = [", ".join(f"{COLUMNS[place]} {case[place]}" for place in places[name]) for name, case in zip(names, cases, strict=True)]
     return [f"{name} ({more})" if more else name for name, more in zip(names, told, strict=True)]
 
 
 def common(times: Figures) -> Figures:
-    """Return [allocations] by how much all cases are slower than usual, in ln of time, from [allocations × cells]; NaN: too few.
+    """Return [allocations] by how much all cases are slower than usual, in ln of time, from [allocations × cases]; NaN: too few.
 
     A median polish (Tukey 1977), so that missing cases do not shift it.
     """
@@ -367,9 +367,9 @@ def median_variance(launches: Figures) -> Figures:
     return found
 
 
-def _of_launches(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:
-    """Return [allocations × cells] the variance of an allocation's median that its launches explain."""
-    return np.array([median_variance(np.log(seconds_of(each, cells))) for each in allocations])
+def _of_launches(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figures:
+    """Return [allocations × cases] the variance of an allocation's median that its launches explain."""
+    return np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceili
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate import checks
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, name_of, names_of
-from collbench.gate.baseline import Baseline, CaseGroup, Figures, Numbers, fresh, group_of_cell, scheme_of, times_of
+from collbench.gate.allocation import COLUMNS, Allocation, Case, name_of, names_of
+from collbench.gate.baseline import Baseline, CaseGroup, Figures, Numbers, fresh, group_of_case, scheme_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
 from collbench.gate.confirm import suspects
 from collbench.gate.floors import Floor, floor_reasons, floor_states
-from collbench.gate.reasons import GateNote, GateReason, WrongCells
+from collbench.gate.reasons import GateNote, GateReason, WrongCases
 from collbench.gate.rule import CONFIRMATIONS, ENOUGH, BaselineLimits, Excess, Mask, exceed, learn
 from collbench.gate.state import Steady, launch_limits, steady, steady_baseline, unstable, usual_canary
 from collbench.gate.verdict import (
@@ -52,14 +52,14 @@ class _GroupEvaluation:
 
     limits: BaselineLimits
     excess: Excess
-    cells: Sequence[Cell]
+    cases: Sequence[Case]
     suspicions: Sequence[Suspicion]
     undecided: Mask
 
     @cached_property
-    def states(self) -> dict[Cell, str]:
+    def states(self) -> dict[Case, str]:
         """Return the state of each case that exceeded its limit."""
-        return {tuple(each.cell.values()): each.state for each in self.suspicions if each.kind == "cell"}
+        return {tuple(each.case.values()): each.state for each in self.suspicions if each.kind == "cell"}
 
     @cached_property
     def open_groups(self) -> set[str]:
@@ -68,49 +68,49 @@ class _GroupEvaluation:
 
 
 def group_states(
-    limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
+    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], suspicions: Sequence[Suspicion], undecided: Mask | None = None
 ) -> list[GroupState]:
     """Return the state of each group that has a case with a history, in the order of the baseline's cases.
 
-    undecided  [cells] that were measured but do not count: unstable, or missing in some launches; None: no case
+    undecided  [cases] that were measured but do not count: unstable, or missing in some launches; None: no case
     """
-    looked = _GroupEvaluation(limits, excess, cells, suspicions, np.zeros(len(cells), dtype=np.bool_) if undecided is None else undecided)
+    looked = _GroupEvaluation(limits, excess, cases, suspicions, np.zeros(len(cases), dtype=np.bool_) if undecided is None else undecided)
     judged = [members[limits.judged[members]] for members in limits.scheme.members]
     return [_state(number, each, looked) for number, each in enumerate(judged) if len(each)]
 
 
 def _state(number: int, judged: Numbers, looked: _GroupEvaluation) -> GroupState:
     limits, group = looked.limits, looked.limits.scheme.groups[number]
-    first = looked.excess.cells[0, judged]
+    first = looked.excess.cases[0, judged]
     missing = int((~np.isfinite(first)).sum())
-    worst = _worst(first, limits.cells[judged])
+    worst = _worst(first, limits.cases[judged])
     state = _result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions)))
-    outcomes = count_outcomes(_of_cell(int(cell), looked) for cell in judged)
+    outcomes = count_outcomes(_of_case(int(case), looked) for case in judged)
     return GroupState(
         *group,
         name=str(group),
-        cells=len(judged),
+        cases=len(judged),
         missing=missing,
         factors=tuple(map(_known, looked.excess.groups[:, number])),
         limit=_known(float(np.exp(limits.groups[number]))),
-        worst=None if worst is None else name_of(looked.cells[int(judged[worst])]),
+        worst=None if worst is None else name_of(looked.cases[int(judged[worst])]),
         worst_factor=None if worst is None else float(first[worst]),
-        worst_limit=None if worst is None else _known(float(np.exp(limits.cells[judged[worst]]))),
+        worst_limit=None if worst is None else _known(float(np.exp(limits.cases[judged[worst]]))),
         state=state,
         outcome=_of_whole_group(number, state, outcomes, looked).value,
         outcomes={each.value: number for each, number in outcomes.items()},
     )
 
 
-def _of_cell(cell: int, looked: _GroupEvaluation) -> Outcome:
+def _of_case(case: int, looked: _GroupEvaluation) -> Outcome:
     """Return the outcome of one case. One that needs another measurement is inconclusive, and so is a case of a slower group."""
-    state = looked.states.get(looked.cells[cell])
+    state = looked.states.get(looked.cases[case])
     if state == CONFIRMED:
         return Outcome.SLOWER
-    if state == SUSPECTED or looked.undecided[cell]:
+    if state == SUSPECTED or looked.undecided[case]:
         return Outcome.INCONCLUSIVE
-    own = outcome_by_limit(map(_known, looked.excess.cells[:, cell]), _known(float(np.exp(looked.limits.cells[cell]))))
-    with_others = {"all cells", str(group_of_cell(looked.cells[cell]))} & looked.open_groups
+    own = outcome_by_limit(map(_known, looked.excess.cases[:, case]), _known(float(np.exp(looked.limits.cases[case]))))
+    with_others = {"all cases", str(group_of_case(looked.cases[case]))} & looked.open_groups
     return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
 
 
@@ -123,7 +123,7 @@ def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], lo
     limit = _known(float(np.exp(looked.limits.groups[number])))
     if limit is not None:
         return outcome_by_limit(map(_known, looked.excess.groups[:, number]), limit)
-    there = [outcome for outcome, cells in outcomes.items() if cells]
+    there = [outcome for outcome, cases in outcomes.items() if cases]
     return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
 
 
@@ -141,7 +141,7 @@ def _of_group(group: CaseGroup, suspicions: Sequence[Suspicion]) -> Iterator[str
     for each in suspicions:
         if each.kind == "group" and each.name == str(group):
             yield each.state
-        if each.kind == "cell" and group_of_cell(tuple(each.cell.values())) == group:
+        if each.kind == "cell" and group_of_case(tuple(each.case.values())) == group:
             yield each.state
 
 
@@ -158,14 +158,14 @@ def _result(unknown: bool, states: Sequence[str]) -> str:
 _ORDER = (CONFIRMED, SUSPECTED, CLEARED)
 
 
-def suspected_cells(limits: BaselineLimits, excess: Excess) -> Mask:
-    """Return [cells] which cases exceed a limit in the first allocation: their own, their group's or that of the whole."""
+def suspected_cases(limits: BaselineLimits, excess: Excess) -> Mask:
+    """Return [cases] which cases exceed a limit in the first allocation: their own, their group's or that of the whole."""
     groups = excess.groups_over[0][limits.scheme.of]
-    return np.asarray(excess.cells_over[0] | groups | bool(excess.whole_over[0]))
+    return np.asarray(excess.cases_over[0] | groups | bool(excess.whole_over[0]))
 
 
 def suspicions_of(
-    limits: BaselineLimits, excess: Excess, cells: Sequence[Cell], strikes: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
+    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], strikes: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
 ) -> list[Suspicion]:
     """Return everything that exceeded its limit in the first allocation, the surest and worst first.
 
@@ -175,14 +175,14 @@ def suspicions_of(
     found = []
     rule = _Strikes(strikes, [True] * len(excess.whole) if counts is None else counts)
     if excess.whole_over[0]:
-        found.append(_suspicion(("whole", "all cells"), excess.whole, excess.whole_over, limits.whole, rule))
+        found.append(_suspicion(("whole", "all cases"), excess.whole, excess.whole_over, limits.whole, rule))
     for number in map(int, np.flatnonzero(excess.groups_over[0])):
         name = ("group", str(limits.scheme.groups[number]))
         found.append(_suspicion(name, excess.groups[:, number], excess.groups_over[:, number], limits.groups[number], rule))
-    for number in map(int, np.flatnonzero(excess.cells_over[0])):
-        name = ("cell", name_of(cells[number]))
-        one = _suspicion(name, excess.cells[:, number], excess.cells_over[:, number], limits.cells[number], rule)
-        found.append(replace(one, cell=dict(zip(COLUMNS, cells[number], strict=True))))
+    for number in map(int, np.flatnonzero(excess.cases_over[0])):
+        name = ("cell", name_of(cases[number]))
+        one = _suspicion(name, excess.cases[:, number], excess.cases_over[:, number], limits.cases[number], rule)
+        found.append(replace(one, case=dict(zip(COLUMNS, cases[number], strict=True))))
     return sorted(found, key=lambda each: (_ORDER.index(each.state), -max(factor for factor in each.factors if factor is not None)))
 
 
@@ -209,14 +209,14 @@ def _suspicion(name: tuple[str, str], factors: Figures, over: Mask, limit: float
 class Looked:
     """A candidate evaluated by the rule.
 
-    cells, limits, excess  the baseline's cases, their limits, and by how much each allocation exceeds them
+    cases, limits, excess  the baseline's cases, their limits, and by how much each allocation exceeds them
     steady                 the candidate's allocations without launches in another machine state
-    unstable               [allocations × cells] with too much scatter between launches, but within the limit; of later ones suspects only
-    torn                   [allocations × cells] that some launches lack; of later ones suspects only
-    wanted                 [cells] that a candidate must have: those with a history, and those of the last good allocation
+    unstable               [allocations × cases] with too much scatter between launches, but within the limit; of later ones suspects only
+    torn                   [allocations × cases] that some launches lack; of later ones suspects only
+    wanted                 [cases] that a candidate must have: those with a history, and those of the last good allocation
     """
 
-    cells: Sequence[Cell]
+    cases: Sequence[Case]
     limits: BaselineLimits
     excess: Excess
     steady: Sequence[Steady]
@@ -226,7 +226,7 @@ class Looked:
 
     @property
     def undecided(self) -> Mask:
-        """Return [cells] that were measured but do not count."""
+        """Return [cases] that were measured but do not count."""
         return np.asarray((self.unstable | self.torn).any(axis=0)) | (self.steady[0].problem is not None)
 
 
@@ -238,18 +238,18 @@ def judge(
     Raises UsageError if an allocation is in the baseline or is given twice, or if only some are imported. Likewise if the first one has
     no case in common with the baseline, or none that a floor applies to.
     """
-    cells = baseline.cells
-    check(baseline, candidate, cells)
+    cases = baseline.cases
+    check(baseline, candidate, cases)
     learned, left_out = steady_baseline(baseline)
-    looked = _look(learned, candidate, cells, usual_canary(baseline.allocations))
+    looked = _look(learned, candidate, cases, usual_canary(baseline.allocations))
     found = [changes(baseline.allocations[-1], each) for each in candidate]
     happened, idle = of_what_changed(expected, candidate, baseline.allocations)
     counts = [own and one.problem is None for own, one in zip(fresh(candidate, baseline.allocations), looked.steady, strict=True)]
-    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells, counts=counts), happened, today, cells)
+    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cases, counts=counts), happened, today, cases)
     before = baseline.allocations[-1].ceilings
     floors = floor_states(asked, [each.allocation for each in looked.steady], before=before)
-    groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.undecided)
-    cause = cause_of(suspicions, groups, cells) if counts[0] else None  # another state of the machine slows as it likes
+    groups = group_states(looked.limits, looked.excess, cases, suspicions, looked.undecided)
+    cause = cause_of(suspicions, groups, cases) if counts[0] else None  # another state of the machine slows as it likes
     wrong = list(wrong_data(candidate))
     against = [
         *checks.of_history(baseline, learned, looked.limits),
@@ -275,24 +275,24 @@ def judge(
         allocations=len(learned.allocations),
         thin=len(learned.allocations) < ENOUGH,
         candidates=tuple(each.name for each in candidate),
-        cells=int(looked.limits.judged.sum()),
+        cases=int(looked.limits.judged.sum()),
         judged_on=today.isoformat(),
         collbench=__version__,
     )
-    return replace(verdict, notes=(*verdict.notes, *checks.of_confirming(suspects(verdict, cells))))
+    return replace(verdict, notes=(*verdict.notes, *checks.of_confirming(suspects(verdict, cases))))
 
 
-def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Cell], usual: float | None) -> Looked:
-    limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
+def _look(learned: Baseline, candidate: Sequence[Allocation], cases: Sequence[Case], usual: float | None) -> Looked:
+    limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
     calm = [steady(each, usual) for each in candidate]
-    excess = exceed(limits, times_of([each.allocation for each in calm], cells))
-    allowed = launch_limits(learned.allocations, cells, limits)
-    scattered = np.array([unstable(each.allocation, cells, allowed) for each in calm]) & limits.judged & ~excess.cells_over
-    scattered[1:] &= excess.cells_over[0]
-    torn = np.array([checks.torn_cells(each, cells, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
-    torn[1:] &= suspected_cells(limits, excess)
-    wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cells)).any(axis=0)
-    return Looked(cells, limits, excess, calm, scattered, torn, wanted)
+    excess = exceed(limits, times_of([each.allocation for each in calm], cases))
+    allowed = launch_limits(learned.allocations, cases, limits)
+    scattered = np.array([unstable(each.allocation, cases, allowed) for each in calm]) & limits.judged & ~excess.cases_over
+    scattered[1:] &= excess.cases_over[0]
+    torn = np.array([checks.torn_cases(each, cases, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
+    torn[1:] &= suspected_cases(limits, excess)
+    wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
+    return Looked(cases, limits, excess, calm, scattered, torn, wanted)
 
 
 def fallen_since(before: Sequence[LinkCeiling], candidate: Sequence[Allocation]) -> tuple[CeilingChange, ...]:
@@ -315,22 +315,22 @@ def _all(found: Sequence[Sequence[Difference]]) -> list[Difference]:
 
 def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
     """Yield the reasons in the measured figures that prevent a pass."""
-    cells, first = looked.cells, looked.steady[0].allocation
+    cases, first = looked.cases, looked.steady[0].allocation
     yield from (each.problem for each in looked.steady if each.problem)
     yield from checks.of_launches(candidate)
-    yield from checks.of_missing(first, cells, looked.wanted)
+    yield from checks.of_missing(first, cases, looked.wanted)
     for each, torn, unstable_ones in zip(looked.steady, looked.torn, looked.unstable, strict=True):
-        yield from checks.of_parts(each.allocation, cells, torn)
-        yield from checks.of_scatter(each.allocation, cells, unstable_ones)
+        yield from checks.of_parts(each.allocation, cases, torn)
+        yield from checks.of_scatter(each.allocation, cases, unstable_ones)
     yield from checks.of_suspects(suspicions, len(candidate))
 
 
 def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) -> Iterator[GateNote]:
     yield from (each.note for each in looked.steady if each.note)
     yield from checks.of_candidate(baseline, candidate)
-    yield from checks.of_cells(candidate[0], looked.cells, looked.limits.judged)
+    yield from checks.of_cases(candidate[0], looked.cases, looked.limits.judged)
     yield from checks.of_unchecked(candidate)
-    yield from checks.of_later(looked.limits, looked.excess, looked.cells, [each.name for each in candidate])
+    yield from checks.of_later(looked.limits, looked.excess, looked.cases, [each.name for each in candidate])
 
 
 def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:
@@ -344,9 +344,9 @@ def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], fl
     return UNDECIDED if against else PASSED
 
 
-def wrong_data(candidate: Sequence[Allocation]) -> Iterator[WrongCells]:
+def wrong_data(candidate: Sequence[Allocation]) -> Iterator[WrongCases]:
     """Yield a reason for each allocation with wrong data."""
     for each in candidate:
-        cells = [cell for cell, measured in each.cells.items() if measured.wrong]
-        if cells:
-            yield WrongCells(each.name, names_of(cells))
+        cases = [case for case, measured in each.cases.items() if measured.wrong]
+        if cases:
+            yield WrongCases(each.name, names_of(cases))

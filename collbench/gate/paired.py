@@ -21,18 +21,18 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
 from collbench.gate import checks
-from collbench.gate.allocation import Allocation, Cell, allocations_in, moment, names_of
+from collbench.gate.allocation import Allocation, Case, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
-from collbench.gate.checks import torn_cells
+from collbench.gate.checks import torn_cases
 from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
 from collbench.gate.reasons import (
     EqualStacks,
     GateNote,
     GateReason,
-    NewCells,
+    NewCases,
     NoPairs,
     NotInterleaved,
     OtherAllocation,
@@ -70,7 +70,7 @@ _DRAWN = 20_000
 
 
 def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
-    """Return the limits from [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
+    """Return the limits from [allocations × pairs × cases] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
 
     Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread is over all allocations,
     about the mean of each. It is drawn towards the median of its group's, and a group's towards that of its class.
@@ -78,13 +78,13 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     counts = np.isfinite(differences[0]).sum(axis=0)
     judged = counts >= FEWEST
     known_well = np.where(judged, differences, np.nan)
-    cells = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
+    cases = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
     groups = _chance(scheme.medians(known_well), lambda own: _by_class(own, scheme))
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
     floors = floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
     return BaselineLimits(
-        scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cells, cells),
+        scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cases, cases),
         np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
         0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
     )  # fmt: skip
@@ -165,9 +165,9 @@ class SideBySide:
         """Return the allocation's name."""
         return self.new.name
 
-    def differences(self, cells: Sequence[Cell]) -> Figures:
-        """Return [pairs × cells] ln of new over old time; NaN where a launch of the pair has no time or the pair is left out."""
-        old, new = (np.log(seconds_of(each, cells)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
+    def differences(self, cases: Sequence[Case]) -> Figures:
+        """Return [pairs × cases] ln of new over old time; NaN where a launch of the pair has no time or the pair is left out."""
+        old, new = (np.log(seconds_of(each, cases)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
         found: Figures = new - old
         return found
 
@@ -282,9 +282,9 @@ _MUCH = 1.25  # a slowdown by less should be seen
 
 @dataclass(frozen=True, eq=False)
 class _StackEvaluation:
-    """The evaluation of the old stack's cases; `had` [cells] are those with enough launches in its first allocation."""
+    """The evaluation of the old stack's cases; `had` [cases] are those with enough launches in its first allocation."""
 
-    cells: Sequence[Cell]
+    cases: Sequence[Case]
     limits: BaselineLimits
     excess: Excess
     had: Mask
@@ -300,16 +300,16 @@ def judge_paired(
 
 def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
-    cells = list(dict.fromkeys(cell for each in both for cell, measured in each.old.cells.items() if measured.time is not None))
-    if not cells:
-        raise UsageError(f"allocation {both[0].old.name} has no cell with a time: name launches that measured something")
-    looked = _look(both, cells)
+    cases = list(dict.fromkeys(case for each in both for case, measured in each.old.cases.items() if measured.time is not None))
+    if not cases:
+        raise UsageError(f"allocation {both[0].old.name} has no case with a time: name launches that measured something")
+    looked = _look(both, cases)
     found = list(dict.fromkeys(change for each in both for change in changes(each.old, each.new)))
-    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells, PAIRED_STRIKES), expected, today, cells)
+    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cases, PAIRED_STRIKES), expected, today, cases)
     before = both[0].old.ceilings
     floors = floor_states(asked, [each.new for each in both], PAIRED_STRIKES, before)
-    groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.torn)
-    cause = cause_of(suspicions, groups, cells)
+    groups = group_states(looked.limits, looked.excess, cases, suspicions, looked.torn)
+    cause = cause_of(suspicions, groups, cases)
     wrong = [reason for each in both for reason in wrong_data(named_by_stack(each))]
     against = [
         *(each.problem for each in both if each.problem),
@@ -335,24 +335,24 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
         allocations=len(both),
         thin=False,
         candidates=tuple(each.name for each in both),
-        cells=int(looked.limits.judged.sum()),
+        cases=int(looked.limits.judged.sum()),
         judged_on=today.isoformat(),
         collbench=__version__,
     )
 
 
-def _look(both: Sequence[SideBySide], cells: Sequence[Cell]) -> _StackEvaluation:
-    differences = _padded([each.differences(cells) for each in both])
-    limits = learn_pairs(differences, scheme_of(cells))
+def _look(both: Sequence[SideBySide], cases: Sequence[Case]) -> _StackEvaluation:
+    differences = _padded([each.differences(cases) for each in both])
+    limits = learn_pairs(differences, scheme_of(cases))
     excess = exceed(limits, known_median(np.moveaxis(differences, 1, -1)))
     first = both[0]
-    had = np.isfinite(seconds_of(first.old, cells)).sum(axis=1) >= FEWEST
-    torn = np.array([torn_cells(each, cells, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
-    return _StackEvaluation(cells, limits, excess, had, torn.any(axis=0) & had)
+    had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
+    torn = np.array([torn_cases(each, cases, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
+    return _StackEvaluation(cases, limits, excess, had, torn.any(axis=0) & had)
 
 
 def _padded(differences: Sequence[Figures]) -> Figures:
-    """Return [allocations × pairs × cells], padded with NaN where an allocation has fewer pairs."""
+    """Return [allocations × pairs × cases], padded with NaN where an allocation has fewer pairs."""
     most = max(1, *(len(each) for each in differences))
     return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
 
@@ -373,12 +373,12 @@ def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocatio
 
 def _of_figures(both: Sequence[SideBySide], looked: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
     """Yield the reasons in the measured figures that prevent a pass."""
-    first, cells = both[0], looked.cells
+    first, cases = both[0], looked.cases
     for each in both:
         yield from checks.of_launches(named_by_stack(each))
-    yield from checks.of_missing(named_by_stack(first)[1], cells, looked.had)
+    yield from checks.of_missing(named_by_stack(first)[1], cases, looked.had)
     for allocation, out in zip(named_by_stack(first), first.left_out, strict=True):
-        yield from checks.of_parts(allocation, cells, torn_cells(allocation, cells, out) & looked.had)
+        yield from checks.of_parts(allocation, cases, torn_cases(allocation, cases, out) & looked.had)
     if not looked.limits.judged.any() and not first.problem:
         yield NoPairs(first.name, FEWEST)
     yield from checks.of_suspects(suspicions, len(both), PAIRED_STRIKES)
@@ -394,10 +394,10 @@ def _notes(both: Sequence[SideBySide], looked: _StackEvaluation, found: Sequence
                 yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
     if not any(change.kind in STACK for change in found):
         yield EqualStacks()
-    judged = {cell for cell, is_judged in zip(looked.cells, looked.limits.judged, strict=True) if is_judged}
-    others = [cell for cell, measured in both[0].new.cells.items() if cell not in judged and measured.time is not None]
+    judged = {case for case, is_judged in zip(looked.cases, looked.limits.judged, strict=True) if is_judged}
+    others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
     if others:
-        yield NewCells(len(others), names_of(others))
-    wide = [cell for cell, limit in zip(looked.cells, np.exp(looked.limits.cells), strict=True) if cell in judged and limit > _MUCH]
+        yield NewCases(len(others), names_of(others))
+    wide = [case for case, limit in zip(looked.cases, np.exp(looked.limits.cases), strict=True) if case in judged and limit > _MUCH]
     if wide:
         yield WideLimits(names_of(wide))

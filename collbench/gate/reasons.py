@@ -24,7 +24,7 @@ _INTERLEAVE = "start one launch of the old stack and one of the new, then the ne
 _PROBE = "the state of the machine is unknown"
 
 
-class CellNames(msgspec.Struct, frozen=True):
+class CaseNames(msgspec.Struct, frozen=True):
     """Test cases by name: the first ones, and how many `more` there are."""
 
     names: tuple[str, ...]
@@ -198,40 +198,40 @@ class ColumnDiffers(msgspec.Struct, frozen=True):
         return f"{self.column} is {self.here or 'not set'} here, {self.baseline or 'not set'} in the baseline"
 
 
-class MissingCells(GateReason, frozen=True):
+class MissingCases(GateReason, frozen=True):
     """An allocation lacks cases that the baseline has; `na` is the reason of their rows, where they have one."""
 
     allocation: str
-    cells: CellNames
+    cases: CaseNames
     na: str | None = None
     differs: ColumnDiffers | None = None
 
     def render(self) -> str:
         why = self.na or (self.differs.render() if self.differs else "")
-        return f"allocation {self.allocation} lacks {self.cells.render()}{f' ({why})' if why else ''}: a missing case never passes"
+        return f"allocation {self.allocation} lacks {self.cases.render()}{f' ({why})' if why else ''}: a missing case never passes"
 
 
-class IncompleteCells(GateReason, frozen=True):
+class IncompleteCases(GateReason, frozen=True):
     """Some launches of an allocation lack cases that others have."""
 
     allocation: str
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"allocation {self.allocation}: not every launch measured {self.cells.render()}; repeat those launches"
+        return f"allocation {self.allocation}: not every launch measured {self.cases.render()}; repeat those launches"
 
 
-class UnstableCells(GateReason, frozen=True):
+class UnstableCases(GateReason, frozen=True):
     """Launches of an allocation scatter more than those of the baseline; `flags` are the rows' flags that may explain it."""
 
     allocation: str
-    cells: CellNames
+    cases: CaseNames
     flags: tuple[str, ...] = ()
 
     def render(self) -> str:
         flags = f" ({', '.join(self.flags)})" if self.flags else ""
         return (
-            f"allocation {self.allocation}: launches of {self.cells.render()} scatter more than in the baseline{flags}; "
+            f"allocation {self.allocation}: launches of {self.cases.render()} scatter more than in the baseline{flags}; "
             "measure a fresh allocation"
         )
 
@@ -252,33 +252,33 @@ class StillSuspected(GateReason, frozen=True):
 class SuspectedBelowFloor(GateReason, frozen=True):
     """Cases below --min-percent that need another measurement."""
 
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"below --min-percent: {self.cells.render()}; measure again in fresh allocations, and judge all together"
+        return f"below --min-percent: {self.cases.render()}; measure again in fresh allocations, and judge all together"
 
 
 class FloorUnknown(GateReason, frozen=True):
     """Cases with an unknown share of the expected bandwidth, though `asked` needs it."""
 
     asked: str
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
         return (
-            f"--min-percent {self.asked}: the percentage is unknown for {self.cells.render()} (n/a, no expected bandwidth of that kind, or "
+            f"--min-percent {self.asked}: the percentage is unknown for {self.cases.render()} (n/a, no expected bandwidth of that kind, or "
             "an unproven path); see the rows, or restrict it: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
         )
 
 
-class WrongCells(GateReason, frozen=True):
+class WrongCases(GateReason, frozen=True):
     """Received data differ from the data sent."""
 
     allocation: str
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"allocation {self.allocation}: wrong data received in {self.cells.render()}"
+        return f"allocation {self.allocation}: wrong data received in {self.cases.render()}"
 
 
 # The state of the machine.
@@ -465,23 +465,23 @@ class EqualStacks(GateNote, frozen=True):
         return "the two stacks have the same recorded software and settings: this compares a stack with itself"
 
 
-class NewCells(GateNote, frozen=True):
+class NewCases(GateNote, frozen=True):
     """Cases of the new stack that the old one lacks."""
 
     count: int
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"{plural(self.count, 'case')} of the new stack not judged, missing in the old stack: {self.cells.render()}"
+        return f"{plural(self.count, 'case')} of the new stack not judged, missing in the old stack: {self.cases.render()}"
 
 
 class WideLimits(GateNote, frozen=True):
     """Launches of these cases scatter so much that only a slowdown of 25 % or more is detected."""
 
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"launches scatter too much to detect a slowdown of less than 25 % in {self.cells.render()}"
+        return f"launches scatter too much to detect a slowdown of less than 25 % in {self.cases.render()}"
 
 
 # Notes on a candidate and its baseline.
@@ -575,23 +575,23 @@ class WithoutHistory(GateNote, frozen=True):
 
     allocation: str
     count: int
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
         return (
             f"{plural(self.count, 'case')} of allocation {self.allocation} not judged, since the baseline has too few allocations with "
-            f"{'it' if self.count == 1 else 'them'}: {self.cells.render()}"
+            f"{'it' if self.count == 1 else 'them'}: {self.cases.render()}"
         )
 
 
-class UncheckedCells(GateNote, frozen=True):
+class UncheckedCases(GateNote, frozen=True):
     """Cases with received data that were not compared with the data sent."""
 
     allocation: str
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"allocation {self.allocation}: received data were not checked in {self.cells.render()}"
+        return f"allocation {self.allocation}: received data were not checked in {self.cases.render()}"
 
 
 class SlowerLater(GateNote, frozen=True):
@@ -607,10 +607,10 @@ class SlowerLater(GateNote, frozen=True):
 class NotInSuite(GateNote, frozen=True):
     """Suspects that no suite can name, since their traffic comes from a file."""
 
-    cells: CellNames
+    cases: CaseNames
 
     def render(self) -> str:
-        return f"not in --confirm-suite, since a suite cannot describe their traffic: {self.cells.render()}; measure the whole suite again"
+        return f"not in --confirm-suite, since a suite cannot describe their traffic: {self.cases.render()}; measure the whole suite again"
 
 
 class ExpiredAnnouncement(GateNote, frozen=True):

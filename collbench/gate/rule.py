@@ -22,14 +22,14 @@ FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer
 K_SIGMA = 3.0
 PRIOR_DOF = 8.0  # degrees of freedom of the group's variance in each case's
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
-LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
+LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single case, which has a limit of its own
 Mask = NDArray[np.bool_]
 
 
 class Floors(NamedTuple):
-    """The smallest slowdown that matters, in ln of time: [cells], [groups], and of the whole."""
+    """The smallest slowdown that matters, in ln of time: [cases], [groups], and of the whole."""
 
-    cells: Figures
+    cases: Figures
     groups: Figures
     whole: float
 
@@ -39,9 +39,9 @@ class BaselineLimits:
     """The limits learned from a baseline; all in ln of seconds.
 
     scheme        the groups of the cases
-    allocations   [cells] the number of allocations with the case (for two stacks: of pairs of launches in the first allocation)
-    centre        [cells] its median over allocations
-    cells         [cells] the excess over the centre that chance explains
+    allocations   [cases] the number of allocations with the case (for two stacks: of pairs of launches in the first allocation)
+    centre        [cases] its median over allocations
+    cases         [cases] the excess over the centre that chance explains
     group_centre  [groups] the median over allocations of the group's median excess
     groups        [groups] the excess over that which chance explains
     whole_centre, whole  likewise for all cases
@@ -50,7 +50,7 @@ class BaselineLimits:
     scheme: Scheme
     allocations: NDArray[np.int64]
     centre: Figures
-    cells: Figures
+    cases: Figures
     group_centre: Figures
     groups: Figures
     whole_centre: float
@@ -58,26 +58,26 @@ class BaselineLimits:
 
     @property
     def judged(self) -> Mask:
-        """Return [cells] which cases have a history that is long enough."""
+        """Return [cases] which cases have a history that is long enough."""
         return self.allocations >= FEWEST
 
     def visible(self) -> Figures:
-        """Return [cells] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN where the history is too short."""
-        return np.where(self.judged, np.exp(self.cells), np.nan)
+        """Return [cases] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN where the history is too short."""
+        return np.where(self.judged, np.exp(self.cases), np.nan)
 
 
 @dataclass(frozen=True, eq=False)
 class Excess:
     """The times of allocations over the baseline's centre, and where they exceed the limits.
 
-    cells, groups, whole: [allocations × …] factors, NaN where not measured
-    cells_over, groups_over, whole_over: [allocations × …] whether the limit is exceeded
+    cases, groups, whole: [allocations × …] factors, NaN where not measured
+    cases_over, groups_over, whole_over: [allocations × …] whether the limit is exceeded
     """
 
-    cells: Figures
+    cases: Figures
     groups: Figures
     whole: Figures
-    cells_over: Mask
+    cases_over: Mask
     groups_over: Mask
     whole_over: Mask
 
@@ -86,18 +86,18 @@ class Excess:
 class Slower:
     """The slower cases and groups, as masks, and whether the whole is slower; each in all allocations."""
 
-    cells: Mask
+    cases: Mask
     groups: Mask
     whole: bool
 
     @property
     def anything(self) -> bool:
         """Return whether there is any alarm."""
-        return bool(self.cells.any() or self.groups.any() or self.whole)
+        return bool(self.cases.any() or self.groups.any() or self.whole)
 
 
 def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
-    """Return the limits from [allocations × cells] ln of seconds; NaN where a case was not measured."""
+    """Return the limits from [allocations × cases] ln of seconds; NaN where a case was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = pooled(_variance(times), counts, scheme)
@@ -107,14 +107,14 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     floors = floors_of(scheme)
     judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
     return BaselineLimits(
-        scheme, counts, centre, np.maximum(floors.cells, _reach(variance, counts)),
+        scheme, counts, centre, np.maximum(floors.cases, _reach(variance, counts)),
         group_centre, np.where(judged < LEAST_CELLS, np.inf, np.maximum(floors.groups, _spread(of_groups))),
         whole_centre, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, float(_spread(of_all[:, None])[0]))),
     )  # fmt: skip
 
 
 def exceed(limits: BaselineLimits, times: Figures) -> Excess:
-    """Return by how much allocations, [allocations × cells] ln of seconds, exceed the limits. A case without a history never does.
+    """Return by how much allocations, [allocations × cases] ln of seconds, exceed the limits. A case without a history never does.
 
     A group, or the whole, is unknown if the allocation measured less than half of its judged cases: suspects do not represent the others.
     """
@@ -123,7 +123,7 @@ def exceed(limits: BaselineLimits, times: Figures) -> Excess:
     groups = np.where(of_groups, limits.scheme.medians(beyond) - limits.group_centre, np.nan)
     whole = np.where(of_all, known_median(beyond) - limits.whole_centre, np.nan)
     with np.errstate(invalid="ignore"):
-        over = beyond > limits.cells, groups > limits.groups, whole > limits.whole
+        over = beyond > limits.cases, groups > limits.groups, whole > limits.whole
     return Excess(np.exp(beyond), np.exp(groups), np.exp(whole), *over)
 
 
@@ -137,8 +137,8 @@ def _covered(limits: BaselineLimits, beyond: Figures) -> tuple[Mask, Mask]:
 
 def slower(excess: Excess) -> Slower:
     """Return what exceeds its limit in each of the allocations; what one of them did not measure is not included."""
-    cells, groups = (np.asarray(over.all(axis=0)) for over in (excess.cells_over, excess.groups_over))
-    return Slower(cells, groups, bool(excess.whole_over.all()))
+    cases, groups = (np.asarray(over.all(axis=0)) for over in (excess.cases_over, excess.groups_over))
+    return Slower(cases, groups, bool(excess.whole_over.all()))
 
 
 def floors_of(scheme: Scheme) -> Floors:
@@ -147,7 +147,7 @@ def floors_of(scheme: Scheme) -> Floors:
 
 
 def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
-    """Return [cells] each case's variance between `counts` allocations, drawn towards its group's mean; for a single one the group's."""
+    """Return [cases] each case's variance between `counts` allocations, drawn towards its group's mean; for a single one the group's."""
     lent = scheme.means(own)[scheme.of]
     degrees = np.maximum(counts - 1, 0)
     found: Figures = (PRIOR_DOF * lent + degrees * np.nan_to_num(own)) / (PRIOR_DOF + degrees)

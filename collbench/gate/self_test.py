@@ -33,7 +33,7 @@ class Noise:
     launch                 between launches of an allocation, with heavy tails (t of 4 degrees)
     allocation             between allocations
     launch_common, allocation_common  what all cases have in common
-    cell_spread            by how much cases differ in their launch and allocation spreads
+    case_spread            by how much cases differ in their launch and allocation spreads
     bimodal, slow_share, slow_by  the share of cases that are slower by `slow_by` in a share `slow_share` of their launches
     spikes, spike_by       the share of launches with a slower median, by `spike_by` times a Pareto variable (shape 1.5)
     drift                  by how much all cases become slower from one allocation to the next
@@ -47,7 +47,7 @@ class Noise:
     allocation: tuple[float, float, float] = (0.010, 0.008, 0.004)
     launch_common: float = 0.003
     allocation_common: float = 0.004
-    cell_spread: float = 0.35
+    case_spread: float = 0.35
     bimodal: float = 0.10
     slow_share: float = 0.20
     slow_by: float = 0.08
@@ -60,7 +60,7 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """A simulated cluster: its cases' own spreads, drawn once, as [cells]; `way` is the seed of its random walk."""
+    """A simulated cluster: its cases' own spreads, drawn once, as [cases]; `way` is the seed of its random walk."""
 
     noise: Noise
     scheme: Scheme
@@ -73,16 +73,16 @@ class Cluster:
     def draw(cls, noise: Noise, scheme: Scheme, random: np.random.Generator) -> Cluster:
         """Return a cluster with spreads drawn from the noise model."""
         classes = scheme.classes[scheme.of]
-        cells = len(classes)
+        cases = len(classes)
         launch, allocation = (
-            np.array(each)[classes] * np.exp(random.normal(0, noise.cell_spread, cells)) for each in (noise.launch, noise.allocation)
+            np.array(each)[classes] * np.exp(random.normal(0, noise.case_spread, cases)) for each in (noise.launch, noise.allocation)
         )
-        return cls(noise, scheme, launch, allocation, random.random(cells) < noise.bimodal, int(random.integers(2**63)))
+        return cls(noise, scheme, launch, allocation, random.random(cases) < noise.bimodal, int(random.integers(2**63)))
 
     def launches(self, count: int, launches: int, random: np.random.Generator) -> Figures:
-        """Return [count × launches × cells] ln of each launch's median, without what launches of an allocation have in common."""
-        noise, cells = self.noise, len(self.launch)
-        shape = (count, launches, cells)
+        """Return [count × launches × cases] ln of each launch's median, without what launches of an allocation have in common."""
+        noise, cases = self.noise, len(self.launch)
+        shape = (count, launches, cases)
         within = np.array(noise.iteration)[self.scheme.classes[self.scheme.of]] * _MEDIAN / np.sqrt(noise.iterations)
         times: Figures = random.normal(0, within, shape) + self.launch * random.standard_t(4, shape) / np.sqrt(2)
         times += random.normal(0, noise.launch_common, (count, launches, 1))
@@ -91,19 +91,19 @@ class Cluster:
         return times
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """Return [count × cells] ln of time as the gate uses it: for each allocation the median of its launches' medians.
+        """Return [count × cases] ln of time as the gate uses it: for each allocation the median of its launches' medians.
 
         first  the number of the first allocation
         """
-        noise, cells = self.noise, len(self.launch)
+        noise, cases = self.noise, len(self.launch)
         within = np.median(self.launches(count, launches, random), axis=1)
-        between = random.normal(0, 1, (count, cells)) * self.allocation + random.normal(0, noise.allocation_common, (count, 1))
+        between = random.normal(0, 1, (count, cases)) * self.allocation + random.normal(0, noise.allocation_common, (count, 1))
         wandered = np.random.default_rng(self.way).normal(noise.drift, noise.walk, first + count).cumsum()[first:]
         times: Figures = within + between + wandered[:, None]
         return self._lacking(times, random)
 
     def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """Return [count × pairs × cells] ln of time, new over old, for interleaved launches: the allocation's effect cancels."""
+        """Return [count × pairs × cases] ln of time, new over old, for interleaved launches: the allocation's effect cancels."""
         old, new = (self.launches(count, pairs, random) for _ in range(2))
         lacking = self._lacking(np.zeros((count, len(self.launch))), random)
         differences: Figures = new - old + lacking[:, None, :]
@@ -119,7 +119,7 @@ def usual_scheme() -> Scheme:
     """Return 336 cases: four operations, three backends, 28 sizes from 8 B to 1 GiB, of which 12 are small, 6 mid and 10 large."""
     sizes = [name for name, count in zip(CLASSES, (12, 6, 10), strict=True) for _ in range(count)]
     operations, backends = ("allreduce", "allgather", "reducescatter", "alltoall"), ("nccl", "gloo", "mpi")
-    return Scheme.of_cells([CaseGroup(backend, operation, size) for operation in operations for backend in backends for size in sizes])
+    return Scheme.of_cases([CaseGroup(backend, operation, size) for operation in operations for backend in backends for size in sizes])
 
 
 def noises() -> dict[str, Path]:
@@ -166,14 +166,14 @@ BASELINE_LAUNCHES, LAUNCHES = 3, 5
 _TWO_SIDED = 1.96
 
 
-class Cells(Protocol):
+class Cases(Protocol):
     """A cluster to judge, simulated or drawn from recorded allocations; all times are ln of time."""
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """Return [count × cells] for `count` allocations, the first of which has the number `first`."""
+        """Return [count × cases] for `count` allocations, the first of which has the number `first`."""
 
     def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """Return [count × pairs × cells] new over old, for interleaved launches."""
+        """Return [count × pairs × cases] new over old, for interleaved launches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,7 @@ class TrialSetting:
     paired                 whether an old and a new stack are compared, without a baseline
     """
 
-    draw: Callable[[np.random.Generator], Cells]
+    draw: Callable[[np.random.Generator], Cases]
     scheme: Scheme
     allocations: int = ENOUGH
     launches: int = BASELINE_LAUNCHES
@@ -200,7 +200,7 @@ def made_up(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: boo
 class SelfTestLine:
     """A line of the self-test's table.
 
-    done    the candidate's slowdown: "nothing", "one cell of large messages slower by 5 %"
+    done    the candidate's slowdown: "nothing", "one case of large messages slower by 5 %"
     wanted  whether the gate should detect it; False for "nothing"
     found   in how many of `trials` it alarmed
     """
@@ -228,7 +228,7 @@ class _TrialKind:
     """A kind of slowdown: the cases that become slower (drawn), the factor for given limits, and whether an excess detects it."""
 
     done: str
-    cells: Callable[[np.random.Generator], Numbers]
+    cases: Callable[[np.random.Generator], Numbers]
     factor: Callable[[BaselineLimits, Numbers], float | Figures]
     shows: Callable[[Slower, Numbers], bool]
     wanted: bool = True
@@ -243,7 +243,7 @@ def self_test(setting: TrialSetting, trials: int, seed: int = 0) -> Iterator[Sel
 
 
 def _finds(kind: _TrialKind, setting: TrialSetting, random: np.random.Generator) -> bool:
-    cluster, slowed = setting.draw(random), kind.cells(random)
+    cluster, slowed = setting.draw(random), kind.cases(random)
     if setting.paired:
         differences = cluster.pairs(PAIRED_STRIKES, PAIRS, random)
         limits = learn_pairs(differences, setting.scheme)
@@ -259,7 +259,7 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     """Return the kinds of slowdown, for large messages or the largest class present; no group if all are too small."""
     name = CLASSES[scheme.classes.max()]
     groups = np.flatnonzero(scheme.classes == scheme.classes.max())
-    cells, every = np.flatnonzero(np.isin(scheme.of, groups)), np.arange(len(scheme.of))
+    cases, every = np.flatnonzero(np.isin(scheme.of, groups)), np.arange(len(scheme.of))
     judged = [members for group in groups if len(members := scheme.members[group]) >= LEAST_CELLS]
 
     def one_of(choice: Numbers) -> Callable[[np.random.Generator], Numbers]:
@@ -275,19 +275,19 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
         return lambda limits, slowed: 1 + times * np.nan_to_num(limits.visible()[slowed] - 1)
 
     def its_own(found: Slower, slowed: Numbers) -> bool:
-        return bool(found.cells[slowed].any() or found.groups[scheme.of[slowed]].any())
+        return bool(found.cases[slowed].any() or found.groups[scheme.of[slowed]].any())
 
     def anything(found: Slower, _: Numbers) -> bool:
         return found.anything
 
-    one_cell, group = f"one cell of {name} messages slower by", f"one group of {name} messages slower by"
+    one_case, group = f"one case of {name} messages slower by", f"one group of {name} messages slower by"
     return [
         _TrialKind("nothing", lambda _: every[:0], by(1.0), anything, wanted=False),
-        *(_TrialKind(f"{one_cell} {percent} %", one_of(cells), by(1 + percent / 100), its_own) for percent in (5, 10)),
+        *(_TrialKind(f"{one_case} {percent} %", one_of(cases), by(1 + percent / 100), its_own) for percent in (5, 10)),
         *(_TrialKind(f"{group} {percent} %", one_group, by(1 + percent / 100), its_own) for percent in (2, 5) if judged),
-        _TrialKind("all cells slower by 2 %", lambda _: every, by(1.02), anything),
-        _TrialKind("a cell slower by twice what is visible", one_of(every), visible(2.0), its_own),
-        _TrialKind("a cell slower by half of what is visible", one_of(every), visible(0.5), its_own),
+        _TrialKind("all cases slower by 2 %", lambda _: every, by(1.02), anything),
+        _TrialKind("a case slower by twice what is visible", one_of(every), visible(2.0), its_own),
+        _TrialKind("a case slower by half of what is visible", one_of(every), visible(0.5), its_own),
     ]
 
 
@@ -307,10 +307,10 @@ class NoiseRecord:
     """The recorded scatter of a baseline, from which clusters are drawn.
 
     scheme       the groups of the cases that can be drawn
-    launch       [launches × cells] by how much each launch was off the mean of its allocation, in ln of time; NaN where it lacks the case.
+    launch       [launches × cases] by how much each launch was off the mean of its allocation, in ln of time; NaN where it lacks the case.
                  Widened, since so few launches determine their own mean
-    allocation   [allocations × cells] likewise for allocations, without what their launches explain; 0 where one lacks the case
-    lacking      [allocations × cells] which cases an allocation lacks
+    allocation   [allocations × cases] likewise for allocations, without what their launches explain; 0 where one lacks the case
+    lacking      [allocations × cases] which cases an allocation lacks
     launches     the typical number of launches of an allocation
     left_out     the number of cases that too few allocations have
     """
@@ -323,14 +323,14 @@ class NoiseRecord:
     left_out: int
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """Return [count × cells] ln of time as the gate uses it. Recorded allocations are drawn in any order: `first` has no effect."""
+        """Return [count × cases] ln of time as the gate uses it. Recorded allocations are drawn in any order: `first` has no effect."""
         mixed = random.normal(size=(count, len(self.allocation))) @ self.allocation
         lacking = self.lacking[random.integers(len(self.lacking), size=count)]
         times: Figures = np.where(lacking, np.nan, self._medians(count, launches, random) + mixed)
         return times
 
     def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """Return [count × pairs × cells] ln of time, new over old."""
+        """Return [count × pairs × cases] ln of time, new over old."""
         old, new = self.launch[random.integers(len(self.launch), size=(2, count, pairs))]
         differences: Figures = new - old
         return differences
@@ -348,21 +348,21 @@ def recorded(baseline: Baseline) -> NoiseRecord:
             f"--self-test: {baseline.path} has {plural(len(scattered), 'allocation')} of {_FEWEST_LAUNCHES} launches or more: "
             f"{FEWEST} are needed to see how they scatter; add good ones"
         )
-    cells = baseline.cells
-    each = [_times(allocation.launches, [allocation.cells.get(cell) for cell in cells]) for allocation in scattered]
+    cases = baseline.cases
+    each = [_times(allocation.launches, [allocation.cases.get(case) for case in cases]) for allocation in scattered]
     centres = np.array([known_median(times.T) for times in each])
     enough = np.isfinite(centres).sum(axis=0) >= FEWEST
     if not enough.any():
-        raise UsageError(f"--self-test: {baseline.path} has no cell in {FEWEST} allocations: add good ones")
-    scheme = scheme_of([cell for cell, is_in in zip(cells, enough, strict=True) if is_in])
+        raise UsageError(f"--self-test: {baseline.path} has no case in {FEWEST} allocations: add good ones")
+    scheme = scheme_of([case for case, is_in in zip(cases, enough, strict=True) if is_in])
     launch = np.concatenate([_widened(times[:, enough]) for times in each])
     return _made(scheme, launch, centres[:, enough], int(np.median([one.launches for one in scattered])), int((~enough).sum()))
 
 
-def _times(launches: int, cells: Sequence[CaseTimes | None]) -> Figures:
-    """Return [launches × cells] ln of seconds."""
+def _times(launches: int, cases: Sequence[CaseTimes | None]) -> Figures:
+    """Return [launches × cases] ln of seconds."""
     nothing = (None,) * launches
-    found = np.array([nothing if cell is None else cell.medians_s for cell in cells], dtype=np.float64).T
+    found = np.array([nothing if case is None else case.medians_s for case in cases], dtype=np.float64).T
     return np.asarray(np.log(found), dtype=np.float64)
 
 
@@ -392,14 +392,14 @@ def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left
 
 
 def _apart(scheme: Scheme, values: Figures) -> tuple[Figures, Figures, Figures]:
-    """Return [… × cells] as three parts: common to all cases, of each group, and of each case alone."""
+    """Return [… × cases] as three parts: common to all cases, of each group, and of each case alone."""
     whole = known_median(values)[..., None]
     groups = scheme.medians(values - whole)[..., scheme.of]
     return np.broadcast_to(whole, values.shape), groups, values - whole - groups
 
 
 def _left(scheme: Scheme, part: Figures, explained: Figures) -> Figures:
-    """Return [cells] the share of a part's spread that launches do not explain, by size class: a single case has too few values."""
+    """Return [cases] the share of a part's spread that launches do not explain, by size class: a single case has too few values."""
     found = np.zeros(len(scheme.of))
     classes = scheme.classes[scheme.of]
     for each in np.unique(classes):

@@ -12,7 +12,7 @@ from statistics import median_low
 import numpy as np
 
 from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown, median_of
+from collbench.gate.allocation import Allocation, CaseTimes, Case, Shown, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
@@ -37,29 +37,29 @@ _TIMES, _OF_ITS_LIKE = 2.0, 0.95
 _BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that may lie anywhere, at least one
 
 
-def launch_limits(allocations: Sequence[Allocation], cells: Sequence[Cell], limits: BaselineLimits) -> Figures:
-    """Return [cells] how far a candidate's launches may be from their median, in ln of time; `allocations` are the baseline's."""
-    launches = np.hstack([_logs(each, cells) for each in allocations])
+def launch_limits(allocations: Sequence[Allocation], cases: Sequence[Case], limits: BaselineLimits) -> Figures:
+    """Return [cases] how far a candidate's launches may be from their median, in ln of time; `allocations` are the baseline's."""
+    launches = np.hstack([_logs(each, cases) for each in allocations])
     own = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
     return np.maximum(_FLOOR, _TIMES * np.fmax(np.nan_to_num(own), _of_its_like(own, limits.scheme)))
 
 
-def unstable(allocation: Allocation, cells: Sequence[Cell], allowed: Figures) -> Mask:
-    """Return [cells] which cases have launches that are further apart than `allowed`."""
-    launches = _logs(allocation, cells)
+def unstable(allocation: Allocation, cases: Sequence[Case], allowed: Figures) -> Mask:
+    """Return [cases] which cases have launches that are further apart than `allowed`."""
+    launches = _logs(allocation, cases)
     apart = _all_but(np.abs(launches - known_median(launches)[:, None]), _SHARE, FEWEST_LAUNCHES)
     with np.errstate(invalid="ignore"):
         found: Mask = apart > allowed
     return found
 
 
-def _logs(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
-    found: Figures = np.log(seconds_of(allocation, cells))
+def _logs(allocation: Allocation, cases: Sequence[Case]) -> Figures:
+    found: Figures = np.log(seconds_of(allocation, cases))
     return found
 
 
 def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
-    """Return [cells] the largest known value of [cells × launches], one or that share of them aside; NaN for fewer than `fewest`."""
+    """Return [cases] the largest known value of [cases × launches], one or that share of them aside; NaN for fewer than `fewest`."""
     ordered = np.sort(distances, axis=1)  # NaN comes last
     counts = np.isfinite(distances).sum(axis=1)
     places = np.maximum(counts - 1 - np.maximum(1, (counts * share).astype(np.int64)), 0)
@@ -68,7 +68,7 @@ def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
 
 
 def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
-    """Return [cells] what is usual for the case's backend and size class, over all operations; 0 where nothing is known."""
+    """Return [cases] what is usual for the case's backend and size class, over all operations; 0 where nothing is known."""
     found = np.zeros(len(own))
     names = [(group.backend, group.size_class) for group in scheme.groups]
     for backend, size in dict.fromkeys(names):
@@ -115,9 +115,9 @@ def flipped(allocation: Allocation, usual: float | None) -> list[bool]:
 
 def without(allocation: Allocation, left_out: Sequence[bool]) -> Allocation:
     """Return the allocation as if these launches had measured nothing; their wrong data still count."""
-    cells = {cell: _without(each, left_out) for cell, each in allocation.cells.items()}
-    shown = {cell: _shown_without(each, left_out) for cell, each in allocation.shown.items()}
-    return replace(allocation, cells=cells, shown=shown)
+    cases = {case: _without(each, left_out) for case, each in allocation.cases.items()}
+    shown = {case: _shown_without(each, left_out) for case, each in allocation.shown.items()}
+    return replace(allocation, cases=cases, shown=shown)
 
 
 def steady(allocation: Allocation, usual: float | None) -> Steady:

@@ -43,8 +43,8 @@ class Suspicion:
     """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
 
     kind     "cell", "group" or "whole"
-    name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cells"
-    cell     the case's columns by name; empty for groups and the whole
+    name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases"
+    case     the case's columns by name; empty for groups and the whole
     factors  by allocation of the candidate, the time over the baseline's; None where it was not measured
     limit    the factor that chance explains
     state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
@@ -54,7 +54,7 @@ class Suspicion:
 
     kind: str
     name: str
-    cell: dict[str, Any]
+    case: dict[str, Any]
     factors: tuple[float | None, ...]
     limit: float
     state: str
@@ -67,7 +67,7 @@ class GroupState:
 
     backend, operation, size_class  the columns that define it
     name     in words: "allreduce on mpi, large messages"
-    cells    the number of its cases with a history that is long enough
+    cases    the number of its cases with a history that is long enough
     missing  how many of them the candidate's first allocation lacks
     factors  by allocation of the candidate, the median over its cases of the time over the baseline's; None: unknown
     limit    the factor that chance explains; None where the group is too small to be judged as one (its cases are judged)
@@ -82,7 +82,7 @@ class GroupState:
     operation: str
     size_class: str
     name: str
-    cells: int
+    cases: int
     missing: int
     factors: tuple[float | None, ...]
     limit: float | None
@@ -98,7 +98,7 @@ class GroupState:
 class FloorState:
     """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
 
-    name, cell  as in `Suspicion`
+    name, case  as in `Suspicion`
     asked       the floor as typed: "ring:80@64M-"
     wanted      its percentage
     percents    by allocation of the candidate, of the ceiling of that model; None where it is unknown
@@ -107,7 +107,7 @@ class FloorState:
     """
 
     name: str
-    cell: dict[str, Any]
+    case: dict[str, Any]
     asked: str
     wanted: float
     percents: tuple[float | None, ...]
@@ -177,7 +177,7 @@ class Verdict:
     baseline    its folder (of paired stacks: the old one's folders)
     allocations the number of the baseline's allocations; thin: fewer than six
     candidates  the names of the judged allocations, in the order in which they began
-    cells       the number of cases with a history that is long enough
+    cases       the number of cases with a history that is long enough
     judged_on   the day (ISO 8601) that decides whether announcements are expired
     collbench   the version that judged
     asked       the floors as typed; one without a case in `floors` is reached everywhere
@@ -198,7 +198,7 @@ class Verdict:
     allocations: int
     thin: bool
     candidates: tuple[str, ...]
-    cells: int
+    cases: int
     judged_on: str
     collbench: str
     asked: tuple[str, ...] = ()

@@ -232,7 +232,7 @@ def _paired(data: object) -> dict[tuple[str, str], str]:
     if data == {}:  # an empty mapping does not show what its keys would be
         return {}
     rows = _list(data)
-    if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(cell, str) for cell in row) for row in rows):
+    if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(case, str) for case in row) for row in rows):
         raise _Foreign("a list of [a, b, value]")
     return {(a, b): text for a, b, text in rows}
 

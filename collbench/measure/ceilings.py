@@ -26,7 +26,7 @@ from collbench.measure.probing import probed
 from collbench.measure.references import measure_memory, measure_streams
 from collbench.measure.request import Request
 from collbench.measure.session import members_of, ranks_by_host
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
@@ -49,7 +49,7 @@ class Running:
     """
 
     operation: Operation
-    cell: Cell
+    case: Case
     groups: Groups
     host_of: Sequence[str]
     leaving: Mapping[str, Link]
@@ -63,7 +63,7 @@ class Running:
         """Return a group's ranks by host, hosts in order of appearance. In a rooted operation the root and its host
         come first.
         """
-        root = group[self.cell.root or 0] if self.operation.rooted else group[0]
+        root = group[self.case.root or 0] if self.operation.rooted else group[0]
         by_host: dict[str, list[int]] = {}
         for rank in (root, *(other for other in group if other != root)):
             by_host.setdefault(self.host_of[rank], []).append(rank)
@@ -71,7 +71,7 @@ class Running:
 
     def least(self, group: tuple[int, ...]) -> LeastBytes:
         """Return the bytes that one group must send out of and into its hosts at least."""
-        return least(self.operation, self.cell, (group,), {rank: self.host_of[rank] for rank in group})
+        return least(self.operation, self.case, (group,), {rank: self.host_of[rank] for rank in group})
 
 
 def ceiling_of(running: Running, node_of: MakeNode) -> Found:
@@ -129,10 +129,10 @@ def _job(running: Running, group: tuple[int, ...], node_of: MakeNode) -> Job:
 
 def _traffic(running: Running, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
     """Return the bytes from rank to rank, in the order of the nodes' ranks."""
-    cell, place = running.cell, {rank: index for index, rank in enumerate(group)}
+    case, place = running.case, {rank: index for index, rank in enumerate(group)}
     order = [place[rank] for _, ranks in layout for rank in ranks]
-    parts = elements(cell.traffic, len(group), running.operation.count(cell, len(group)))
-    matrix: list[list[float]] = (parts[np.ix_(order, order)] * cell.dtype.size).tolist()
+    parts = elements(case.traffic, len(group), running.operation.count(case, len(group)))
+    matrix: list[list[float]] = (parts[np.ix_(order, order)] * case.dtype.size).tolist()
     return matrix
 
 
@@ -187,8 +187,8 @@ class _Shared:
 
     def _moved(self) -> float:
         """The bytes that the bus bandwidth counts in one iteration."""
-        operation, cell = self.running.operation, self.running.cell
-        return cell.size_bytes * operation.bus_factor(len(self.running.groups[0]))
+        operation, case = self.running.operation, self.running.case
+        return case.size_bytes * operation.bus_factor(len(self.running.groups[0]))
 
     def _groups(self, host: str) -> int:
         """Return how many groups share the busier direction of a host's NICs."""
@@ -336,8 +336,8 @@ class Ceilings:
     _gpu_nodes: dict[str, GpuNodes] = field(default_factory=dict)
     _hosts: dict[str, list[str]] = field(default_factory=dict)
 
-    def prepare(self, backends: Sequence[Backend], cells: Sequence[tuple[Operation, Cell]]) -> None:
-        """Probe the hosts and measure the references that the cells need. All ranks call; only rank 0 gets the
+    def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
+        """Probe the hosts and measure the references that the cases need. All ranks call; only rank 0 gets the
         machines.
         """
         self.interfaces = _everyones_interfaces(self.world)
@@ -347,21 +347,21 @@ class Ceilings:
         if any(_on_loopback(backend) for backend in backends):
             one, both = measure_streams(self.world)
             self.rates = HostRates({}, {}, one, both)
-        inside = [one for backend in backends if _in_memory(backend) for one in cells if self._stays_inside(*one, backend)]
+        inside = [one for backend in backends if _in_memory(backend) for one in cases if self._stays_inside(*one, backend)]
         if inside:
             self._measure_memory(inside)
 
-    def _stays_inside(self, operation: Operation, cell: Cell, backend: Backend) -> bool:
-        """Return whether a cell of this backend moves data, but none between hosts."""
-        if cell.backend != backend.name or operation.is_barrier:
+    def _stays_inside(self, operation: Operation, case: Case, backend: Backend) -> bool:
+        """Return whether a case of this backend moves data, but none between hosts."""
+        if case.backend != backend.name or operation.is_barrier:
             return False
-        return not any(self._crosses(backend, group) for group in groups_of(operation, cell, backend.ranks))
+        return not any(self._crosses(backend, group) for group in groups_of(operation, case, backend.ranks))
 
-    def _measure_memory(self, cells: Sequence[tuple[Operation, Cell]]) -> None:
-        """Measure each data type and buffer reuse once, at all sizes of its cells."""
-        for key in dict.fromkeys((cell.dtype.name, cell.buffers) for _, cell in cells):
-            chosen = {cell.size_bytes: cell for _, cell in cells if (cell.dtype.name, cell.buffers) == key}
-            with_sum = any(operation.reduces for operation, _ in cells)
+    def _measure_memory(self, cases: Sequence[tuple[Operation, Case]]) -> None:
+        """Measure each data type and buffer reuse once, at all sizes of its cases."""
+        for key in dict.fromkeys((case.dtype.name, case.buffers) for _, case in cases):
+            chosen = {case.size_bytes: case for _, case in cases if (case.dtype.name, case.buffers) == key}
+            with_sum = any(operation.reduces for operation, _ in cases)
             share = self.request.budget.max_time_s / 20
             with self.world.watchdog.phase("measuring the memory"):
                 self._memory[key] = measure_memory(self.world, list(chosen.values()), with_sum, share)
@@ -369,8 +369,8 @@ class Ceilings:
     def _oversubscribed(self) -> bool:
         return bool(self.world.oversubscribed)
 
-    def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
-        """Return (expected bandwidth, hard limit or None) of a cell that runs over these groups of ranks: those of the
+    def of(self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
+        """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the
         slowest group.
         """
         if operation.is_barrier:
@@ -379,28 +379,28 @@ class Ceilings:
             return given_ceiling(self.request.ceiling), None
         if backend.own_ceiling:
             return backend.own_ceiling, None
-        if cell.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
-            return self._inside(operation, cell, backend, max(map(len, groups), default=1)), None
-        known = (backend.name, cell.device, operation.name, cell.root, cell.traffic, cell.size_bytes if operation.uneven else 0)
+        if case.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
+            return self._inside(operation, case, backend, max(map(len, groups), default=1)), None
+        known = (backend.name, case.device, operation.name, case.root, case.traffic, case.size_bytes if operation.uneven else 0)
         key = (*known, tuple(map(tuple, groups)))
         if key not in self._found:
-            self._found[key] = self._of_links(operation, cell, backend, key[-1])
+            self._found[key] = self._of_links(operation, case, backend, key[-1])
         return self._found[key]
 
-    def _inside(self, operation: Operation, cell: Cell, backend: Backend, n: int) -> Ceiling:
+    def _inside(self, operation: Operation, case: Case, backend: Backend, n: int) -> Ceiling:
         """Return the rate measured inside the hosts for groups of n ranks, with all ranks active at the same time."""
         if self._oversubscribed():
             return no_ceiling("more ranks than cores")
-        if (cell.streams or 1) > 1:
+        if (case.streams or 1) > 1:
             return no_ceiling("the reference is one loopback TCP stream, not several")
         if _on_loopback(backend):
             return stream_ceiling(operation.bidirectional if operation.pair else not operation.rooted, self.rates)
         if _in_memory(backend):
-            rates = self._memory.get((cell.dtype.name, cell.buffers), self.rates)
-            return memory_ceiling(operation.cpu_model, cell.size_bytes, rates, n)
+            rates = self._memory.get((case.dtype.name, case.buffers), self.rates)
+            return memory_ceiling(operation.cpu_model, case.size_bytes, rates, n)
         return no_ceiling(f"{backend.name} does not report its path inside a host")
 
-    def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:
+    def _of_links(self, operation: Operation, case: Case, backend: Backend, groups: Groups) -> Found:
         """Return (expected bandwidth, hard limit) from the machines' links.
 
         Of several groups those that cross hosts count, and on GPUs the others as well.
@@ -410,8 +410,8 @@ class Ceilings:
         host_of = self._host_of(backend)
         hosts = [[host_of[rank] for rank in group] for group in crossing]
         sharing = _sharing(operation, hosts) if operation.pair and crossing else 1
-        running = Running(operation, cell, groups, host_of, {}, self.request.oversubscription)
-        if cell.device == "cuda":
+        running = Running(operation, case, groups, host_of, {}, self.request.oversubscription)
+        if case.device == "cuda":
             return self._of_gpus(running, backend, sharing, len(crossing))
         return self._between_hosts(replace(running, groups=crossing), backend, sharing)
 
@@ -479,7 +479,7 @@ class Ceilings:
 def _everyones_interfaces(world: World) -> list[Interface]:
     """Return one interface per host: the one that carries the ranks' addresses."""
     mine = asdict(read_interface(interface_with(world.me.address)))
-    found = world.agree(mine, "reading the interfaces")
+    found = world.allgather(mine, "reading the interfaces")
     by_host = {member.host: found[member.rank] for member in reversed(world.members)}
     return [Interface(**by_host[host]) for host in world.hosts]
 

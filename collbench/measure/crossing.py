@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from collbench.measure import counters
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Place
 from collbench.operations.traffic import Traffic, is_rough
 from collbench.reason import Fact, as_json, decode
@@ -45,7 +45,7 @@ class _Question:
     """The inputs of the computation, as a cache key. At 1,024 ranks the computation takes seconds; its result is the
     same for all sizes.
 
-    count   elements per part for which it is computed: those of the cell only where uneven parts are so small that rounding matters
+    count   elements per part for which it is computed: those of the case only where uneven parts are so small that rounding matters
     """
 
     name: str
@@ -56,20 +56,20 @@ class _Question:
     places: tuple[tuple[int, str], ...]
     traffic: Traffic | None
     operation: Operation = field(compare=False)
-    cell: Cell = field(compare=False)
+    case: Case = field(compare=False)
 
 
-def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
-    """Return the least bytes of a cell with ranks (of `groups`) at these places.
+def least(operation: Operation, case: Case, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
+    """Return the least bytes of a case with ranks (of `groups`) at these places.
 
     Blocks of different ranks must be the same or not overlap.
     """
     n = len(groups[0]) if groups else 0
-    count = operation.count(cell, n) if n else 0
-    reckoned = count if count and operation.uneven and is_rough(cell.traffic, n, count) else _REFERENCE
+    count = operation.count(case, n) if n else 0
+    reckoned = count if count and operation.uneven and is_rough(case.traffic, n, count) else _REFERENCE
     places = tuple(sorted(place_of.items()))
-    part = _per_element(_Question(operation.name, reckoned, cell.root, cell.seed, groups, places, cell.traffic, operation, cell))
-    size = count * cell.dtype.size * ((cell.window or 1) if operation.windowed else 1)
+    part = _per_element(_Question(operation.name, reckoned, case.root, case.seed, groups, places, case.traffic, operation, case))
+    size = count * case.dtype.size * ((case.window or 1) if operation.windowed else 1)
     out, into = ({place: share * size for place, share in shares.items()} for shares in (part.out, part.into))
     return LeastBytes(out, into, part.total * size)
 
@@ -94,11 +94,11 @@ def _per_element(question: _Question) -> LeastBytes:
 
 def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, frozenset[str], frozenset[str]]]:
     """Yield (elements, places that hold the sources, places that need the result) for the parts of one group."""
-    n, width = len(place_of), question.cell.dtype.size
-    cell = replace(question.cell, size_bytes=question.count * width * question.operation.parts(n))
+    n, width = len(place_of), question.case.dtype.size
+    case = replace(question.case, size_bytes=question.count * width * question.operation.parts(n))
     needing: dict[tuple[Hashable, int, int], set[str]] = defaultdict(set)
     for rank in range(n):
-        for block in question.operation.expected_blocks(Place(rank, n, question.operation.count(cell, n), cell)):
+        for block in question.operation.expected_blocks(Place(rank, n, question.operation.count(case, n), case)):
             needing[_key(block.sources), block.at, block.count].add(place_of[rank])
     holding: dict[Hashable, frozenset[str]] = {}
     for (sources, _, count), places in needing.items():
@@ -118,7 +118,7 @@ def _ranks(key: Hashable) -> Sequence[int]:
 
 # The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the least that must have moved.
 #
-# What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
+# What all ranks of a case send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
 # and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
 # one another over NVLink. Such a row is not of the network, and its percentage of the expected bandwidth is withheld.
 
@@ -134,11 +134,11 @@ class CaseActivity:
 
     iterations   of the operation, including warm-ups and those without samples
     host_of      the host of each rank that takes part
-    must         bytes that must leave and reach each host in an iteration; None: derived from operation, cell and groups
+    must         bytes that must leave and reach each host in an iteration; None: derived from operation, case and groups
     """
 
     operation: Operation
-    cell: Cell
+    case: Case
     groups: Groups
     host_of: Mapping[int, str]
     iterations: int
@@ -155,7 +155,7 @@ def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[s
     path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not show it
     other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
-    bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
+    bound = ran.must or least(ran.operation, ran.case, ran.groups, ran.host_of)
     hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
     first = sorted(hosts, key=lambda host: _ratio(hosts[host]))[:_MOST_HOSTS]
     other = _other_path(ran, hosts)
@@ -270,7 +270,7 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
     (moved,) = by_host.values()
-    bound = least(ran.operation, ran.cell, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
+    bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
     must = bound.total * ran.iterations
     if not must:
         return None
@@ -281,10 +281,10 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
 def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
     """Return the path in one word. Unknown for GPUs of one host: bytes may go over PCIe, NVLink or memory."""
     inside = _inside(ran, by_host)
-    if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
+    if inside and inside["ratio"] is not None and ran.case.device == "cpu":
         (moved,) = by_host.values()
         packets = moved["interfaces"].get(counters.LOOPBACK, {}).get("tx_packets") or 0
-        silent = ran.cell.mode == "isolated" and packets < _FAR_LESS * ran.iterations
+        silent = ran.case.mode == "isolated" and packets < _FAR_LESS * ran.iterations
         return "shared memory" if silent or inside["ratio"] < _FAR_LESS else "loopback"
     must = [known for known in hosts.values() if "out" in known]
     if not must or any("unknown" in known for known in must):
@@ -304,9 +304,9 @@ def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> Other
     nvlink = _by_nvlink(known)
     if not _too_few_bytes(known):
         packets, iterations = known["packets_out"], ran.iterations
-        return OtherPath(ran.cell.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
+        return OtherPath(ran.case.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
     way: Literal["out", "in"] = "out" if _falls_short(known["out"]) else "in"
-    return OtherPath(ran.cell.backend, host, way, known[way]["bytes"], known[way]["at_least_bytes"], others=others, nvlink=nvlink)
+    return OtherPath(ran.case.backend, host, way, known[way]["bytes"], known[way]["at_least_bytes"], others=others, nvlink=nvlink)
 
 
 def _by_nvlink(told: Mapping[str, Any]) -> bool:
@@ -330,7 +330,7 @@ def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
     """
     sends = ran.operation.is_barrier or told.get("out", {}).get("at_least_bytes")
     packets = told.get("packets_out")
-    if not sends or packets is None or "unknown" in told or ran.cell.mode != "isolated":
+    if not sends or packets is None or "unknown" in told or ran.case.mode != "isolated":
         return False
     return bool(packets < _FAR_LESS * ran.iterations)
 

@@ -15,11 +15,11 @@ from collbench.control.world import World
 from collbench.measure import counters
 from collbench.measure.counters import Counts, Gpus, entries
 from collbench.measure.crossing import CaseActivity, evidence
-from collbench.measure.prepared_cell import PreparedCase
+from collbench.measure.prepared_case import PreparedCase
 from collbench.measure.telemetry import Telemetry
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 
-# The settings and disturbances of a rank's CPUs while a cell was measured. Everything is readable without privileges on Linux.
+# The settings and disturbances of a rank's CPUs while a case was measured. Everything is readable without privileges on Linux.
 
 _STAT = Path("/proc/stat")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -222,7 +222,7 @@ class Instruments:
 
     @classmethod
     def ready(cls, world: World, cuda: bool, telemetry_hz: float) -> Instruments:
-        """Return the opened instruments of a launch; `cuda`: whether any of its cells uses GPUs."""
+        """Return the opened instruments of a launch; `cuda`: whether any of its cases uses GPUs."""
         first = world.on_host()[0].rank == world.rank
         gpus = Gpus.open() if first and cuda else None
         return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
@@ -231,16 +231,16 @@ class Instruments:
         """Read the counters. All ranks call; no rank starts to send before every host has read."""
         if self.telemetry:
             self.telemetry.taken()
-            self.telemetry.switch(ready.cell.size_bytes >= _SMALL_BYTES)
+            self.telemetry.switch(ready.case.size_bytes >= _SMALL_BYTES)
         self._iterations = ready.loop.iterations_run
         if self.reads:
-            self._before = read(gpus=self._of(ready.cell))
+            self._before = read(gpus=self._of(ready.case))
         if len(world.hosts) > 1:  # on one host rank 0 is the only one that reads
-            world.gather(None, f"{ready.cell.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
+            world.gather(None, f"{ready.case.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
     def end(self, ready: PreparedCase) -> dict[str, Any]:
         """Read again and return what this process reports to rank 0, JSON-ready."""
-        own_moved = moved(self._before, read(gpus=self._of(ready.cell))) if self.reads else None
+        own_moved = moved(self._before, read(gpus=self._of(ready.case))) if self.reads else None
         if self.telemetry:
             self.telemetry.switch(False)
         return {
@@ -256,8 +256,8 @@ class Instruments:
         if self.gpus:
             self.gpus.close()
 
-    def _of(self, cell: Cell) -> Gpus | None:
-        return self.gpus if cell.device == "cuda" else None
+    def _of(self, case: Case) -> Gpus | None:
+        return self.gpus if case.device == "cuda" else None
 
 
 def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
@@ -266,4 +266,4 @@ def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> d
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
     by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}
     must = ready.must(host_of) if ready.must else None
-    return evidence(CaseActivity(ready.operation, ready.cell, ready.groups, host_of, everyone[0]["iterations"], must), by_host)
+    return evidence(CaseActivity(ready.operation, ready.case, ready.groups, host_of, everyone[0]["iterations"], must), by_host)

@@ -21,7 +21,7 @@ from collbench.measure import disturbances
 from collbench.measure.crossing import OtherPath, bypassed
 from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
 from collbench.measure.instruments import Instruments, between, noticeable, now, told
-from collbench.measure.prepared_cell import PreparedCase, time_cell
+from collbench.measure.prepared_case import PreparedCase, time_case
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.sync import shared_page
@@ -80,7 +80,7 @@ def _middle(elapsed: NDArray[np.int64]) -> float:
 
 def state_probe(world: World) -> StateProbe | None:
     """Return a state probe, or None where some rank has no native loop. All ranks call."""
-    lacking = world.first(None if library() else "no native loop", "preparing the state probe")
+    lacking = world.first_error(None if library() else "no native loop", "preparing the state probe")
     return None if lacking else StateProbe(world)
 
 
@@ -159,14 +159,14 @@ def watch(
 
     Without `instruments` no counter is read.
     """
-    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: reading the machine state"
+    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.case.title()}: reading the machine state"
     loop_s = 0.0
     while True:
         before = canary.measure() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
         if instruments:
             instruments.begin(ready, world)
         began, paused_s = now(), world.watchdog.paused_s
-        measured = time_cell(ready, world, budget)
+        measured = time_case(ready, world, budget)
         span, after = between(began, now()), canary.measure() if canary else None
         mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
@@ -176,7 +176,7 @@ def watch(
         loop_s += measured.loop_s if measured else 0.0
         found = _result(measured, everyone, canary is not None, repeats) if measured and everyone else None
         again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
-        left = world.decide(left if again else 0.0, what)
+        left = world.broadcast(left if again else 0.0, what)
         if not left:
             if not (found and everyone):
                 return None

@@ -24,7 +24,7 @@ from collbench.machine.model import Gpu, Machine
 from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measure import counters
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 
 # Whether a run used GPUDirect RDMA: what NCCL's log shows of its connections, what the ports counted, and what the machines could do.
 #
@@ -622,7 +622,7 @@ Choices = list[dict[str, Any]]
 
 @dataclass
 class NcclPaths:
-    """The NCCL log of one backend on this rank. `facts`: of all ranks together after the last cell, at rank 0.
+    """The NCCL log of one backend on this rank. `facts`: of all ranks together after the last case, at rank 0.
 
     tuning   whether NCCL writes a line per call all the time, as `--evidence tuning` requests
     """
@@ -636,20 +636,20 @@ class NcclPaths:
         return cls(prepare(os.environ, tuning=tuning))
 
     @contextmanager
-    def witness(self, backend: Backend, cell: Cell) -> Iterator[Choices]:
-        """Yield a list around untimed calls of a cell; afterwards it holds the algorithms and protocols that NCCL chose
+    def witness(self, backend: Backend, case: Case) -> Iterator[Choices]:
+        """Yield a list around untimed calls of a case; afterwards it holds the algorithms and protocols that NCCL chose
         for them.
 
-        Choices for the synchronisation before the calls are left out, unless the cell is the same operation and size.
+        Choices for the synchronisation before the calls are left out, unless the case is the same operation and size.
         """
         reset = resetter(*backend.nccl) if backend.nccl else None
         with self.log.witness(reset) as choices:
             yield choices
-        if (cell.operation, cell.size_bytes) != _MEETING:
+        if (case.operation, case.size_bytes) != _MEETING:
             choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
-        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this cell, GPUDirect state. All
+        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All
         ranks call.
         """
         mine: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}

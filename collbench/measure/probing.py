@@ -28,7 +28,7 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
     with _joined(info, timeout_s) as world:
         machines = probed(world)
         code = tell(machines) if machines is not None else FINE
-        return world.decide(code, "reporting the probed hosts")
+        return world.broadcast(code, "reporting the probed hosts")
 
 
 def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:
@@ -40,7 +40,7 @@ def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int])
     if info is None:
         return call()
     with _joined(info, timeout_s) as world:
-        return world.decide(call() if world.rank == 0 else FINE, "what rank 0 reads")
+        return world.broadcast(call() if world.rank == 0 else FINE, "what rank 0 reads")
 
 
 def launched(env: Mapping[str, str]) -> bool:

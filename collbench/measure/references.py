@@ -27,7 +27,7 @@ from collbench.machine.peak.ceiling import HostRates, Rate, agreed, settled
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.sync import at_once
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import slots_for
 from collbench.operations.operation import Block as operation_Block
 from collbench.operations.operation import Operation
@@ -173,14 +173,14 @@ _SUMMED_AS = {
 _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [operation_Block([x.rank], 0, x.count)], {})
 
 
-def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: float) -> HostRates:
-    """Return copy (and sum) rates at every size of `cells`, measured by all ranks of the world at once.
+def measure_memory(world: World, cases: Sequence[Case], with_sum: bool, share: float) -> HostRates:
+    """Return copy (and sum) rates at every size of `cases`, measured by all ranks of the world at once.
 
     All sizes are measured one after the other in two rounds. Sizes with rounds that differ are repeated, up to three
     times. `share` limits the seconds per size and round. The rate is that of the slowest rank on rank 0's host.
     """
     kinds = ("copy", "sum") if with_sum else ("copy",)
-    wanted = {(kind, cell.size_bytes): cell for cell in cells for kind in kinds}
+    wanted = {(kind, case.size_bytes): case for case in cases for kind in kinds}
     rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in wanted}
     for _ in range(_MOST_ROUNDS):
         left = [key for key, known in rounds.items() if agreed(known) is None]
@@ -196,22 +196,22 @@ def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: f
 
 def _slowest(world: World, mine: Sequence[Rate | None], doing: str) -> list[Rate]:
     """Return the lowest rate of any rank for each entry, the same at all ranks."""
-    everyone = world.agree([rate and [rate.value, rate.low, rate.high] for rate in mine], doing)
+    everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in mine], doing)
     return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
 
-def _rate(world: World, cell: Cell, kind: str, share: float) -> Rate:
+def _rate(world: World, case: Case, kind: str, share: float) -> Rate:
     alone = Group((world.rank,), (0,))
-    buffers = Buffers(_REFERENCE, cell, alone, slots_for(cell))
+    buffers = Buffers(_REFERENCE, case, alone, slots_for(case))
     program = Program(tuple((_call(kind, buffers, slot),) for slot in range(buffers.slots)), keep=buffers)
     loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
-    world.agree(None, "measuring the memory")
+    world.allgather(None, "measuring the memory")
     once = max(float(loop.run(2)[0].min()), 1e-9)
     batch = max(1, int(1e-5 / once))
     n = int(min(max(min(_MOST_S, share) / (once * batch), 3), 200))
     time = median(loop.run(n, batch).ravel())
     value, low, high = (
-        cell.size_bytes * batch / max(seconds, 1e-9) for seconds in (time.value, time.ci_high or time.value, time.ci_low or time.value)
+        case.size_bytes * batch / max(seconds, 1e-9) for seconds in (time.value, time.ci_high or time.value, time.ci_low or time.value)
     )
     return Rate(value, low, high)
 
@@ -223,7 +223,7 @@ def _call(kind: str, buffers: Buffers, slot: int) -> Call:
     if kind == "copy":
         return NativeCall(kind, address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
     # 16-bit floats are summed as float32 of the same bytes: a C compiler without them must still build the loop.
-    dtype = buffers.cell.dtype
+    dtype = buffers.case.dtype
     name, width = _SUMMED_AS.get(dtype.name, (dtype.name, dtype.size))
     return NativeCall(kind, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
 
@@ -253,7 +253,7 @@ def _connect_ring(world: World) -> tuple[socket.socket, socket.socket]:
     """Return sockets (from the rank before, to the next rank) on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(world.timeout_s)
-        ports = world.agree(listener.getsockname()[1], "connecting loopback streams")
+        ports = world.allgather(listener.getsockname()[1], "connecting loopback streams")
         sender = socket.create_connection(("127.0.0.1", ports[(world.rank + 1) % world.size]), timeout=world.timeout_s)
         receiver, _ = listener.accept()
     receiver.settimeout(world.timeout_s)
@@ -264,7 +264,7 @@ def _stream(world: World, sender: socket.socket | None, receiver: socket.socket 
     """Send for a while and count what arrives; return the rate of the slowest receiver."""
     rates: list[float] = []
     thread = threading.Thread(target=lambda: rates.append(_drain(receiver)) if receiver else None)
-    world.agree(None, "measuring loopback TCP")
+    world.allgather(None, "measuring loopback TCP")
     thread.start()
     if sender:
         _pour(sender)

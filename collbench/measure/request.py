@@ -11,7 +11,7 @@ from collbench.backends.slowing import Slowing
 from collbench.operations.sweep import Sweep, Sweeps
 from collbench.results.folder import holds_a_run
 
-# What a user allows a cell: time before counts. Without numpy, since every command line makes one.
+# What a user allows a case: time before counts. Without numpy, since every command line makes one.
 
 _SMALL, _MIDDLE = 16 * 1024, 1024 * 1024
 _TARGETS = (0.03, 0.02, 0.005)  # half-widths aimed at for small, middle and large sizes
@@ -19,7 +19,7 @@ _TARGETS = (0.03, 0.02, 0.005)  # half-widths aimed at for small, middle and lar
 
 @dataclass(frozen=True)
 class Budget:
-    """The user's limits for measuring one cell.
+    """The user's limits for measuring one case.
 
     max_time_s   wall time; it takes precedence over all counts
     iterations   exactly so many samples (None: until the precision is reached)
@@ -44,24 +44,24 @@ class Request:
     """The request of one launch: what to measure, and with which options.
 
     command        the subcommand ("allreduce"; of a suite "run-" and its name), for the folder's name
-    sweep          what makes the cells; a suite has several
+    sweep          what makes the cases; a suite has several
     backends       names in the order they are measured; asked: those that the user named (the rest are defaults)
     ranks          --ranks, the number of ranks of a backend with virtual ranks
-    check          verification calls per cell; 0 is off
+    check          verification calls per case; 0 is off
     ceiling        GB/s that the user gave, or None
     oversubscription  the fabric between hosts carries a host's rate divided by this
     timeout_s      deadline of every wait
-    seed           of the inputs; order_seed: of the order of the cells, None: each launch draws a new one
+    seed           of the inputs; order_seed: of the order of the cases, None: each launch draws a new one
     out            the run folder, or None for runs/<time>-<operation>-<id>
     resume         the folder of the run to continue, or None
     resume_if_exists  whether a run in `out` is continued, if there is one
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0
     gpus_per_process  how many GPUs, and so ranks, each process drives
-    evidence       "on": counters and logs are read around each cell; "off": not; "tuning": NCCL writes a line per call, too
+    evidence       "on": counters and logs are read around each case; "off": not; "tuning": NCCL writes a line per call, too
     telemetry_hz   samples per second of clocks, power and temperatures meanwhile; 0: none
-    slowed         which cells are slowed down on purpose, as a test
-    stop_on_wrong  whether the launch ends after the first cell with wrong data
+    slowed         which cases are slowed down on purpose, as a test
+    stop_on_wrong  whether the launch ends after the first case with wrong data
     argv           the command line
     suite          the suite as read, for run.json: name, title, digest (SHA-256 of all files), files, run, sweeps, and the options that
                    the command line replaced; None: no suite

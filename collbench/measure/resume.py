@@ -1,4 +1,4 @@
-"""Resume an interrupted run in its folder: stored rows stay, missing cells are measured."""
+"""Resume an interrupted run in its folder: stored rows stay, missing cases are measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.measure.row import row_without
 from collbench.measure.session import Work, ranks_of
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.reason import Fact
@@ -42,17 +42,17 @@ Facts = dict[str, str]
 
 
 def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
-    """Return for each cell how its row will name it: (as it is measured, as it was requested, where that is not
+    """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not
     possible).
     """
     return [_named(item, world) for item in work]
 
 
 def _named(item: Work, world: World) -> tuple[Row, Row]:
-    operation, cell, one = item
+    operation, case, one = item
     size = (ranks_of(one, world), len(world.hosts))
-    there = placed(cell, operation, one.backend) if one.backend else cell
-    return row_without(operation, there, "", size, ""), row_without(operation, cell, "", size, "")
+    there = placed(case, operation, one.backend) if one.backend else case
+    return row_without(operation, there, "", size, ""), row_without(operation, case, "", size, "")
 
 
 def key_of(row: Row) -> Key:
@@ -65,7 +65,7 @@ def key_of(row: Row) -> Key:
 
 
 def asked(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the planned cells for run.json: their number, the values of each option, a digest, and the options that
+    """Return the planned cases for run.json: their number, the values of each option, a digest, and the options that
     all of them share.
     """
     keys = [key_of(row) for row in rows]
@@ -260,7 +260,7 @@ class Stored:
     than 0.
 
     info     the part of run.json about this launch
-    rows     by the place of their cell in the work; done: these places
+    rows     by the place of their case in the work; done: these places
     cut      by file, the bytes of lines that were incomplete after a kill
     """
 
@@ -368,18 +368,18 @@ def _refusal(folder: RunFolder, why: str) -> str:
 
 
 def _by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:
-    """Return the rows by the place of their cell, each taken once."""
+    """Return the rows by the place of their case, each taken once."""
     stored: dict[Key, list[Row]] = {}
     for row in rows:
         stored.setdefault(key_of(row), []).append(row)
     found: dict[int, Row] = {}
     for place, names in enumerate(planned):
-        rows_of_cell = next((stored[key] for name in names if stored.get(key := key_of(name))), None)
-        if rows_of_cell:
-            found[place] = rows_of_cell.pop(0)
+        rows_of_case = next((stored[key] for name in names if stored.get(key := key_of(name))), None)
+        if rows_of_case:
+            found[place] = rows_of_case.pop(0)
     return found
 
 
-def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
-    """Return the cell, out of place where the library supports it, unless the user chose otherwise."""
-    return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))
+def placed(case: Case, operation: Operation, backend: Backend) -> Case:
+    """Return the case, out of place where the library supports it, unless the user chose otherwise."""
+    return case if case.in_place is not None else case.placed(in_place_only(backend, operation))

@@ -16,9 +16,9 @@ from collbench.backends.backend import Backend
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measure.loop import exit_skew
 from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.prepared_cell import DataError, PreparedCase
+from collbench.measure.prepared_case import DataError, PreparedCase
 from collbench.measure.sampling import Measurement, sound
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.reason import Fact, Text, as_json
@@ -54,22 +54,22 @@ class RowContext:
     evidence: dict[str, Any] | None = None
 
 
-def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str | Fact) -> Row:
-    """Return an n/a row for the cell; size: (ranks, nodes); reason: why it was not measured."""
+def row_without(operation: Operation, case: Case, api: str, size: tuple[int, int], reason: str | Fact) -> Row:
+    """Return an n/a row for the case; size: (ranks, nodes); reason: why it was not measured."""
     ranks, nodes = size
-    count = operation.count(cell, group_size(operation, cell, ranks))
-    group = "all" if operation.pair else group_name(operation, cell, groups_of(operation, cell, ranks))
+    count = operation.count(case, group_size(operation, case, ranks))
+    group = "all" if operation.pair else group_name(operation, case, groups_of(operation, case, ranks))
     fact = Text(reason) if isinstance(reason, str) else reason
-    return Row(**_identity(cell, api, group), count=count, ranks=ranks, nodes=nodes, na=fact.render(), na_fact=as_json(fact))
+    return Row(**_identity(case, api, group), count=count, ranks=ranks, nodes=nodes, na=fact.render(), na_fact=as_json(fact))
 
 
-def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
+def _identity(case: Case, api: str, group: str) -> dict[str, Any]:
     return {
-        "operation": cell.operation, "backend": cell.backend, "api": api, "device": cell.device,
-        "dtype": cell.dtype.name, "redop": cell.redop, "root": cell.root, "mode": cell.mode, "in_place": bool(cell.in_place),
-        "buffers": cell.buffers, "group": group, "window": cell.window, "size_bytes": cell.size_bytes, "flags": cell.flags,
-        "registration": cell.registration, "algorithm": cell.algorithm, "protocol": cell.protocol,
-        "traffic": cell.traffic.name if cell.traffic else None, "streams": cell.streams,
+        "operation": case.operation, "backend": case.backend, "api": api, "device": case.device,
+        "dtype": case.dtype.name, "redop": case.redop, "root": case.root, "mode": case.mode, "in_place": bool(case.in_place),
+        "buffers": case.buffers, "group": group, "window": case.window, "size_bytes": case.size_bytes, "flags": case.flags,
+        "registration": case.registration, "algorithm": case.algorithm, "protocol": case.protocol,
+        "traffic": case.traffic.name if case.traffic else None, "streams": case.streams,
     }  # fmt: skip
 
 
@@ -79,18 +79,18 @@ def make_row(
     """Return (row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per
     message.
     """
-    operation, cell, measured = ready.operation, ready.cell, watched.measured
+    operation, case, measured = ready.operation, ready.case, watched.measured
     usable = sound(measured.samples, ready.timed)
-    samples = measured.samples[ready.timed][:, usable] / operation.moves(cell)
-    figures, arrays, known = _figures(operation, cell, samples, _places(ready))
-    skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" and ready.synchronised else None
+    samples = measured.samples[ready.timed][:, usable] / operation.moves(case)
+    figures, arrays, known = _figures(operation, case, samples, _places(ready))
+    skew = _exit_skew(measured, around.hosts) if case.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
-        *cell.flags, *around.flags, *_against_ceilings(figures.get("busbw_bytes_per_s"), around),
-        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell), known),
+        *case.flags, *around.flags, *_against_ceilings(figures.get("busbw_bytes_per_s"), around),
+        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), known),
     ))  # fmt: skip
     row = Row(
-        **{**_identity(cell, backend.api, group_name(operation, cell, ready.groups)), "flags": tuple(flags)},
-        **figures, count=operation.count(cell, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
+        **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
+        **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
         ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(figures.get("busbw_bytes_per_s"), around),
         evidence={**(around.evidence or {}), **_seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)},
@@ -106,7 +106,7 @@ def _places(ready: PreparedCase) -> list[list[int]]:
 
 
 def _figures(
-    operation: Operation, cell: Cell, samples: Samples, places: list[list[int]]
+    operation: Operation, case: Case, samples: Samples, places: list[list[int]]
 ) -> tuple[dict[str, Any], dict[str, Any], Known | None]:
     """Return a row's times and bandwidths (those of the slowest group), its arrays, and its statistics; empty without a
     sample.
@@ -118,26 +118,26 @@ def _figures(
     slowest = series[int(np.argmax(p50s))]
     found, n = Known(median(slowest), modes(slowest)), 2 if operation.pair else len(places[0])
     known = found.median
-    algbw, busbw = _rates(operation, cell, n, known.value)
+    algbw, busbw = _rates(operation, case, n, known.value)
     return {
         "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-        "groups": _of_groups((operation, cell, n), p50s, float(np.median(np.max(series, axis=0)))) if len(p50s) > 1 else {},
+        "groups": _of_groups((operation, case, n), p50s, float(np.median(np.max(series, axis=0)))) if len(p50s) > 1 else {},
     }, _arrays(samples, slowest), found  # fmt: skip
 
 
-def _rates(operation: Operation, cell: Cell, n: int, time_s: float) -> tuple[float | None, float | None]:
+def _rates(operation: Operation, case: Case, n: int, time_s: float) -> tuple[float | None, float | None]:
     """Return (algbw, busbw) over n ranks; None where no data moves."""
-    algbw = cell.size_bytes / time_s if cell.size_bytes and time_s > 0 else None
+    algbw = case.size_bytes / time_s if case.size_bytes and time_s > 0 else None
     factor = operation.bus_factor(n)
     return algbw, algbw * factor if algbw and factor else None
 
 
-def _of_groups(moved: tuple[Operation, Cell, int], p50s: list[float], all_s: float) -> dict[str, Any]:
+def _of_groups(moved: tuple[Operation, Case, int], p50s: list[float], all_s: float) -> dict[str, Any]:
     """Return the figures of several groups of n ranks that ran at the same time: of each one, and of all together.
 
-    moved: (operation, cell, n). Together they moved all their bytes until the last group ended, after `all_s`. Rates of
+    moved: (operation, case, n). Together they moved all their bytes until the last group ended, after `all_s`. Rates of
     groups that end at different times do not add up: the slower ones had the shared links to themselves at the end, and
     the sum can exceed the link rate.
     """

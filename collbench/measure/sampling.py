@@ -1,4 +1,4 @@
-"""Decide how many samples a cell gets: warm-up until times settle, then until the median is precise enough, within the
+"""Decide how many samples a case gets: warm-up until times settle, then until the median is precise enough, within the
 budget.
 
 Rank 0 decides between batches and sends its decision. Every rank keeps its own samples and sends them after each batch.
@@ -31,7 +31,7 @@ Samples = NDArray[np.float64]
 
 @dataclass
 class Measurement:
-    """The samples of a cell at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement
+    """The samples of a case at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement
     went.
 
     stopped    why sampling ended: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
@@ -67,14 +67,14 @@ Plan = Generator[Look, Samples, Measurement]
 def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measurement | None:
     """Run a plan on all ranks and return the result at rank 0, None elsewhere. Only rank 0 has a plan.
 
-    what: the name of the cell, for messages.
+    what: the name of the case, for messages.
     """
     look: Look | None = next(plan) if plan else None
     starts: list[Samples] = []
     durations: list[tuple[str, float]] = []
     loop_s = 0.0
     while True:
-        count, batch, warm = world.decide([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
+        count, batch, warm = world.broadcast([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
         if count == 0:
             return None
         with world.watchdog.phase(f"{what}: {'warm-up' if warm else 'measuring'}"):
@@ -91,7 +91,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measureme
         try:
             look = plan.send(taken)
         except StopIteration as stop:
-            world.decide([0, 0, False], f"{what}: the next samples")
+            world.broadcast([0, 0, False], f"{what}: the next samples")
             measured: Measurement = stop.value
             measured.loop_s, measured.durations = loop_s, durations
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last

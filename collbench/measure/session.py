@@ -27,7 +27,7 @@ from collbench.measure.instruments import Instruments, binding, settings
 from collbench.measure.monitored import StateProbe
 from collbench.measure.request import Request
 from collbench.measure.sync import HostSync
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
@@ -143,12 +143,12 @@ def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: C
 def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
     """Return why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
     answer = kind.probe()
-    return world.first(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
+    return world.first_error(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
 
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
     """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks call."""
-    return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
+    return world.first_error(_try_open(backend, world, settings), f"opening {backend.name}")
 
 
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
@@ -233,7 +233,7 @@ def _software(opened: list[OpenBackend]) -> software.Software:
 
 
 def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the launch that are known before its first cell, for run.json; of_hosts: the result of
+    """Return the facts of the launch that are known before its first case, for run.json; of_hosts: the result of
     `software_of_hosts`.
     """
     return {
@@ -269,7 +269,7 @@ def describe_conditions(world: World) -> dict[str, Any]:
     """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the
     binding of ranks.
     """
-    everyone = world.agree(settings(), "reading the CPUs' settings")
+    everyone = world.allgather(settings(), "reading the CPUs' settings")
     found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
     same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
     cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in world.members]
@@ -284,7 +284,7 @@ def _allocation(request: Request) -> str | None:
     return f"{os.environ.get('SLURM_CLUSTER_NAME', 'slurm')}-{job}" if job else None
 
 
-Work = tuple[Operation, Cell, OpenBackend]
+Work = tuple[Operation, Case, OpenBackend]
 T = TypeVar("T")
 _PATIENCE_S = 1.0
 
@@ -292,16 +292,16 @@ _PATIENCE_S = 1.0
 class Listener(Protocol):
     """The progress listener at rank 0. collbench/report implements it."""
 
-    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Take the cells that will be measured, and where."""
+    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Take the cases that will be measured, and where."""
         ...
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """Take the start of a cell: its title, the counts of cells, and the estimated seconds left."""
+        """Take the start of a case: its title, the counts of cases, and the estimated seconds left."""
         ...
 
     def row(self, row: Row, place: int) -> None:
-        """Take the row of a cell that has ended. Cells are measured in shuffled order; `place` is the cell's index in
+        """Take the row of a case that has ended. Cases are measured in shuffled order; `place` is the case's index in
         `begin`, from 0.
         """
         ...
@@ -319,7 +319,7 @@ class Listener(Protocol):
 class Launch:
     """The state of one launch, the same on all ranks except the folder and the listener, which only rank 0 has.
 
-    order_seed   seed of the order in which the cells are measured
+    order_seed   seed of the order in which the cases are measured
     conditions   constant conditions of these hosts, for every row's evidence
     """
 
@@ -339,12 +339,12 @@ class Launch:
     def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
         """Return the launch of a request, with a random order where the user gave none. All ranks call."""
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
-        return cls(request, world, listener, world.decide(drawn, "beginning"))
+        return cls(request, world, listener, world.broadcast(drawn, "beginning"))
 
     def leave(self, opened: list[OpenBackend], code: int, ended: Callable[[int], None]) -> None:
         """Pass the exit code to `ended`, then close the libraries. A crash there does not affect the results."""
         ended(code)
-        self.world.agree(None, "ending")
+        self.world.allgather(None, "ending")
         close_backends(opened, self.world)
         if self.sync:
             self.sync.close()
@@ -386,7 +386,7 @@ class Launch:
             self.note(fact)
 
     def keeps(self, folder: RunFolder, planned: int) -> None:
-        """Store results in this folder from now on. planned: the number of cells (of pairs: rounds), for the message of
+        """Store results in this folder from now on. planned: the number of cases (of pairs: rounds), for the message of
         an interruption.
         """
         folder.watch, self.world.kept = self.world.watchdog.phase, partial(folder.so_far, planned)
@@ -444,14 +444,14 @@ def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
                 found = do()
         except UsageError as error:
             wrong = str(error)
-    wrong = world.decide(wrong, what)
+    wrong = world.broadcast(wrong, what)
     if wrong:
         world.refuse(wrong)
     return found
 
 
 def ranks_of(opened: OpenBackend, world: World) -> int:
-    """Return how many ranks a backend's cells have: its own number once it is open, else the world's."""
+    """Return how many ranks a backend's cases have: its own number once it is open, else the world's."""
     return opened.backend.ranks if opened.backend else world.size
 
 

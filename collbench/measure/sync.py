@@ -34,15 +34,15 @@ def shared_page(world: World, size_bytes: int) -> mmap.mmap:
     """Return zeroed memory that the ranks of a host share. All ranks call. Its file in /dev/shm is removed before use."""
     leader = world.on_host()[0].rank == world.rank
     name = _FOLDER / f"collbench-{secrets.token_hex(8)}"
-    names = dict(world.agree((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
+    names = dict(world.allgather((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
     name = Path(names[world.me.host])
     if leader:
         name.write_bytes(bytes(size_bytes))
-    world.agree(None, "sharing memory")
+    world.allgather(None, "sharing memory")
     handle = os.open(name, os.O_RDWR)
     page = mmap.mmap(handle, size_bytes)
     os.close(handle)
-    world.agree(None, "sharing memory")
+    world.allgather(None, "sharing memory")
     if leader:
         name.unlink(missing_ok=True)
     return page
@@ -117,7 +117,7 @@ class HostSync:
 
 def host_sync(world: World) -> HostSync | None:
     """Return a barrier of all ranks, or None where the native loop was not built at some rank. All ranks call."""
-    lacking = world.first(None if library() else "no native loop", "making the barrier")
+    lacking = world.first_error(None if library() else "no native loop", "making the barrier")
     return None if lacking else HostSync(world)
 
 
@@ -131,7 +131,7 @@ def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, sock
     key = secrets.token_bytes(_KEY_BYTES)
     listener = listen_at(world.me.address) if leader else None
     mine = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
-    known: Sequence[tuple[str, int, str] | None] = world.agree(mine, "connecting the barrier")
+    known: Sequence[tuple[str, int, str] | None] = world.allgather(mine, "connecting the barrier")
     if listener is None:
         return []
     leaders = [world.on_host(host)[0].rank for host in hosts]

@@ -68,9 +68,9 @@ def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_
 
     honest_s: the seconds that the task may take beyond the usual deadline.
     """
-    with world.patient(honest_s):
+    with world.extend_timeout(honest_s):
         mine = attempt(task) if rank == world.rank else None
-        return world.agree(mine, what)[rank] or {}
+        return world.allgather(mine, what)[rank] or {}
 
 
 KEY_BYTES = 16

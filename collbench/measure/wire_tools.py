@@ -768,7 +768,7 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
         return Tools((), {})
     with world.watchdog.phase("asking tools for their versions"):
         mine = {tool.name: version_here(tool) for tool in tools}
-    told = world.agree(mine, "asking tools for their versions")
+    told = world.allgather(mine, "asking tools for their versions")
     for tool in tools:
         lacking = dict.fromkeys(member.host for member in world.members if told[member.rank][tool.name] is None)
         if lacking:
@@ -783,11 +783,11 @@ def run_tool(world: World, tool: WireTool, ask: ToolRequest, courses: Sequence[C
     """
     limit_s = min(ask.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
     most_s = limit_s * (1 + max(Counter(each.source.rank for each in courses).values()))
-    with ExitStack() as waiting, world.patient(most_s):
+    with ExitStack() as waiting, world.extend_timeout(most_s):
         mine = {str(at): _waits(tool, ask, each, waiting, (limit_s, most_s)) for at, each in enumerate(courses) if each.target == world.me}
-        offers = _by_course(world.agree(mine, f"starting {tool.name}"))
+        offers = _by_course(world.allgather(mine, f"starting {tool.name}"))
         begun = {str(at): _begins(tool, ask, each, offers[str(at)], limit_s) for at, each in enumerate(courses) if each.source == world.me}
-        told = _by_course(world.agree(begun, f"running {tool.name}"))
+        told = _by_course(world.allgather(begun, f"running {tool.name}"))
     came = [_came(tool, ask, each, offers[str(at)].get("value"), told[str(at)]) for at, each in enumerate(courses)]
     return [replace(ran, version=versions[each.source.rank]) for ran, each in zip(came, courses, strict=True)]
 

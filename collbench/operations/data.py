@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Block, Operation, Place
 from collbench.operations.traffic import elements
 
@@ -92,8 +92,8 @@ def holders_of_average(n: int, exact: int) -> int:
 
 def _period(rank: int, count: int, place: Place) -> Values:
     """Return one period of a rank's send elements, or fewer, in the case's data type."""
-    dtype, mixed = place.cell.dtype, _mix(count, place.cell.seed)
-    if place.cell.redop:
+    dtype, mixed = place.case.dtype, _mix(count, place.case.seed)
+    if place.case.redop:
         return _reducible(rank, place, mixed).astype(dtype.numpy)
     if dtype.exact >= _LARGEST or dtype.kind == "int":
         return _distinct(rank, dtype.exact, mixed).astype(dtype.numpy)
@@ -102,7 +102,7 @@ def _period(rank: int, count: int, place: Place) -> Values:
 
 
 def _reducible(rank: int, place: Place, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    n, dtype, redop = place.n, place.cell.dtype, place.cell.redop
+    n, dtype, redop = place.n, place.case.dtype, place.case.redop
     if redop == "sum":
         values = _counted(rank, n, dtype.exact, mixed)
     elif redop == "avg":
@@ -141,15 +141,15 @@ def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
     Exact in every type, except "avg" over a number of ranks that is not a power of two.
     """
     periods = (_period(rank, sent, place) for rank in sources)
-    return reduced(periods, len(sources), place.cell).astype(place.cell.dtype.numpy)
+    return reduced(periods, len(sources), place.case).astype(place.case.dtype.numpy)
 
 
-def reduced(parts: Iterator[Values], n: int, cell: Cell) -> Values:
+def reduced(parts: Iterator[Values], n: int, case: Case) -> Values:
     """Return the n parts reduced by the case's redop; the only part where the operation has none."""
-    if cell.redop is None:
+    if case.redop is None:
         return next(parts)
-    whole: Values = reduce(_REDUCE[cell.redop], parts)
-    return whole.astype(np.float64) / n if cell.redop == "avg" else whole
+    whole: Values = reduce(_REDUCE[case.redop], parts)
+    return whole.astype(np.float64) / n if case.redop == "avg" else whole
 
 
 def spread(period: Values, at: int, count: int) -> Values:
@@ -227,8 +227,8 @@ def tolerance_of(place: Place) -> int:
     to 1 unit off, the products together 1, the k - 1 sums half a unit each, and the expected value is itself rounded: k/2 + 2. Where
     1/n is a subnormal number of the type, its own error is added.
     """
-    n, dtype = place.n, place.cell.dtype
-    if place.cell.redop != "avg" or n & (n - 1) == 0:
+    n, dtype = place.n, place.case.dtype
+    if place.case.redop != "avg" or n & (n - 1) == 0:
         return 0
     share = float(np.array(1 / n).astype(dtype.numpy))
     beyond = max(0.0, abs(share * n - 1) - 1 / dtype.exact)
@@ -292,14 +292,14 @@ def _whose(place: Place, at: int, wanted: NDArray[Any], got: NDArray[Any]) -> st
     """Return which rank's data explains the received values: missing from a sum, or delivered instead of another's."""
     if np.all(got.view(np.uint8) == POISON):
         return "nothing arrived there"
-    if place.cell.redop not in (None, "sum"):
+    if place.case.redop not in (None, "sum"):
         return ""
     missing = _as_floats(wanted) - _as_floats(got)
     for rank in place.ranks[:WINDOW]:
         theirs = _sent_by(rank, at, len(got), place)
-        if place.cell.redop is None and theirs.tobytes() == got.tobytes():
+        if place.case.redop is None and theirs.tobytes() == got.tobytes():
             return f"that is what rank {rank} sends"
-        if place.cell.redop == "sum" and np.array_equal(missing, _as_floats(theirs)):
+        if place.case.redop == "sum" and np.array_equal(missing, _as_floats(theirs)):
             return f"rank {rank}'s share is missing"
     return ""
 
@@ -336,8 +336,8 @@ class BufferExtent:
     def of(cls, operation: Operation, place: Place) -> BufferExtent:
         """Return the positions: separate when out of place, overlapping as the blocks require when in place."""
         send, recv = operation.sends(place), operation.receives(place)
-        if not place.cell.in_place:
-            return cls.apart(send, recv, place.cell.dtype.size)
+        if not place.case.in_place:
+            return cls.apart(send, recv, place.case.dtype.size)
         shift = operation.in_place_shift(place)
         send_at, recv_at = max(shift, 0), max(-shift, 0)
         return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
@@ -349,19 +349,19 @@ class BufferExtent:
         return cls(send, recv, gap, 0, gap + send)
 
 
-def slots_for(cell: Cell) -> int:
+def slots_for(case: Case) -> int:
     """Return the number of slots for `--buffers rotating`: enough to exceed the caches, 1,024 at most and then further apart."""
-    if cell.buffers != "rotating" or not cell.size_bytes:
+    if case.buffers != "rotating" or not case.size_bytes:
         return 1
-    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes))
+    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[case.device] // case.size_bytes))
 
 
-def slots_checked(cell: Cell) -> list[int]:
+def slots_checked(case: Case) -> list[int]:
     """Return the slots that are verified: all up to 16, else a sample from the case's seed, the same on every rank."""
-    slots = slots_for(cell)
+    slots = slots_for(case)
     if slots <= _MOST_SLOTS_CHECKED:
         return list(range(slots))
-    return sorted(random.Random(cell.seed).sample(range(slots), _MOST_SLOTS_CHECKED))
+    return sorted(random.Random(case.seed).sample(range(slots), _MOST_SLOTS_CHECKED))
 
 
 def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
@@ -372,41 +372,41 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
     return -(-max(least, bytes_per_slot) // _ALIGN) * _ALIGN + _STAGGER
 
 
-def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
+def largest_stride(operation: Operation, case: Case, n: int, slots: int) -> int:
     """Return the bytes from one slot to the next for the rank with the largest buffers."""
-    count, width = operation.count(cell, n), cell.dtype.size
+    count, width = operation.count(case, n), case.dtype.size
     if operation.uneven:
-        parts = elements(cell.traffic, n, count)
+        parts = elements(case.traffic, n, count)
         largest = max(
             BufferExtent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True)
         )
     else:
-        largest = max(BufferExtent.of(operation, Place(rank, n, count, cell)).total for rank in {0, n - 1, cell.root or 0})
-    return stride_of(largest * width, slots, cell.device)
+        largest = max(BufferExtent.of(operation, Place(rank, n, count, case)).total for rank in {0, n - 1, case.root or 0})
+    return stride_of(largest * width, slots, case.device)
 
 
-def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
+def bytes_needed(operation: Operation, case: Case, n: int) -> int:
     """Return the bytes that a rank needs for this case, for the rank with the largest buffers."""
-    slots = slots_for(cell)
-    return largest_stride(operation, cell, n, slots) * slots
+    slots = slots_for(case)
+    return largest_stride(operation, case, n, slots) * slots
 
 
-def bytes_on_host(operation: Operation, cell: Cell, n: int, ranks: int, groups: int) -> int:
+def bytes_on_host(operation: Operation, case: Case, n: int, ranks: int, groups: int) -> int:
     """Return the bytes that `ranks` ranks of one host need together, in `groups` groups of n; a group's root may need far more."""
-    largest = bytes_needed(operation, cell, n)
+    largest = bytes_needed(operation, case, n)
     if not operation.rooted or n < 2:
         return ranks * largest
-    slots, other = slots_for(cell), 0 if cell.root else 1
-    extent = BufferExtent.of(operation, Place(other, n, operation.count(cell, n), cell))
+    slots, other = slots_for(case), 0 if case.root else 1
+    extent = BufferExtent.of(operation, Place(other, n, operation.count(case, n), case))
     roots = min(groups, ranks)
-    return roots * largest + (ranks - roots) * stride_of(extent.total * cell.dtype.size, slots, cell.device) * slots
+    return roots * largest + (ranks - roots) * stride_of(extent.total * case.dtype.size, slots, case.device) * slots
 
 
 def seeded(place: Place, slot: int) -> Place:
     """Return the place with the digits of a slot. Each slot has different digits, so that mixed-up slots are detected."""
-    return replace(place, cell=replace(place.cell, seed=place.cell.seed + slot))
+    return replace(place, case=replace(place.case, seed=place.case.seed + slot))
 
 
-def grows(cell: Cell) -> bool:
+def grows(case: Case) -> bool:
     """Return whether timed calls would change the input of the next call; these use zeros (products: ones) instead of digits."""
-    return bool(cell.in_place) and cell.redop in ("sum", "prod", "avg", "bxor")
+    return bool(case.in_place) and case.redop in ("sum", "prod", "avg", "bxor")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 
 # Pair schedule: rounds of disjoint pairs that run at the same time, generated one by one.
@@ -111,24 +111,24 @@ Groups = tuple[tuple[int, ...], ...]
 _NAMED = 8  # pairs named one by one
 
 
-def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:
+def groups_of(operation: Operation, case: Case, n: int) -> Groups:
     """Return the groups among n ranks: one of all, those of the case's split, or for pairs (i, i + n/2).
 
     These pairs cross hosts with block placement; an odd rank pauses. Raises UsageError for a split that does not fit.
     """
     if operation.pair:
         return tuple((i, i + n // 2) for i in range(n // 2))
-    return cell.split.groups(n) if cell.split else (tuple(range(n)),)
+    return case.split.groups(n) if case.split else (tuple(range(n)),)
 
 
-def group_size(operation: Operation, cell: Cell, n: int) -> int:
+def group_size(operation: Operation, case: Case, n: int) -> int:
     """Return the number of ranks per group; 2 for pairs, even if there are none. Raises UsageError as `groups_of` does."""
-    return 2 if operation.pair else len(groups_of(operation, cell, n)[0])
+    return 2 if operation.pair else len(groups_of(operation, case, n)[0])
 
 
-def group_name(operation: Operation, cell: Cell, groups: Groups) -> str:
+def group_name(operation: Operation, case: Case, groups: Groups) -> str:
     """Return the groups' name in rows: "all", the split, or the pairs: "0-2,1-3"; the first and last of many."""
     if not operation.pair:
-        return str(cell.split) if cell.split and len(groups) > 1 else "all"
+        return str(case.split) if case.split and len(groups) > 1 else "all"
     names = [f"{a}-{b}" for a, b in groups]
     return ",".join(names) if len(names) <= _NAMED else f"{names[0]}…{names[-1]}"

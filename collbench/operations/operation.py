@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.program import Call
 
 if TYPE_CHECKING:
@@ -42,18 +42,18 @@ class Place:
     rank    this rank's number within the group, 0 … n-1
     n       number of ranks in the group
     count   elements per part (`Operation.count`)
-    cell    the test case: size in bytes, data type, redop, root, placement
+    case    the test case: size in bytes, data type, redop, root, placement
     """
 
     rank: int
     n: int
     count: int
-    cell: Cell
+    case: Case
 
     @property
     def root(self) -> int:
         """The root's rank within the group; 0 where the operation has no root."""
-        return self.cell.root or 0
+        return self.case.root or 0
 
     @property
     def ranks(self) -> range:
@@ -64,7 +64,7 @@ class Place:
 class Binding(Protocol):
     """The argument `x` of step functions: one rank's buffers and handles for one case, and methods that return its calls.
 
-    rank, n, root, count, cell   as in `Place`
+    rank, n, root, count, case   as in `Place`
     send, recv       the rank's buffers. A slice in elements is an address: `x.recv[k:]` is element k
     scratch          a few bytes of the rank's own, for signals
     type, byte       the library's data type of the case's elements, and of bytes
@@ -79,7 +79,7 @@ class Binding(Protocol):
     n: int
     root: int
     count: int
-    cell: Cell
+    case: Case
     send: Any
     recv: Any
     scratch: Any
@@ -152,14 +152,14 @@ class Binding(Protocol):
 Steps = Callable[[Any], Iterator[Call]]
 
 
-def _no_need(_n: int, _cell: Cell) -> Reason | None:
+def _no_need(_n: int, _case: Case) -> Reason | None:
     return None
 
 
-def needs_two_ranks(operation: str) -> Callable[[int, Cell], Reason | None]:
+def needs_two_ranks(operation: str) -> Callable[[int, Case], Reason | None]:
     """Return a `needs` for an operation that has no meaning on one rank."""
 
-    def needs(n: int, cell: Cell) -> Reason | None:
+    def needs(n: int, case: Case) -> Reason | None:
         from collbench.operations.unsupported import TooFewRanks  # here: `--help` loads the operations, but not msgspec
 
         return None if n > 1 else TooFewRanks(operation)
@@ -167,13 +167,13 @@ def needs_two_ranks(operation: str) -> Callable[[int, Cell], Reason | None]:
     return needs
 
 
-def needs_out_of_place(operation: str) -> Callable[[int, Cell], Reason | None]:
+def needs_out_of_place(operation: str) -> Callable[[int, Case], Reason | None]:
     """Return a `needs` for an operation that has no in-place form on any library."""
 
-    def needs(n: int, cell: Cell) -> Reason | None:
+    def needs(n: int, case: Case) -> Reason | None:
         from collbench.operations.unsupported import NoInPlaceForm
 
-        return NoInPlaceForm(operation) if cell.in_place else None
+        return NoInPlaceForm(operation) if case.in_place else None
 
     return needs
 
@@ -252,10 +252,10 @@ class Operation(metaclass=_OldNames):
     self_synchronizing: bool = False
     one_sided: bool = False
     neighbours: bool = False
-    moves: Callable[[Cell], int] = lambda cell: 1
+    moves: Callable[[Case], int] = lambda case: 1
     bidirectional: bool = False
     windowed: bool = False
-    needs: Callable[[int, Cell], Reason | None] = _no_need
+    needs: Callable[[int, Case], Reason | None] = _no_need
     command: str = ""
     cpu_model: str = "copy"
     summary: str = ""
@@ -269,9 +269,9 @@ class Operation(metaclass=_OldNames):
             return getattr(self, _OLD_NAMES[name])
         raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
 
-    def count(self, cell: Cell, n: int) -> int:
+    def count(self, case: Case, n: int) -> int:
         """Return the elements per part for the case's size and n ranks; 0 when the size is too small for n parts."""
-        return cell.size_bytes // (self.parts(n) * cell.dtype.size)
+        return case.size_bytes // (self.parts(n) * case.dtype.size)
 
     def receives(self, place: Place) -> int:
         """Return how many elements this rank receives in one iteration."""

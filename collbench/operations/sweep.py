@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import product
 
 from collbench.errors import UsageError
-from collbench.operations.cell import Cell, Split
+from collbench.operations.case import Case, Split
 from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import EVEN, Traffic, is_rough
@@ -97,7 +97,7 @@ class Sweep:
         """This sweep alone, so that callers can treat it as `Sweeps`."""
         return (self,)
 
-    def cells(self, backend: str, n: int) -> Iterator[Cell]:
+    def cases(self, backend: str, n: int) -> Iterator[Case]:
         """Yield the test cases of a backend with n ranks: by operation, dtype, redop, root and tuning, sizes ascending.
 
         Raises UsageError for a split that does not fit n ranks.
@@ -113,7 +113,7 @@ class Sweep:
             for dtype, redop, root, tuning in product(self._dtypes(operation), redops, roots, self._tunings(default)):
                 for size, rounded in self._sizes(operation, backend, dtype, group):
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size)
-                    yield Cell(
+                    yield Case(
                         operation.name, backend, dtype, size, device, redop, root, self.mode or default.mode, self.in_place,
                         self.buffers or default.buffers, self._window(size) if operation.windowed else None, self.seed,
                         ("size_rounded",) if rounded or rough else (), *tuning, split=None if operation.pair else self.split,
@@ -217,39 +217,39 @@ class Sweeps:
             except UsageError as error:
                 raise UsageError(f"{sweep.place}: {error}") from error
 
-    def cells(self, backend: str, n: int) -> Iterator[Cell]:
+    def cases(self, backend: str, n: int) -> Iterator[Case]:
         """Yield the test cases of a backend with n ranks, sweep by sweep. Raises UsageError for a case that two tables define."""
-        return (cell for _, cell in self.placed_cells(backend, n))
+        return (case for _, case in self.placed_cases(backend, n))
 
-    def placed_cells(self, backend: str, n: int) -> Iterator[tuple[str, Cell]]:
-        """Yield (place of the sweep, test case). Raises UsageError as `cells` does."""
-        places: dict[Cell, str] = {}
+    def placed_cases(self, backend: str, n: int) -> Iterator[tuple[str, Case]]:
+        """Yield (place of the sweep, test case). Raises UsageError as `cases` does."""
+        places: dict[Case, str] = {}
         for sweep in self.each:
-            for cell in self._of(sweep, backend, n):
-                key = self._key(cell)
+            for case in self._of(sweep, backend, n):
+                key = self._key(case)
                 if key not in places:
                     places[key] = sweep.place
-                    yield sweep.place, cell
+                    yield sweep.place, case
                 elif places[key] != sweep.place and not self.once:
-                    raise UsageError(_twice(cell, places[key], sweep.place))
+                    raise UsageError(_twice(case, places[key], sweep.place))
 
-    def _of(self, sweep: Sweep, backend: str, n: int) -> Iterator[Cell]:
-        return sweep.cells(backend, n) if backend in (sweep.backends or self.default_backends or (backend,)) else iter(())
+    def _of(self, sweep: Sweep, backend: str, n: int) -> Iterator[Case]:
+        return sweep.cases(backend, n) if backend in (sweep.backends or self.default_backends or (backend,)) else iter(())
 
-    def _key(self, cell: Cell) -> Cell:
+    def _key(self, case: Case) -> Case:
         """Return the case as its row identifies it: with its placement, without flags."""
-        in_place = cell.in_place
+        in_place = case.in_place
         if in_place is None:
-            in_place = self.defaults(cell.backend).in_place_only(self._by_name[cell.operation])
-        return replace(cell, in_place=in_place, flags=())
+            in_place = self.defaults(case.backend).in_place_only(self._by_name[case.operation])
+        return replace(case, in_place=in_place, flags=())
 
     @cached_property
     def _by_name(self) -> dict[str, Operation]:
         return {operation.name: operation for operation in self.operations}
 
 
-def _twice(cell: Cell, first: str, second: str) -> str:
-    return f"{second} and {first} both define {cell.title()}: remove it from one of them"
+def _twice(case: Case, first: str, second: str) -> str:
+    return f"{second} and {first} both define {case.title()}: remove it from one of them"
 
 
 def rounding_note(sweeps: Sweep | Sweeps) -> str | None:

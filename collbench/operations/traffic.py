@@ -29,7 +29,7 @@ _INT64 = 2**63
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic between ranks of a group, as shares: only their proportions count, a cell's size scales them.
+    """Traffic between ranks of a group, as shares: only their proportions count, a case's size scales them.
 
     name    what rows print: "even", "skew 4", "experts.csv:1f2e3d4c" (a file's name and the start of its SHA-256)
     skew    the busiest receiver, rank 0, gets so many times the average; 1: even

@@ -11,7 +11,7 @@ from shlex import quote
 
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell
+from collbench.gate.allocation import COLUMNS, Allocation, Case
 from collbench.gate.baseline import Baseline, scheme_of, times_of
 from collbench.gate.diff import BaselineDiff, Shift
 from collbench.gate.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
@@ -21,7 +21,7 @@ from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
 from collbench.gate.self_test import LAUNCHES, NoiseRecord, TrialSetting
 from collbench.gate.self_test import SelfTestLine as self_test_Outcome
 from collbench.gate.state import steady_baseline
-from collbench.report.cells import NOTHING, printable
+from collbench.report.cases import NOTHING, printable
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.writers import Line
 from collbench.results.store import plain
@@ -35,11 +35,11 @@ _TITLES = ("cell", "allocations", "time µs", "smallest slowdown visible")
 
 def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
-    cells = baseline.cells
+    cases = baseline.cases
     learned, left_out = steady_baseline(baseline)
-    limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
+    limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
     sentences = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
-    yield from _json(cells, limits) if format == "json" else _table(baseline, cells, limits, sentences)
+    yield from _json(cases, limits) if format == "json" else _table(baseline, cases, limits, sentences)
 
 
 def after_adding(path: Path, held: int) -> str:
@@ -51,23 +51,23 @@ def after_adding(path: Path, held: int) -> str:
     return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
-def _table(baseline: Baseline, cells: Sequence[Cell], limits: BaselineLimits, sentences: Sequence[str]) -> Iterator[Line]:
-    yield Line(printable(f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cells), 'cell')}"), "head")
+def _table(baseline: Baseline, cases: Sequence[Case], limits: BaselineLimits, sentences: Sequence[str]) -> Iterator[Line]:
+    yield Line(printable(f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'cell')}"), "head")
     yield from (Line(printable(f"  {_about(each)}")) for each in baseline.allocations)
     yield from (Line(printable(text), "foot") for text in sentences)
     yield Line("")
-    names = _names(cells)
+    names = _names(cases)
     visible = limits.visible()
     rows = [[printable(name), *_figures(limits, number, float(visible[number]))] for number, name in enumerate(names)]
     wide = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
     for number, row in enumerate([list(_TITLES), *rows]):
-        text = "  ".join([row[0].ljust(wide[0]), *(cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))])
+        text = "  ".join([row[0].ljust(wide[0]), *(case.rjust(width) for case, width in zip(row[1:], wide[1:], strict=True))])
         yield Line(text.rstrip(), "head" if number == 0 else "")
 
 
 def _about(allocation: Allocation) -> str:
-    """Return "night-3  2026-11-21T18:12  8 cells, 5 launches  node1, node2"."""
-    counts = f"{plural(len(allocation.cells), 'cell')}, {plural(allocation.launches, 'launch')}"
+    """Return "night-3  2026-11-21T18:12  8 cases, 5 launches  node1, node2"."""
+    counts = f"{plural(len(allocation.cases), 'cell')}, {plural(allocation.launches, 'launch')}"
     return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts_of(allocation)}"
 
 
@@ -88,8 +88,8 @@ def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator
         yield f"thin baseline: use {ENOUGH} allocations or more for reliable limits"
     known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]
     if allocations >= FEWEST:
-        yield from (f"{group}: the median over its cells shows {_percent(share)}" for group, share in known)
-        yield f"all cells: their median shows {_percent(exp(limits.whole) - 1)}"
+        yield from (f"{group}: the median over its cases shows {_percent(share)}" for group, share in known)
+        yield f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"
 
 
 def _figures(limits: BaselineLimits, number: int, visible: float) -> list[str]:
@@ -102,11 +102,11 @@ def _percent(share: float) -> str:
     return format_percent(100 * share) if share < 9 else f"{share + 1:.0f} times"
 
 
-def _names(cells: Sequence[Cell]) -> list[str]:
+def _names(cases: Sequence[Case]) -> list[str]:
     """Return the name of each case: operation, size, backend, and all else that differs between the cases."""
-    differing = [place for place, name in enumerate(COLUMNS) if name not in _FIRST and len({cell[place] for cell in cells}) > 1]
+    differing = [place for place, name in enumerate(COLUMNS) if name not in _FIRST and len({case[place] for case in cases}) > 1]
     shown = [*(COLUMNS.index(name) for name in _FIRST), *differing]
-    return [" ".join(_word(place, cell[place]) for place in shown) for cell in cells]
+    return [" ".join(_word(place, case[place]) for place in shown) for case in cases]
 
 
 def _word(place: int, value: object) -> str:
@@ -118,16 +118,16 @@ def _word(place: int, value: object) -> str:
     return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
 
 
-def _json(cells: Sequence[Cell], limits: BaselineLimits) -> Iterator[Line]:
+def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
     visible = limits.visible()
-    for number, cell in enumerate(cells):
+    for number, case in enumerate(cases):
         centre, factor = float(limits.centre[number]), float(visible[number])
         figures = {
             "allocations": int(limits.allocations[number]),
             "time_s": exp(centre) if isfinite(centre) else None,
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
-        yield Line(json.dumps({**dict(zip(COLUMNS, cell, strict=True)), **figures}))
+        yield Line(json.dumps({**dict(zip(COLUMNS, case, strict=True)), **figures}))
 
 
 # `collbench history`: a line for each group and each case with its course, then its steps, and what else changed with them.
@@ -143,13 +143,13 @@ _TWO_SIDED = 1.96  # standard errors to either side: 95 %
 
 def chosen(history: History, pattern: str) -> list[CaseHistory]:
     """Return the cases with names that match the pattern (`*` is anything), and their groups. Raises UsageError if none matches."""
-    cells = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
-    if not cells:
+    cases = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
+    if not cases:
         names = ", ".join(each.about.name for each in history.of_kind(CELL)[:_MOST_NAMED])
         raise UsageError(f"--only '{pattern}' matches no case: names are such as {names}; * matches anything")
-    groups = {each.about.group for each in cells}
-    whole = history.of_kind(WHOLE) if len(cells) == len(history.of_kind(CELL)) else []
-    return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cells]
+    groups = {each.about.group for each in cases}
+    whole = history.of_kind(WHOLE) if len(cases) == len(history.of_kind(CELL)) else []
+    return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cases]
 
 
 def letters_for(encoding: str | None, painted: bool) -> str:
@@ -168,27 +168,27 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
 
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str) -> Iterator[Line]:
-    cells, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (True, False))
+    cases, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_case]) for is_case in (True, False))
     yield Line(printable(f"{history.of}: {title(history)}"), "head")
     yield from (Line(printable(note), "doubtful") for note in history.notes)
     yield Line(_reading(len(history.allocations), letters), "foot")
-    listed = [*others, *cells[:_MOST_CELLS]]
+    listed = [*others, *cases[:_MOST_CELLS]]
     rows = [_row(each, len(history.allocations), letters) for each in listed]
     wide = [max(map(len, column)) for column in zip(_HISTORY_TITLES, *rows, strict=True)]
     yield Line(_aligned(_HISTORY_TITLES, wide), "head")
     for each, row in zip(listed, rows, strict=True):
         yield Line(_aligned(row, wide), "doubtful" if each.steps else "")
         yield from (Line(printable(f"    {told}")) for told in sentences(history, each))
-    if len(cells) > _MOST_CELLS:
-        yield Line(f"and {len(cells) - _MOST_CELLS} more cells: ask for some with --only PATTERN, or for all with --format json", "foot")
+    if len(cases) > _MOST_CELLS:
+        yield Line(f"and {len(cases) - _MOST_CELLS} more cases: ask for some with --only PATTERN, or for all with --format json", "foot")
 
 
 def title(history: History) -> str:
-    """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cells; changes: 1 group, 12 cells"."""
+    """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases; changes: 1 group, 12 cases"."""
     began = [day(each.began_utc) for each in history.allocations]
     stepped = [each for each in history.series if each.steps]
-    whole, groups, cells = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
-    told = ["all cells together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cells, "cell")) if number]
+    whole, groups, cases = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
+    told = ["all cases together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cases, "cell")) if number]
     what = f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CELL)), 'cell')}"
     return f"{what}; changed: {', '.join(told) or 'nothing'}"
 
@@ -258,20 +258,20 @@ def course(series: CaseHistory, letters: str) -> str:
 
 def _aligned(row: Sequence[str], wide: Sequence[int]) -> str:
     last = len(row) - 1
-    cells = [
-        cell.rjust(width) if 0 < place < last else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, wide, strict=True))
+    cases = [
+        case.rjust(width) if 0 < place < last else case.ljust(width) for place, (case, width) in enumerate(zip(row, wide, strict=True))
     ]
-    return "  ".join(cells).rstrip()
+    return "  ".join(cases).rstrip()
 
 
 def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Line]:
     """Yield an object for each series: its subject, values by allocation, and steps."""
     names = [each.name for each in history.allocations]
     for each in shown:
-        columns = dict(zip(COLUMNS, each.about.cell, strict=True)) if each.about.cell else {}
+        columns = dict(zip(COLUMNS, each.about.case, strict=True)) if each.about.case else {}
         found = {
             "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
-            "time_s" if each.about.cell else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
+            "time_s" if each.about.case else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
             "trend": each.trend, "steps": [_step_json(history, step) for step in each.steps], "missing": history.missing(each),
         }  # fmt: skip
         yield Line(json.dumps(plain(found), allow_nan=False))
@@ -300,22 +300,22 @@ def diff_lines(moves: BaselineDiff, format: str) -> Iterator[Line]:
 
 def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     beyond = worst_first([each for each in moves.moved if each.beyond])
-    cells = [each for each in moves.moved if each.about.kind == CELL]
+    cases = [each for each in moves.moved if each.about.kind == CELL]
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         yield Line(printable(f"{name}: {_about_diff(side)}"), "head")
-    yield Line(_how_many(cells), "head")
+    yield Line(_how_many(cases), "head")
     yield from (Line(printable(_told(each)), "doubtful") for each in beyond[:_MOST])
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
-    yield from (Line(printable(each), "foot") for each in _feet(moves, cells))
+    yield from (Line(printable(each), "foot") for each in _feet(moves, cases))
     yield Line("what changed besides:" if moves.changes else "no other recorded change", "head")
     yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
 
 
-def _how_many(cells: Sequence[Shift]) -> str:
-    """Return how many cells have each of the four outcomes."""
+def _how_many(cases: Sequence[Shift]) -> str:
+    """Return how many cases have each of the four outcomes."""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
-    return f"{plural(len(cells), 'cell')}: {count_text(count_outcomes(each.outcome for each in cells), notes)}"
+    return f"{plural(len(cases), 'cell')}: {count_text(count_outcomes(each.outcome for each in cases), notes)}"
 
 
 def worst_first(moved: Sequence[Shift]) -> list[Shift]:
@@ -335,11 +335,11 @@ def _told(each: Shift) -> str:
     return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % time; noise limit {limit}"
 
 
-def _feet(moves: BaselineDiff, cells: Sequence[Shift]) -> Iterator[str]:
-    unknown = sum(each.limit is None for each in cells)
+def _feet(moves: BaselineDiff, cases: Sequence[Shift]) -> Iterator[str]:
+    unknown = sum(each.limit is None for each in cases)
     if unknown:
         yield f"of {plural(unknown, 'cell')} the noise is unknown: too few allocations measured them"
-    if len(cells) > unknown:
+    if len(cases) > unknown:
         yield _BY_CHANCE
     for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
         if only:
@@ -348,7 +348,7 @@ def _feet(moves: BaselineDiff, cells: Sequence[Shift]) -> Iterator[str]:
 
 
 def _summary(moves: BaselineDiff) -> dict[str, int]:
-    """Return the number of cells with each outcome."""
+    """Return the number of cases with each outcome."""
     counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CELL)
     return {each.value.replace(" ", "_"): number for each, number in counts.items()}
 
@@ -359,7 +359,7 @@ def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
         "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
         "margin": MARGIN, "summary": _summary(moves),
         "moved": [
-            {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.cell or (), strict=False)),
+            {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.case or (), strict=False)),
              "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
             for each in moves.moved
         ],
@@ -376,15 +376,15 @@ _WANTED = {True: "found", False: "false alarms"}
 
 def head(setting: TrialSetting) -> Iterator[Line]:
     """Yield the setting of the trials, and the titles."""
-    cells = len(setting.scheme.of)
+    cases = len(setting.scheme.of)
     if setting.paired:
         yield Line(
-            f"{cells} cells; an old and a new stack interleaved, {PAIRS} pairs of launches in each of two allocations; only what exceeds "
+            f"{cases} cases; an old and a new stack interleaved, {PAIRS} pairs of launches in each of two allocations; only what exceeds "
             f"its limit in both counts"
         )
     else:
         yield Line(
-            f"{cells} cells; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
+            f"{cases} cases; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
             f"{LAUNCHES} launches, and only what exceeds its limit in all three counts"
         )
     yield Line(f"{'change of the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
@@ -410,5 +410,5 @@ def limits_of(recorded: NoiseRecord) -> Iterator[Line]:
         f"it, nor whether the cluster drifts; few allocations overstate false alarms"
     )
     if recorded.left_out:
-        cells, them = ("1 cell", "it") if recorded.left_out == 1 else (f"{recorded.left_out} cells", "them")
-        yield Line(f"{cells} left out: fewer than four allocations have {them}")
+        cases, them = ("1 case", "it") if recorded.left_out == 1 else (f"{recorded.left_out} cases", "them")
+        yield Line(f"{cases} left out: fewer than four allocations have {them}")

@@ -11,7 +11,7 @@ import numpy as np
 from collbench.device.bandwidth import KernelFigure
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.report.cells import NOTHING, printable
+from collbench.report.cases import NOTHING, printable
 from collbench.report.screen import PlainScreen, Screen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
 from collbench.results.flags import DOUBTFUL, explain, flag_names
@@ -92,8 +92,8 @@ def line(figure: KernelFigure) -> str:
     return f"{_padded((where, figure.kernel, size, _value(figure, known), interval, wrong))}  {figure.floor}".rstrip()
 
 
-def _padded(cells: Sequence[str]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
+def _padded(cases: Sequence[str]) -> str:
+    return "  ".join(case.ljust(width) for case, width in zip(cases, _WIDTHS, strict=False))
 
 
 def _value(figure: KernelFigure, known: Median) -> str:
@@ -172,7 +172,7 @@ def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, colo
 def table_lines(channels: Sequence[Channel]) -> Iterator[Line]:
     """Yield the table, and what its flags mean. Hosts are named if there are several."""
     hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
-    rows = [_cells(each, only=len(hosts) < 2) for each in channels]
+    rows = [_cases(each, only=len(hosts) < 2) for each in channels]
     widths = [max(len(row[place]) for row in [_TITLES, *rows]) for place in range(3)]
     figures = [max(len(row[place]) for row in [_TITLES, *(row for row in rows if len(row) > 4)]) for place in (3, 4)]
     yield Line(_joined(_TITLES, widths, figures), "head")
@@ -209,7 +209,7 @@ def name(channel: Channel) -> str:
     return _NAMES.get(channel.channel, channel.channel)
 
 
-def _cells(channel: Channel, only: bool) -> list[str]:
+def _cases(channel: Channel, only: bool) -> list[str]:
     where = [printable(_place(place, only)) for place in (channel.source, channel.target)]
     if channel.bytes_per_s is None:
         why = channel.na or "not measured"
@@ -224,12 +224,12 @@ def _place(place: str, only: bool) -> str:
     return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
 
 
-def _joined(cells: Sequence[str], widths: Sequence[int], figures: Sequence[int]) -> str:
-    left = [cell.ljust(width) for cell, width in zip(cells[:3], widths, strict=True)]
-    if len(cells) == 4:
-        return "  ".join([*left, cells[3]])
-    right = [cell.rjust(width) for cell, width in zip(cells[3:5], figures, strict=True)]
-    return "  ".join([*left, *right, cells[5]])
+def _joined(cases: Sequence[str], widths: Sequence[int], figures: Sequence[int]) -> str:
+    left = [case.ljust(width) for case, width in zip(cases[:3], widths, strict=True)]
+    if len(cases) == 4:
+        return "  ".join([*left, cases[3]])
+    right = [case.rjust(width) for case, width in zip(cases[3:5], figures, strict=True)]
+    return "  ".join([*left, *right, cases[5]])
 
 
 def _style(channel: Channel) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from collbench.analysis.ceilings import Fallen
-from collbench.analysis.compare import CellRatio, Comparison, Summary, compare, largest_first
+from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE, UsageError
-from collbench.report.cells import defused, doubtful, printable, same_for_all, shown_columns, times
+from collbench.report.cases import defused, doubtful, printable, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, write_line
@@ -57,12 +57,12 @@ def json_lines(found: Comparison) -> Iterator[Line]:
     yield from (Line(text) for text in page.splitlines())
 
 
-def in_order(found: Comparison) -> list[CellRatio]:
+def in_order(found: Comparison) -> list[CaseRatio]:
     """Return the cases series by series, ascending in size; if no ratio has an interval, the largest change first."""
     if found.without_intervals:
-        return largest_first(found.cells)
-    by_row = {id(cell.a): cell for cell in found.cells}
-    return [by_row[id(row)] for row in in_print_order(cell.a for cell in found.cells)]
+        return largest_first(found.cases)
+    by_row = {id(case.a): case for case in found.cases}
+    return [by_row[id(row)] for row in in_print_order(case.a for case in found.cases)]
 
 
 def _summary(summary: Summary) -> dict[str, int]:
@@ -80,12 +80,12 @@ def _fallen(fallen: Fallen) -> dict[str, list[dict[str, Any]]]:
 
 
 def _records(found: Comparison) -> Iterator[dict[str, Any]]:
-    for cell in in_order(found):
+    for case in in_order(found):
         yield {
-            **_identity(cell.a), "outcome": _NOT_AVAILABLE if cell.outcome is None else cell.outcome.value,
-            "doubt": cell.doubt and cell.doubt.value, "within": cell.within, "interval_over_launches": cell.launches,
-            STATE: cell.state_differs, "time_ratio": _ratio(cell.time), "busbw_ratio": _ratio(cell.bandwidth),
-            "a": _figures(cell.a, cell.canary_s[0]), "b": _figures(cell.b, cell.canary_s[1]),
+            **_identity(case.a), "outcome": _NOT_AVAILABLE if case.outcome is None else case.outcome.value,
+            "doubt": case.doubt and case.doubt.value, "within": case.within, "interval_over_launches": case.launches,
+            STATE: case.state_differs, "time_ratio": _ratio(case.time), "busbw_ratio": _ratio(case.bandwidth),
+            "a": _figures(case.a, case.canary_s[0]), "b": _figures(case.b, case.canary_s[1]),
         }  # fmt: skip
     for side, rows in (("A", found.only_a), ("B", found.only_b)):
         for row in in_print_order(rows):
@@ -166,24 +166,24 @@ def compare_runs(
 
 def table_lines(found: Comparison) -> Iterator[Line]:
     """Yield the table: the summary, a line per case, cases of one side only, other differences."""
-    cells = in_order(found)
-    plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
+    cases = in_order(found)
+    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
     yield Line(printable(f"A: {side_title(found.a)}   B: {side_title(found.b)}"), "head")
     yield Line(printable(describe_comparison(found)), "head")
     yield from (Line(printable(text), "wrong") for text in found.fallen.sentences())
     yield Line(same_for_all(plan), "head")
-    lines = _aligned([_titles(plan), *(_cells(cell, plan) for cell in cells)], right=_right(plan))
+    lines = _aligned([_titles(plan), *(_cases(case, plan) for case in cases)], right=_right(plan))
     yield Line(lines[0], "head")
-    for cell, text in zip(cells, lines[1:], strict=True):
-        yield Line(text, _style(cell))
+    for case, text in zip(cases, lines[1:], strict=True):
+        yield Line(text, _style(case))
     yield from (Line(printable(text), "foot") for text in foot(found))
     yield from (Line(printable(text)) for text in ["", *_differing(found)])
 
 
 def markdown_lines(found: Comparison) -> Iterator[Line]:
     """Yield the comparison as Markdown: a title, a table, the foot and the differences as lists."""
-    cells = in_order(found)
-    plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
+    cases = in_order(found)
+    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
     head = [
         f"A: {side_title(found.a)} · B: {side_title(found.b)}",
         "",
@@ -193,7 +193,7 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
         same_for_all(plan),
         "",
     ]
-    rows = markdown_table(_titles(plan), [_cells(cell, plan) for cell in cells], _right(plan))
+    rows = markdown_table(_titles(plan), [_cases(case, plan) for case in cases], _right(plan))
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
     yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
@@ -217,54 +217,54 @@ def _columns(plan: PlanSummary) -> list[Any]:
     return [column for column in shown_columns(plan) if not column.figure]
 
 
-def _cells(cell: CellRatio, plan: PlanSummary) -> list[str]:
-    identity = [column.text(cell.a) for column in _columns(plan)]
-    mark = "? " if ratio_doubtful(cell) else ""
-    return [*identity, times(cell.a), times(cell.b), format_change(cell.bandwidth), f"{mark}{describe(cell)}", printable(remarks(cell))]
+def _cases(case: CaseRatio, plan: PlanSummary) -> list[str]:
+    identity = [column.text(case.a) for column in _columns(plan)]
+    mark = "? " if ratio_doubtful(case) else ""
+    return [*identity, times(case.a), times(case.b), format_change(case.bandwidth), f"{mark}{describe(case)}", printable(remarks(case))]
 
 
-def remarks(cell: CellRatio) -> str:
+def remarks(case: CaseRatio) -> str:
     """Return wrong data first, then the state of the machine, then the flags of both sides."""
-    texts = [f"WRONG {row.wrong} in {name}" for name, row in (("A", cell.a), ("B", cell.b)) if row.wrong]
-    if cell.state_differs:
-        a, b = (f"{1e9 * (value or 0):.0f}" for value in cell.canary_s)
+    texts = [f"WRONG {row.wrong} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.wrong]
+    if case.state_differs:
+        a, b = (f"{1e9 * (value or 0):.0f}" for value in case.canary_s)
         texts.append(f"{_STATE_NAME} (state probe {a} → {b} ns)")
-    for flag in dict.fromkeys((*cell.a.flags, *cell.b.flags)):
-        sides = [name for name, row in (("A", cell.a), ("B", cell.b)) if flag in row.flags]
+    for flag in dict.fromkeys((*case.a.flags, *case.b.flags)):
+        sides = [name for name, row in (("A", case.a), ("B", case.b)) if flag in row.flags]
         texts.append(flag_name(flag) if len(sides) == 2 else f"{flag_name(flag)} in {sides[0]}")
     return ", ".join(texts)
 
 
-def _style(cell: CellRatio) -> str:
-    if cell.a.wrong or cell.b.wrong:
+def _style(case: CaseRatio) -> str:
+    if case.a.wrong or case.b.wrong:
         return "wrong"
-    return "na" if cell.outcome is None else "doubtful" if ratio_doubtful(cell) else ""
+    return "na" if case.outcome is None else "doubtful" if ratio_doubtful(case) else ""
 
 
-def ratio_doubtful(cell: CellRatio) -> bool:
+def ratio_doubtful(case: CaseRatio) -> bool:
     """Return whether a flag of either side, or the state of the machine, makes the ratio doubtful; it is marked with a "?" then."""
-    return cell.time is not None and (cell.state_differs or bool(doubtful(cell.a)) or bool(doubtful(cell.b)))
+    return case.time is not None and (case.state_differs or bool(doubtful(case.a)) or bool(doubtful(case.b)))
 
 
 def foot(found: Comparison) -> list[str]:
     """Return how intervals were made, how to read them, what the flags mean, and the cases of one side only."""
-    compared = [cell for cell in found.cells if cell.time]
+    compared = [case for case in found.cases if case.time]
     texts = []
-    if any(cell.launches for cell in compared):
+    if any(case.launches for case in compared):
         texts.append(f"intervals: over the medians of {len(found.a.runs)} launches of A and {len(found.b.runs)} of B")
     if found.without_intervals:
         texts.append(_NO_INTERVAL)
-    elif any(not cell.launches for cell in compared):
+    elif any(not case.launches for case in compared):
         texts.append(_WITHIN_ONE.format(margin=format_margin(found.margin)))
     if compared:
         texts.append(_READING)
     if compared and not found.without_intervals:
         texts.append(_BY_CHANCE)
-    if any(ratio_doubtful(cell) for cell in compared):
+    if any(ratio_doubtful(case) for case in compared):
         texts.append("?: unreliable; the flags on the line give the reason")
-    if any(cell.state_differs for cell in found.cells):
+    if any(case.state_differs for case in found.cases):
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
-    texts += explain(flag for cell in found.cells for flag in (*cell.a.flags, *cell.b.flags))
+    texts += explain(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
     return [*texts, *_only("A", found.only_a), *_only("B", found.only_b)]
 
 
@@ -288,7 +288,7 @@ def _differing(found: Comparison) -> list[str]:
 
 def _aligned(table: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(cells, wide, right, strict=True)).rstrip() for cells in table]
+    return ["  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(cases, wide, right, strict=True)).rstrip() for cases in table]
 
 
 _WRITERS: dict[str, Callable[[Comparison], Iterator[Line]]] = {

@@ -18,7 +18,7 @@ from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
-from collbench.report.cells import printable
+from collbench.report.cases import printable
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
 from collbench.units import listed, plural

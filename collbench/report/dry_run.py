@@ -10,13 +10,13 @@ from math import ceil
 from typing import Any, TextIO
 
 from collbench.errors import UsageError
-from collbench.operations.cell import Cell
-from collbench.report.cells import defused, printable
+from collbench.operations.case import Case
+from collbench.report.cases import defused, printable
 from collbench.report.screen import write_line
 from collbench.units import format_duration, format_size, plural
 
 _HEAD = ("sweep", "backend", "cases", "operations", "sizes")
-_AS_TEXT = ("dtype", "split", "traffic")  # fields of a cell that are objects; their text is what rows print
+_AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; their text is what rows print
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Planned:
 
     title       of the suite
     ranks       number of processes
-    cells       (the sweep's name or place, the case), in the order of the suite
-    done        how many of the suite's cases the resumed run already has; `cells` are the missing ones
+    cases       (the sweep's name or place, the case), in the order of the suite
+    done        how many of the suite's cases the resumed run already has; `cases` are the missing ones
     max_time_s  per case
     launches    starts of all ranks
     known_s     seconds that a case took in the resumed run, None if unknown
@@ -36,7 +36,7 @@ class Planned:
 
     title: str
     ranks: int
-    cells: Sequence[tuple[str, Cell]]
+    cases: Sequence[tuple[str, Case]]
     max_time_s: float
     launches: int = 1
     done: int = 0
@@ -47,7 +47,7 @@ class Planned:
     @property
     def at_most_s(self) -> float:
         """Return the time of all samples in seconds, if no case ends before --max-time."""
-        return len(self.cells) * self.max_time_s * self.launches
+        return len(self.cases) * self.max_time_s * self.launches
 
 
 def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | None) -> None:
@@ -62,8 +62,8 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
             write_line(out, printable(line))
         return
     if format == "json":
-        for label, cell in planned.cells:
-            write_line(out, json.dumps(cell_facts(label, cell)))
+        for label, case in planned.cases:
+            write_line(out, json.dumps(case_facts(label, case)))
     else:
         _write_csv(planned, out)
     for line in sentences(planned) if talk else ():
@@ -72,41 +72,41 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
 
 def sentences(planned: Planned) -> Iterator[str]:
     """Yield the number of cases, the estimated time with its source, and the notes."""
-    cells = len(planned.cells)
+    cases = len(planned.cases)
     kept = f"; {planned.known_from} has {planned.done} more" if planned.known_from else ""
-    yield f"{planned.title}: {plural(cells, 'case')} on {plural(planned.ranks, 'rank')}{kept}"
-    yield from _times(planned) if cells else ()
+    yield f"{planned.title}: {plural(cases, 'case')} on {plural(planned.ranks, 'rank')}{kept}"
+    yield from _times(planned) if cases else ()
     yield from planned.notes
 
 
 def _times(planned: Planned) -> Iterator[str]:
-    cells = len(planned.cells)
+    cases = len(planned.cases)
     starts = f" × {planned.launches} launches" if planned.launches > 1 else ""
     if planned.known_s is not None:
-        likely = format_duration(ceil(planned.known_s * cells * planned.launches))
+        likely = format_duration(ceil(planned.known_s * cases * planned.launches))
         yield f"about {likely}, if a case takes {planned.known_s:.3g} s as in {planned.known_from}, including start-up"
     yield (
-        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cells, 'case')}{starts} × {planned.max_time_s:g} s of "
+        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts} × {planned.max_time_s:g} s of "
         "--max-time; start-up, references and verification come on top; cases that a backend cannot measure take no time"
     )
 
 
-def cell_facts(label: str, cell: Cell) -> dict[str, Any]:
+def case_facts(label: str, case: Case) -> dict[str, Any]:
     """Return a case as one flat object, with the names that rows have."""
-    names = (name for name in Cell.__dataclass_fields__ if name not in ("flags", "seed"))
-    values = {name: getattr(cell, name) for name in names}
+    names = (name for name in Case.__dataclass_fields__ if name not in ("flags", "seed"))
+    values = {name: getattr(case, name) for name in names}
     shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
-    return {"sweep": label, **shown, "flags": list(cell.flags)}
+    return {"sweep": label, **shown, "flags": list(case.flags)}
 
 
 def _table(planned: Planned) -> Iterator[str]:
     """Yield one line per sweep and backend, and an empty one; nothing if no case is left."""
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for label, cell in planned.cells:
-        found.setdefault((label, cell.backend), []).append(cell)
+    found: dict[tuple[str, str], list[Case]] = {}
+    for label, case in planned.cases:
+        found.setdefault((label, case.backend), []).append(case)
     if not found:
         return
-    lines = [_HEAD, *((label, backend, str(len(cells)), _operations(cells), _sizes(cells)) for (label, backend), cells in found.items())]
+    lines = [_HEAD, *((label, backend, str(len(cases)), _operations(cases), _sizes(cases)) for (label, backend), cases in found.items())]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     for line in lines:
         padded = [
@@ -116,13 +116,13 @@ def _table(planned: Planned) -> Iterator[str]:
     yield ""
 
 
-def _operations(cells: Sequence[Cell]) -> str:
-    return ", ".join(dict.fromkeys(cell.operation for cell in cells))
+def _operations(cases: Sequence[Case]) -> str:
+    return ", ".join(dict.fromkeys(case.operation for case in cases))
 
 
-def _sizes(cells: Sequence[Cell]) -> str:
+def _sizes(cases: Sequence[Case]) -> str:
     """Return the smallest and the largest size; "" for operations that move no data."""
-    sizes = [cell.size_bytes for cell in cells if cell.size_bytes]
+    sizes = [case.size_bytes for case in cases if case.size_bytes]
     if not sizes:
         return "-"
     least, most = format_size(min(sizes)), format_size(max(sizes))
@@ -130,16 +130,16 @@ def _sizes(cells: Sequence[Cell]) -> str:
 
 
 def _write_csv(planned: Planned, out: TextIO) -> None:
-    rows = [cell_facts(label, cell) for label, cell in planned.cells]
+    rows = [case_facts(label, case) for label, case in planned.cases]
     writer = csv.writer(out)
     if rows:
         writer.writerow(rows[0])
     for row in rows:
-        writer.writerow(map(_cell, row.values()))
+        writer.writerow(map(_case, row.values()))
     out.flush()
 
 
-def _cell(value: Any) -> Any:
+def _case(value: Any) -> Any:
     """Return the value for a spreadsheet; a suite's words, such as the name of a traffic file, are not trusted."""
     if isinstance(value, list):
         value = " ".join(value)

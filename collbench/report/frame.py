@@ -43,7 +43,7 @@ def format_groups(row: Row) -> str:
 class PlanSummary:
     """A summary of the rows that will be printed.
 
-    cells     the number of rows
+    cases     the number of rows
     values    by field of SERIES the different values that will occur (None if a case has no value, or it is not decided yet)
     sizes     the message sizes in bytes
     rank_map  per rank {"rank", "host", "local_rank", "pid", "gpu"}; may be empty, and so may its parts
@@ -52,7 +52,7 @@ class PlanSummary:
     by_backend  the number of rows of each backend
     """
 
-    cells: int
+    cases: int
     values: Mapping[str, frozenset[Any]]
     sizes: frozenset[int]
     rank_map: tuple[Mapping[str, Any], ...] = ()
@@ -62,13 +62,13 @@ class PlanSummary:
 
     @classmethod
     def of(
-        cls, cells: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **known: Any
+        cls, cases: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **known: Any
     ) -> PlanSummary:
         """Return the summary of cases or rows; `known` has what cases do not have and is the same for all: ranks=4, nodes=1."""
-        each = list(cells)
-        values = {name: frozenset(_value(cell, name, known) for cell in each) for name in SERIES}
-        by_backend = Counter(str(_value(cell, "backend", known)) for cell in each)
-        return cls(len(each), values, frozenset(cell.size_bytes for cell in each), tuple(rank_map), run, launches, by_backend)
+        each = list(cases)
+        values = {name: frozenset(_value(case, name, known) for case in each) for name in SERIES}
+        by_backend = Counter(str(_value(case, "backend", known)) for case in each)
+        return cls(len(each), values, frozenset(case.size_bytes for case in each), tuple(rank_map), run, launches, by_backend)
 
     @property
     def moves(self) -> bool:
@@ -103,22 +103,22 @@ def is_several(group: str) -> bool:
     return " " in group or "," in group or "…" in group
 
 
-def _value(cell: Any, name: str, known: Mapping[str, Any]) -> Any:
+def _value(case: Any, name: str, known: Mapping[str, Any]) -> Any:
     """Return a field of a row or case; the groups of a case follow from its split and the number of ranks."""
-    if name == "group" and not hasattr(cell, name):
-        return _group(cell, known.get("ranks"))
-    value = getattr(cell, name, known.get(name))
+    if name == "group" and not hasattr(case, name):
+        return _group(case, known.get("ranks"))
+    value = getattr(case, name, known.get(name))
     return getattr(value, "name", value)
 
 
-def _group(cell: Any, ranks: int | None) -> str | None:
+def _group(case: Any, ranks: int | None) -> str | None:
     from collbench.operations.groups import group_name, groups_of  # not needed for stored rows
     from collbench.operations.registry import operations
 
-    operation = operations().get(cell.operation)
+    operation = operations().get(case.operation)
     if operation is None or ranks is None or (operation.pair and ranks < 2):
         return None
-    return group_name(operation, cell, groups_of(operation, cell, ranks))
+    return group_name(operation, case, groups_of(operation, case, ranks))
 
 
 def _sortable(value: Any) -> tuple[int, Any]:

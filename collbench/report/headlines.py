@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import Peak, told_as_time
 from collbench.analysis.launches import Launches, forced
-from collbench.report.cells import (
+from collbench.report.cases import (
     CHOICE_TITLE,
     NOTHING,
     ONE_RANK,
@@ -26,7 +26,7 @@ from collbench.report.cells import (
     times,
     value_of,
 )
-from collbench.report.cells import wrong as wrong_elements
+from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import plan_of
 from collbench.report.writers import Line
 from collbench.results.flags import flag_name
@@ -75,11 +75,11 @@ def _fits(rows: Sequence[Row]) -> list[str]:
     varying = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
     titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
     off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
-    cells = ([*(value_of(fit.row, name) for name in varying), *fit_cells(fit)] for fit in fits)
-    return [*_aligned([titles, *cells]), *off, *left_out(fits)]
+    cases = ([*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits)
+    return [*_aligned([titles, *cases]), *off, *left_out(fits)]
 
 
-def fit_cells(fit: LineFit) -> list[str]:
+def fit_cases(fit: LineFit) -> list[str]:
     """Return the texts of a fit, in the order of FIT_TITLES."""
     row = fit.row
     percent = NOTHING if fit.percent is None or row.ceiling is None else share(fit.percent, row.ceiling)
@@ -117,7 +117,7 @@ def left_out(fits: Iterable[LineFit]) -> list[str]:
         for size, reason in fit.left_out:
             parts = (fit.row.operation, format_size(size), fit.row.backend, forced(fit.row))
             names.setdefault(reason, []).append(" ".join(part for part in parts if part))
-    return [f"not fitted, {flag_name(reason)}: {', '.join(cells)}" for reason, cells in names.items()]
+    return [f"not fitted, {flag_name(reason)}: {', '.join(cases)}" for reason, cases in names.items()]
 
 
 def _slowest(runs: Sequence[Run]) -> list[str]:
@@ -152,39 +152,39 @@ def _ranks(runs: Sequence[Run]) -> list[str]:
     from collbench.analysis.stragglers import compared, hosts_of, slow_links, stragglers_in
 
     hosts, rows = hosts_of(runs[0]), [row for run in runs for row in run.rows]
-    cells = [cell for run in runs for cell in compared(run)]
+    cases = [case for run in runs for case in compared(run)]
     backends = list(dict.fromkeys(row.backend for row in rows))
-    spreads = [text for backend in backends for text in (_spread(backend, cells), _exit_skew(backend, rows)) if text]
-    links = slow_links(runs[0]) if cells else []
-    named = [*(link.sentence() for link in links), *(each.sentence() for each in stragglers_in(cells, hosts, links))]
-    return [*named, *_histogram(hosts, cells), *spreads]
+    spreads = [text for backend in backends for text in (_spread(backend, cases), _exit_skew(backend, rows)) if text]
+    links = slow_links(runs[0]) if cases else []
+    named = [*(link.sentence() for link in links), *(each.sentence() for each in stragglers_in(cases, hosts, links))]
+    return [*named, *_histogram(hosts, cases), *spreads]
 
 
-def _histogram(hosts: Mapping[int, str], cells: list[Compared]) -> list[str]:
+def _histogram(hosts: Mapping[int, str], cases: list[Compared]) -> list[str]:
     """Return bars of how often each rank ended last: the most frequent ranks, and the share of each rank if all were equal."""
     from collbench.analysis.stragglers import histogram
 
-    if not cells:
+    if not cases:
         return []
-    ranks = histogram(cells)
+    ranks = histogram(cases)
     shown = [["rank", "host", "ends last in"]]
     shown += [[str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {_bar(part)}"] for rank, part in ranks[:_MOST_RANKS]]
     rest = len(ranks) - _MOST_RANKS
-    equal = format_percent(100 * sum(cell.expected for cell in cells) / len(cells))
+    equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
     more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
-    return [*_aligned(shown), f"{more}{plural(len(cells), 'case')} with equal weight; an equal share is {equal}"]
+    return [*_aligned(shown), f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"]
 
 
 def _bar(part: float) -> str:
     return "█" * max(1, round(_BAR * part))
 
 
-def _spread(backend: str, cells: list[Compared]) -> str:
+def _spread(backend: str, cases: list[Compared]) -> str:
     """Return by how much the medians of the ranks differ, and where they differ most."""
-    here = [cell for cell in cells if cell.row.backend == backend]
+    here = [case for case in cases if case.row.backend == backend]
     if not here:
         return ""
-    by = sorted((float(cell.medians_s.max() / cell.medians_s.min()) - 1, place) for place, cell in enumerate(here))
+    by = sorted((float(case.medians_s.max() / case.medians_s.min()) - 1, place) for place, case in enumerate(here))
     worst = here[by[-1][1]]
     ordered = sorted(worst.medians_s.tolist())
     least, middle, most = map(format_time, (ordered[0], _middle(ordered), ordered[-1]))
@@ -217,7 +217,7 @@ def _middle(ordered: Sequence[float]) -> float:
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(cells, wide, strict=True)).rstrip() for cells in table]
+    return ["  ".join(case.ljust(width) for case, width in zip(cases, wide, strict=True)).rstrip() for cases in table]
 
 
 _MOST_NAMES, _LONGEST = 4, 300

@@ -15,7 +15,7 @@ from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.drain import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.report.cells import defused, printable
+from collbench.report.cases import defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
 from collbench.results.store import to_line
@@ -195,7 +195,7 @@ def _csv(about: Mapping[str, Any], run: str, headed: bool) -> Iterator[str]:
         yield _record([defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), who, *ratios, partners, *words])
 
 
-def _record(cells: Sequence[str]) -> str:
+def _record(cases: Sequence[str]) -> str:
     text = io.StringIO()
-    csv.writer(text).writerow(cells)
+    csv.writer(text).writerow(cases)
     return text.getvalue().removesuffix("\n")

@@ -23,7 +23,7 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
-from collbench.report.cells import printable as clean
+from collbench.report.cases import printable as clean
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
 from collbench.report.writers import Line
 from collbench.units import format_bytes, format_size
@@ -294,13 +294,13 @@ def matrix_lines(machine: Machine) -> Iterator[Line]:
         return
     distances = Distances(machine)
     names = _names(parts)
-    cells = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
+    cases = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
     ends = [_affinity(machine, distances, part) for part in parts]
-    table = [["", *names, "CPU affinity", "NUMA"], *([name, *row, *end] for name, row, end in zip(names, cells, ends, strict=True))]
+    table = [["", *names, "CPU affinity", "NUMA"], *([name, *row, *end] for name, row, end in zip(names, cases, ends, strict=True))]
     first, *rest = _aligned(table)
     yield Line(first, "head")
     yield from (Line(text) for text in rest)
-    yield from (Line(text, "foot") for text in _foot(distances, parts, names, cells, len(everything)))
+    yield from (Line(text, "foot") for text in _foot(distances, parts, names, cases, len(everything)))
 
 
 def _names(parts: list[Gpu | Nic]) -> list[str]:
@@ -324,25 +324,25 @@ def _affinity(machine: Machine, distances: Distances, part: Gpu | Nic) -> list[s
 
 def _aligned(table: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return ["  ".join(case.ljust(width) for case, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cells: list[list[str]], in_all: int) -> Iterator[str]:
-    words = {cell[:2] if cell[:2] in ("NV", "XG") and cell != "XGMI" else cell for row in cells for cell in row}
+def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
+    words = {case[:2] if case[:2] in ("NV", "XG") and case != "XGMI" else case for row in cases for case in row}
     yield "; ".join(text for word, text in _LEGEND if word in words)
     nics = [f"{name} {nic_name(part)}" for name, part in zip(names, parts, strict=True) if isinstance(part, Nic)]
     if nics:
         yield listed(nics, MOST_PARTS)
     if UNKNOWN in words:
-        yield f"{UNKNOWN}: unknown ({'; '.join(_reasons(distances, parts, cells))})"
+        yield f"{UNKNOWN}: unknown ({'; '.join(_reasons(distances, parts, cases))})"
     if in_all > len(parts):
         yield f"{in_all - len(parts)} more parts are not shown: see --format json"
 
 
-def _reasons(distances: Distances, parts: list[Gpu | Nic], cells: list[list[str]]) -> list[str]:
+def _reasons(distances: Distances, parts: list[Gpu | Nic], cases: list[list[str]]) -> list[str]:
     """Return why paths are unknown, one reason for each part, so that a missing fact is not repeated for every pair."""
     whys: dict[str, None] = {}
-    for row, found in zip(parts, cells, strict=True):
+    for row, found in zip(parts, cases, strict=True):
         column = found.index(UNKNOWN) if UNKNOWN in found else None
         why = distances.why_unknown(row.key, parts[column].key) if column is not None else None
         if why:

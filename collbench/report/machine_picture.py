@@ -18,7 +18,7 @@ from collbench.errors import UsageError
 from collbench.machine.distance import Distances
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 from collbench.machine.snapshot import topology_json
-from collbench.report.cells import printable
+from collbench.report.cases import printable
 from collbench.report.machine import (
     LINK_NAMES,
     Domain,

@@ -15,8 +15,8 @@ from typing import Any
 from collbench import __version__
 from collbench.analysis.launches import forced
 from collbench.errors import UsageError
-from collbench.operations.cell import parse_split
-from collbench.report.cells import ONE_RANK, name_of, printable, times, two_modes
+from collbench.operations.case import parse_split
+from collbench.report.cases import ONE_RANK, name_of, printable, times, two_modes
 from collbench.report.frame import PlanSummary, format_groups, is_several
 from collbench.report.writers import Line, stopped_by
 from collbench.results.flags import explain

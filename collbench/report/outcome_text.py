@@ -1,12 +1,12 @@
-"""Outcomes of comparisons as text, the same in every output: changes, intervals, one cell, and the summary of all."""
+"""Outcomes of comparisons as text, the same in every output: changes, intervals, one case, and the summary of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from collbench.analysis.compare import CellRatio, Comparison, Summary
+from collbench.analysis.compare import CaseRatio, Comparison, Summary
 from collbench.analysis.outcome import Doubt, Outcome
-from collbench.report.cells import NOTHING, not_available
+from collbench.report.cases import NOTHING, not_available
 from collbench.stats.launches import Ratio
 
 _MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"
@@ -15,17 +15,17 @@ _COARSE = 0.1  # an interval that is wider supports whole percentages only
 _ORDER = (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIVE)
 
 
-def describe(cell: CellRatio) -> str:
+def describe(case: CaseRatio) -> str:
     """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive 1.3× (0.94–8.8×), wider than ±5 %" or "n/a (reason) in B"."""
-    if cell.time is None or cell.outcome is None:
-        missing = [f"{not_available(row)} in {name}" for name, row in (("A", cell.a), ("B", cell.b)) if row.na is not None]
+    if case.time is None or case.outcome is None:
+        missing = [f"{not_available(row)} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.na is not None]
         return "; ".join(missing) or "no time"
-    change = format_change(cell.time)
-    if cell.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
-        return f"{cell.outcome} {change} ({cell.doubt})"
-    against = {Outcome.NO_CHANGE: ", inside ", Outcome.INCONCLUSIVE: ", wider than "}.get(cell.outcome)
-    margin = f"{against}{format_margin(cell.margin)}" if against else ""
-    return f"{cell.outcome} {change} ({format_interval(cell.time)}){margin}"
+    change = format_change(case.time)
+    if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
+        return f"{case.outcome} {change} ({case.doubt})"
+    against = {Outcome.NO_CHANGE: ", inside ", Outcome.INCONCLUSIVE: ", wider than "}.get(case.outcome)
+    margin = f"{against}{format_margin(case.margin)}" if against else ""
+    return f"{case.outcome} {change} ({format_interval(case.time)}){margin}"
 
 
 def format_margin(margin: float) -> str:
@@ -50,19 +50,19 @@ def format_interval(ratio: Ratio) -> str:
     return f"{low} to {high} %"
 
 
-def describe_summary(summary: Summary, margin: float, cells: Sequence[CellRatio] = ()) -> str:
-    """Return "8 cells: 7 slower (+21.1 to +25.7 %), 0 faster, 0 no change (±5 %), 1 inconclusive"; `cells` give the sizes of changes."""
+def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio] = ()) -> str:
+    """Return "8 cases: 7 slower (+21.1 to +25.7 %), 0 faster, 0 no change (±5 %), 1 inconclusive"; `cases` give the sizes of changes."""
     number = sum(summary.outcomes.values()) + summary.not_available + summary.wrong_data
-    notes = {each: _span(cell for cell in cells if cell.outcome is each and not cell.wrong) for each in (Outcome.SLOWER, Outcome.FASTER)}
+    notes = {each: _span(case for case in cases if case.outcome is each and not case.wrong) for each in (Outcome.SLOWER, Outcome.FASTER)}
     notes[Outcome.NO_CHANGE] = f" ({format_margin(margin)})"
     if summary.one_run_each:
-        span = _span(cell for cell in cells if cell.doubt is Doubt.ONE_RUN_EACH).strip(" ()")
+        span = _span(case for case in cases if case.doubt is Doubt.ONE_RUN_EACH).strip(" ()")
         all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
         which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
         notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
     told = [text for text, some in ((f"{summary.wrong_data} with wrong data", summary.wrong_data),
                                     (f"{summary.not_available} n/a", summary.not_available)) if some]  # fmt: skip
-    return f"{number} cell{'' if number == 1 else 's'}: {', '.join([count_text(summary.outcomes, notes), *told])}"
+    return f"{number} case{'' if number == 1 else 's'}: {', '.join([count_text(summary.outcomes, notes), *told])}"
 
 
 def count_text(counts: Mapping[Outcome, int], notes: Mapping[Outcome, str]) -> str:
@@ -72,12 +72,12 @@ def count_text(counts: Mapping[Outcome, int], notes: Mapping[Outcome, str]) -> s
 
 def describe_comparison(found: Comparison) -> str:
     """Return the summary of a comparison as one sentence without a full stop."""
-    return describe_summary(found.summary, found.margin, found.cells)
+    return describe_summary(found.summary, found.margin, found.cases)
 
 
-def _span(cells: Iterable[CellRatio]) -> str:
-    """Return " (+21.1 to +25.7 %)", the smallest and the largest change; "" without cells."""
-    known = sorted((cell.time for cell in cells if cell.time is not None), key=lambda ratio: ratio.value)
+def _span(cases: Iterable[CaseRatio]) -> str:
+    """Return " (+21.1 to +25.7 %)", the smallest and the largest change; "" without cases."""
+    known = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
     if not known:
         return ""
     low, high = format_change(known[0]), format_change(known[-1])

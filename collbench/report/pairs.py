@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collbench.analysis.pair_statistics import quantile
 from collbench.analysis.pairs import PairFinding, hosts_of
 from collbench.errors import UsageError
-from collbench.report.cells import NOTHING, defused, printable
+from collbench.report.cases import NOTHING, defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
 from collbench.results.flags import explain, flag_name

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.errors import UsageError
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
@@ -136,10 +136,10 @@ class Listening:
         self._began = time.monotonic()
         self._folder = ""
 
-    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
         """Print the lines above the first row, for all cases that will be measured."""
         self._began, self._folder = time.monotonic(), folder
-        self._reporter.start(PlanSummary.of(cells, rank_map, folder, ranks=ranks, nodes=nodes))
+        self._reporter.start(PlanSummary.of(cases, rank_map, folder, ranks=ranks, nodes=nodes))
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
@@ -181,7 +181,7 @@ class OneOfSeveral(Listening):
         super().__init__(arguments)
         self._first = first
 
-    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
         """Print nothing, since rows are printed later."""
 
     def row(self, row: Row, place: int) -> None:

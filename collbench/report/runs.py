@@ -14,7 +14,7 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
-from collbench.report.cells import Column, doubtful, not_available, placing, printable, shown_columns, value_of
+from collbench.report.cases import Column, doubtful, not_available, placing, printable, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
@@ -116,14 +116,14 @@ def _comparison(found: Comparison, most: int) -> Iterator[str]:
     from collbench.analysis.compare import largest_first, why_nothing_in_common, worst_first
     from collbench.report.compare import markdown_lines
 
-    if not found.cells:
+    if not found.cases:
         yield from items([f"no case in common: {short(why_nothing_in_common(found))}"])
         yield from items(f"A → B: {short(each.sentence(), 600)}" for each in found.differences)
         return
     ordered, first = (largest_first, "largest changes:") if found.without_intervals else (worst_first, "worst")
-    if len(found.cells) > most:
-        yield from (f"The {first} {most} of {len(found.cells)} cases; `collbench compare … --format csv` has all.", "")
-    yield from (line.text for line in markdown_lines(replace(found, cells=ordered(found.cells)[:most])))
+    if len(found.cases) > most:
+        yield from (f"The {first} {most} of {len(found.cases)} cases; `collbench compare … --format csv` has all.", "")
+    yield from (line.text for line in markdown_lines(replace(found, cases=ordered(found.cases)[:most])))
 
 
 def _tables(material: Material) -> Iterator[str]:
@@ -134,13 +134,13 @@ def _tables(material: Material) -> Iterator[str]:
 def _table(each: Launches, rows: Sequence[Row], most: int) -> Iterator[str]:
     plan = plan_of(each.runs[0], rows, each.name)
     columns = shown_columns(plan)
-    shown = [[short(text) for text in _cells(row, columns)] for row in rows[:most]]
+    shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
     yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
     if len(rows) > most:
         yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
 
 
-def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
+def _cases(row: Row, columns: Sequence[Column]) -> list[str]:
     """Return the columns of a row; an n/a row has its reason in place of the first figure."""
     if row.na is None:
         return [column.text(row) for column in columns]

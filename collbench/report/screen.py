@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from collbench.errors import UsageError
-from collbench.report.cells import printable
+from collbench.report.cases import printable
 from collbench.report.writers import Line
 from collbench.units import format_duration
 
@@ -109,7 +109,7 @@ class PlainScreen:
         if done and self._now() - self._last_s >= _SILENCE_S:
             self._last_s = self._now()
             left = "" if eta_s is None else f", {format_duration(eta_s)} left"
-            self.talk(f"{done} of {total} cells measured{left}: {text}")
+            self.talk(f"{done} of {total} cases measured{left}: {text}")
 
     def close(self) -> None:
         """Do nothing, since it has no progress line."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.deploy.drain import lines, lines_of, read
 from collbench.errors import UsageError
-from collbench.report.cells import printable
+from collbench.report.cases import printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import PlainScreen, write_line
 from collbench.report.training import check_format, write_steps

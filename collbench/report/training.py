@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeVar
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cells import NOTHING, basis, defused, printable, share, with_basis
+from collbench.report.cases import NOTHING, basis, defused, printable, share, with_basis
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
 from collbench.results.flags import DOUBTFUL, explain, flag_names
@@ -70,15 +70,15 @@ def span(first: str, last: str) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Return the cells in columns of equal width, those in `right` right-aligned."""
+    """Return the cases in columns of equal width, those in `right` right-aligned."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
-        "  ".join(cell.rjust(widths[at]) if at in right else cell.ljust(widths[at]) for at, cell in enumerate(cells)).rstrip()
-        for cells in table
+        "  ".join(case.rjust(widths[at]) if at in right else case.ljust(widths[at]) for at, case in enumerate(cases)).rstrip()
+        for cases in table
     ]
 
 
-# The tables of a training step, cell by cell: the step on each backend, its parts, and the workers of asynchronous training.
+# The tables of a training step, case by case: the step on each backend, its parts, and the workers of asynchronous training.
 
 MOST_WORKERS = 16
 K = TypeVar("K", Times, Ceiling)
@@ -120,26 +120,26 @@ WORKERS = Columns(("backend", *_OF_WORKERS), frozenset(_OF_WORKERS), ("rounds",)
 
 
 def table(columns: Columns, rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
-    """Return titles and rows of (cells, style), or nothing without rows. Empty columns are omitted.
+    """Return titles and rows of (cases, style), or nothing without rows. Empty columns are omitted.
 
     A terminal of `width` may omit other columns, too; the last line lists them.
     """
     if not rows:
         return
-    cells = [columns.titles, *([printable(cell) for cell in cells] for cells, _ in rows)]
-    kept = [at for at in range(len(columns.titles)) if any(row[at] not in ("", NOTHING) for row in cells[1:])]
-    dropped = _dropped(columns, [[row[at] for at in kept] for row in cells], width)
+    cases = [columns.titles, *([printable(case) for case in cases] for cases, _ in rows)]
+    kept = [at for at in range(len(columns.titles)) if any(row[at] not in ("", NOTHING) for row in cases[1:])]
+    dropped = _dropped(columns, [[row[at] for at in kept] for row in cases], width)
     kept = [at for at in kept if columns.titles[at] not in dropped]
     titles = [columns.titles[at] for at in kept]
-    texts = aligned([[row[at] for at in kept] for row in cells], [at for at, title in enumerate(titles) if title in columns.right])
+    texts = aligned([[row[at] for at in kept] for row in cases], [at for at, title in enumerate(titles) if title in columns.right])
     yield Line(texts[0], "head")
     yield from (Line(text, style) for text, (_, style) in zip(texts[1:], rows, strict=True))
     yield from [Line(f"not shown on a terminal this narrow: {', '.join(dropped)}", "foot")] if dropped else []
 
 
-def _dropped(columns: Columns, cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def _dropped(columns: Columns, cases: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Return the titles of the columns that the terminal has no space for."""
-    wide = {column[0]: max(map(len, column)) + 2 for column in zip(*cells, strict=True)}
+    wide = {column[0]: max(map(len, column)) + 2 for column in zip(*cases, strict=True)}
     dropped: list[str] = []
     for title in columns.spare:
         if width is None or sum(wide.values()) - 2 <= width:
@@ -154,12 +154,12 @@ def style(row: StepRow) -> str:
     return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
 
 
-def step_cells(row: StepRow) -> list[str]:
-    """Return the cells below the titles of STEP; without a measurement the last one is the reason."""
+def step_cases(row: StepRow) -> list[str]:
+    """Return the cases below the titles of STEP; without a measurement the last one is the reason."""
     if row.na is not None:
         return [row.backend, *[NOTHING] * (len(STEP.titles) - 2), f"n/a ({row.na})"]
     moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
-    ceiling = _ceiling_cells(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
+    ceiling = _ceiling_cases(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
     rate = NOTHING if row.busbw_bytes_per_s is None else format_rate(row.busbw_bytes_per_s)
     return [row.backend, str(row.n), *_times(row.time_s, row.flags), moves, rate, wrong, *ceiling, ", ".join(flag_names(row.flags))]
 
@@ -174,7 +174,7 @@ def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
     return milliseconds(times.p50), f"{doubt}{milliseconds(times.ci_low)}–{milliseconds(times.ci_high)}"
 
 
-def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
+def _ceiling_cases(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
     """Return "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
     if ceiling is None:
         return NOTHING, NOTHING
@@ -184,8 +184,8 @@ def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float 
     return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", limit
 
 
-def part_cells(row: StepRow) -> Iterator[list[str]]:
-    """Return the cells below the titles of PARTS, a line per part; the first line has the backend's name."""
+def part_cases(row: StepRow) -> Iterator[list[str]]:
+    """Return the cases below the titles of PARTS, a line per part; the first line has the backend's name."""
     for turn, part in enumerate(row.parts):
         times, ceiling = _known(Times, part["time_s"]), _known(Ceiling, part["ceiling"])
         busbw = part["busbw_bytes_per_s"]
@@ -193,7 +193,7 @@ def part_cells(row: StepRow) -> Iterator[list[str]]:
             row.backend if turn == 0 else "", _name(part["what"]), part["operation"],
             f"{part['groups']} of {counted(part['group_ranks'], 'rank')}", format_bytes(part["size_bytes"]), str(part["times"]),
             _times(times, ())[0], NOTHING if part["moved_bytes"] is None else format_bytes(part["moved_bytes"]),
-            NOTHING if busbw is None else format_rate(busbw), *_ceiling_cells(busbw, ceiling, part["percent_of_ceiling"]),
+            NOTHING if busbw is None else format_rate(busbw), *_ceiling_cases(busbw, ceiling, part["percent_of_ceiling"]),
         ]  # fmt: skip
 
 
@@ -207,8 +207,8 @@ def _name(what: str) -> str:
     return span(first, last) if last else first
 
 
-def worker_cells(row: StepRow) -> Iterator[list[str]]:
-    """Yield the cells below the titles of WORKERS; only the first of many workers."""
+def worker_cases(row: StepRow) -> Iterator[list[str]]:
+    """Yield the cases below the titles of WORKERS; only the first of many workers."""
     workers = row.staleness.get("workers", [])[:MOST_WORKERS]
     for turn, worker in enumerate(workers):
         told = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
@@ -254,7 +254,7 @@ def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None
         return
     writer = csv.DictWriter(out, list(facts[0]) if facts else [])
     writer.writeheader()
-    writer.writerows({name: _cell_workload_plan(value) for name, value in fact.items()} for fact in facts)
+    writer.writerows({name: _case_workload_plan(value) for name, value in fact.items()} for fact in facts)
     out.flush()
 
 
@@ -281,14 +281,14 @@ def _table(planned: PlannedStep) -> Iterator[str]:
     shape, step = planned.shape, planned.step
     words = [counted(shape.ranks, "rank"), counted(len(set(shape.hosts)), "node")]
     yield headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *told(shape.options), *words])
-    yield from aligned([TITLES, *map(_cells, folded(step.exchanges))], _RIGHT)
+    yield from aligned([TITLES, *map(_cases, folded(step.exchanges))], _RIGHT)
     most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
     whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
     yield f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}"
     yield from [step.note] if step.note else []
 
 
-def _cells(exchange: Exchange) -> tuple[str, ...]:
+def _cases(exchange: Exchange) -> tuple[str, ...]:
     groups = f"{len(exchange.groups)} of {counted(_ranks(exchange), 'rank')}"
     return exchange.what, exchange.operation, groups, format_bytes(exchange.size_bytes), str(exchange.times), format_bytes(_moves(exchange))
 
@@ -301,7 +301,7 @@ def _ranks(exchange: Exchange) -> int:
     return len(exchange.groups[0]) if exchange.groups else 0
 
 
-def _cell_workload_plan(value: Any) -> Any:
+def _case_workload_plan(value: Any) -> Any:
     return "" if value is None else defused(value) if isinstance(value, str) else value
 
 
@@ -360,9 +360,9 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
         counted(first.nodes, "node"),
     ]
     yield Line(printable(headline(first.regime, first.model, first.parameters, words)), "head")
-    yield from table(ROUND if any(row.staleness for row in rows) else STEP, [(step_cells(row), style(row)) for row in rows], width)
-    yield from table(PARTS, [(cells, "") for row in rows for cells in part_cells(row)], width)
-    yield from table(WORKERS, [(cells, "") for row in rows for cells in worker_cells(row)], width)
+    yield from table(ROUND if any(row.staleness for row in rows) else STEP, [(step_cases(row), style(row)) for row in rows], width)
+    yield from table(PARTS, [(cases, "") for row in rows for cases in part_cases(row)], width)
+    yield from table(WORKERS, [(cases, "") for row in rows for cases in worker_cases(row)], width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
     yield from (Line(sentence) for sentence in _scaling(rows, step_time_s))
@@ -398,7 +398,7 @@ def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: st
         if head:
             yield _record(flat)
             head = False
-        yield _record(map(_cell, flat.values()))
+        yield _record(map(_case, flat.values()))
 
 
 def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
@@ -415,7 +415,7 @@ def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -
         yield from ((f"scaling_{name}{'' if part == 'value' else f'_{part}'}", getattr(found, part, None)) for part in _SHARES)
 
 
-def _cell(value: Any) -> str:
+def _case(value: Any) -> str:
     if value is None or value in ({}, [], ()):
         return ""
     if isinstance(value, int | float):
@@ -425,9 +425,9 @@ def _cell(value: Any) -> str:
     return defused(" ".join(value) if isinstance(value, tuple) else str(value))
 
 
-def _record(cells: Iterable[str]) -> str:
+def _record(cases: Iterable[str]) -> str:
     text = io.StringIO()
-    csv.writer(text).writerow(cells)
+    csv.writer(text).writerow(cases)
     return text.getvalue().removesuffix("\n")
 
 

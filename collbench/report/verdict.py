@@ -34,7 +34,7 @@ from collbench.gate.verdict import (
     Verdict,
 )
 from collbench.reason import Fact
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.writers import Line, write_whole
@@ -122,7 +122,7 @@ def of_group(each: GroupState) -> str:
     judged = f"{slower_in_each(each.factors)} (limit {slower(each.limit)})" if each.limit is not None else "cases judged one by one"
     worst = "" if each.worst is None else f"worst: {short(each.worst, LONGEST_NAME)} {slower(each.worst_factor)}"
     limit = "" if each.worst is None or each.worst_limit is None else f" (limit {slower(each.worst_limit)})"
-    missing = f"{each.missing} of {plural(each.cells, 'case')} missing" if each.missing else ""
+    missing = f"{each.missing} of {plural(each.cases, 'case')} missing" if each.missing else ""
     return "; ".join(text for text in (judged, f"{worst}{limit}", missing) if text)
 
 
@@ -160,9 +160,9 @@ def judged(verdict: Verdict) -> str:
     more = f" and {len(verdict.candidates) - _MOST_CANDIDATES} more" if len(verdict.candidates) > _MOST_CANDIDATES else ""
     thin = f" (thin: fewer than {ENOUGH})" if verdict.thin else ""
     if verdict.mode == "paired":
-        old = f"old stack {short(verdict.baseline, 200)}: {plural(verdict.cells, 'case')} of both"
+        old = f"old stack {short(verdict.baseline, 200)}: {plural(verdict.cases, 'case')} of both"
         return f"judged: {', '.join(names)}{more}; {old}"
-    of = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cells, 'case')}"
+    of = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cases, 'case')}"
     return f"judged: {', '.join(names)}{more}; baseline {short(verdict.baseline, 200)}: {of}"
 
 
@@ -173,7 +173,7 @@ def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
 
 
 def open_ones(verdict: Verdict) -> Iterator[Suspicion | FloorState]:
-    """Yield what is confirmed, suspected or accepted, in this order; all cells together before a part of them."""
+    """Yield what is confirmed, suspected or accepted, in this order; all cases together before a part of them."""
     suspicions = sorted(verdict.suspicions, key=lambda each: each.kind != "whole")
     parts: list[Suspicion | FloorState] = [*suspicions, *verdict.floors]
     for state in (CONFIRMED, SUSPECTED, ACCEPTED):
@@ -186,7 +186,7 @@ def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
 
 
 def _beyond(each: GroupState) -> float:
-    """Return by what factor its median, or its worst cell where cells are judged one by one, exceeds its limit; 0 where unknown."""
+    """Return by what factor its median, or its worst case where cases are judged one by one, exceeds its limit; 0 where unknown."""
     factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
     return factor / limit if factor and limit else 0.0
 

@@ -31,7 +31,7 @@ from collbench.gate.verdict import (
     Verdict,
     nagios_state,
 )
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.verdict import (
     LONGEST_NAME,
@@ -223,7 +223,7 @@ _MOST_LINES = 60
 _NAMES = {
     "verdict": "the verdict",
     "comparable": "comparable: software, clocks, machine state",
-    "whole": "all cells",
+    "whole": "all cases",
 }
 
 
@@ -272,21 +272,21 @@ def _cases(verdict: Verdict) -> Iterator[_Case]:
     whole = next((each for each in open_ones(verdict) if isinstance(each, Suspicion) and each.kind == "whole"), None)
     yield _Case("verdict", _NAMES["whole"], whole.state if whole else PASSED, of(whole) if whole else "")
     for group in verdict.groups:
-        yield _Case("groups", name_of(group), group.state, of_group(group), _cells_of(group.name, verdict))
+        yield _Case("groups", name_of(group), group.state, of_group(group), _cases_of(group.name, verdict))
     yield from _floors(verdict.asked, verdict.floors)
 
 
 def _floors(all_asked: Sequence[str], floors: Sequence[FloorState]) -> Iterator[_Case]:
-    """Yield a case for each --min-percent, with the state of its worst cell."""
+    """Yield a case for each --min-percent, with the state of its worst case."""
     for asked in dict.fromkeys([*all_asked, *(each.asked for each in floors)]):
-        cells = [each for each in floors if each.asked == asked]
-        state = next((state for state in (CONFIRMED, SUSPECTED, UNDECIDED) if state in {each.state for each in cells}), PASSED)
-        bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cells if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
+        cases = [each for each in floors if each.asked == asked]
+        state = next((state for state in (CONFIRMED, SUSPECTED, UNDECIDED) if state in {each.state for each in cases}), PASSED)
+        bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cases if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
         yield _Case("floors", short(asked, 60), state, bad[0] if bad else "", sentences(bad, _MOST_LINES))
 
 
-def _cells_of(group: str, verdict: Verdict) -> list[str]:
-    """Return the lines about a group itself and the changes; its cells are in the verdict's own case."""
+def _cases_of(group: str, verdict: Verdict) -> list[str]:
+    """Return the lines about a group itself and the changes; its cases are in the verdict's own case."""
     found = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group]
     return [*found, *(of_change(each) for each in verdict.changes[:_MOST_LINES])]
 
@@ -350,7 +350,7 @@ def _figures(verdict: Verdict) -> str:
     counts = {
         CONFIRMED: f"{verdict.count(CONFIRMED)};;0;0", SUSPECTED: f"{verdict.count(SUSPECTED)};0;;0",
         ACCEPTED: f"{verdict.count(ACCEPTED)};0;;0", "groups": f"{len(verdict.groups)};;;0", "unknown_groups": f"{unknown};;;0",
-        "cells": f"{verdict.cells};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
+        "cells": f"{verdict.cases};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
     }  # fmt: skip
     return " ".join(f"{name}={figure}" for name, figure in counts.items())
 
@@ -438,7 +438,7 @@ def _groups(groups: Sequence[GroupState]) -> list[str]:
     """Return the table of groups, those that did not pass first."""
     order = worst_groups(groups)
     rows = [
-        (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cells), of_group(each))
+        (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cases), of_group(each))
         for each in order[:_MOST_FOLDED]
     ]
     return markdown_table(("state", "outcome", "group", "cases", "time, by allocation"), rows, [False, False, False, True, False])
@@ -481,7 +481,7 @@ def _samples(verdict: Verdict) -> Iterator[Sample]:
     yield Sample("gate_judged_timestamp", {}, _seconds(verdict.judged_on))
     yield Sample("gate_baseline_allocations", {}, verdict.allocations)
     yield Sample("gate_candidate_allocations", {}, len(verdict.candidates))
-    yield Sample("gate_cells", {}, verdict.cells)
+    yield Sample("gate_cells", {}, verdict.cases)
     for state in (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED):
         yield Sample("gate_suspicions", {"state": state}, verdict.count(state))
     yield Sample("gate_unannounced_changes", {}, sum(each.announced is None for each in verdict.changes))
@@ -502,7 +502,7 @@ def _of_group(each: GroupState) -> Iterator[Sample]:
 
 
 def _of_suspicion(each: Suspicion) -> Iterator[Sample]:
-    labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_cell(each)}
+    labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_case(each)}
     yield from _by_strike("gate_suspicion_time", labels, each.factors)
     yield Sample("gate_suspicion_limit", labels, each.limit)
 
@@ -510,14 +510,14 @@ def _of_suspicion(each: Suspicion) -> Iterator[Sample]:
 def _of_floor(each: FloorState) -> Iterator[Sample]:
     optional = {"model": each.model, "limited_by": each.limited_by}
     known = {name: short(text, _LONGEST) for name, text in optional.items() if text is not None}
-    labels = {"name": short(each.name, _LONGEST), "asked": short(each.asked, _LONGEST), "state": each.state, **known, **_cell(each)}
+    labels = {"name": short(each.name, _LONGEST), "asked": short(each.asked, _LONGEST), "state": each.state, **known, **_case(each)}
     yield from _by_strike("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in each.percents])
     yield Sample("gate_of_ceiling_wanted", labels, each.wanted / 100)
 
 
-def _cell(each: Suspicion | FloorState) -> dict[str, str]:
+def _case(each: Suspicion | FloorState) -> dict[str, str]:
     """Return its columns as labels, as in the metrics of a report; other names in the file are ignored."""
-    known = {name: value for name in COLUMNS if (value := each.cell.get(name)) is not None}
+    known = {name: value for name in COLUMNS if (value := each.case.get(name)) is not None}
     placing = {True: "in place", False: "out of place"}.get(known.pop("in_place", None))
     labels = {**known, **({"placing": placing} if placing else {})}
     return {name: short(str(value), _LONGEST) for name, value in labels.items()}

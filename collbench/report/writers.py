@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
-from collbench.report.cells import (
+from collbench.report.cases import (
     COLUMNS,
     Column,
     choice_sentences,
@@ -100,8 +100,8 @@ class TableWriter:
         self._printed.append(row)
         pairs = list(zip(self._columns, self._widths, strict=True))
         if row.na is not None:
-            cells = [column.pad(column.text(row), width) for column, width in pairs if not column.figure]
-            return [Line(_joined([*cells, not_available(row)]), "na")]
+            cases = [column.pad(column.text(row), width) for column, width in pairs if not column.figure]
+            return [Line(_joined([*cases, not_available(row)]), "na")]
         style = "wrong" if row.wrong else "doubtful" if doubtful(row) else ""
         return [Line(_joined(column.pad(column.text(row), width) for column, width in pairs), style)]
 
@@ -156,8 +156,8 @@ def stopped_by(rows: Iterable[Row]) -> list[str]:
     return [f"stopped by: {', '.join(counts)}"] if counts else []
 
 
-def _joined(cells: Iterable[str]) -> str:
-    return "  ".join(cells).rstrip()
+def _joined(cases: Iterable[str]) -> str:
+    return "  ".join(cases).rstrip()
 
 
 # Rows as CSV (RFC 4180): a column for each field of a row. Units are in the names; lists and objects are JSON.
@@ -179,7 +179,7 @@ class CsvWriter:
 
     def row(self, row: Row) -> list[Line]:
         """Return the record."""
-        return [_record([_cell(self._run), *(_cell(value) for _, value in _flat(row))])]
+        return [_record([_case(self._run), *(_case(value) for _, value in _flat(row))])]
 
     def end(self) -> list[Line]:
         """Return nothing: CSV has no foot."""
@@ -208,7 +208,7 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
             yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
 
 
-def _cell(value: Any) -> str:
+def _case(value: Any) -> str:
     if value is None or value in ({}, [], ()):
         return ""
     if isinstance(value, bool):
@@ -223,9 +223,9 @@ def _json(value: Any) -> str:
     return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
-def _record(cells: list[str]) -> Line:
+def _record(cases: list[str]) -> Line:
     text = io.StringIO()
-    csv.writer(text).writerow(cells)
+    csv.writer(text).writerow(cases)
     return Line(text.getvalue().removesuffix("\n"))  # keep the carriage return: records of RFC 4180 end with both
 
 
@@ -319,7 +319,7 @@ _OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
 
 
 def escaped(text: str) -> str:
-    """Return `text` escaped for a line or a table cell of Markdown."""
+    """Return `text` escaped for a line or a table case of Markdown."""
     text = printable(text)
     for letters, instead in _LETTERS:
         text = text.replace(letters, instead)
@@ -331,9 +331,9 @@ def escaped_line(text: str) -> str:
     return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
 
 
-def record(cells: Iterable[str]) -> str:
+def record(cases: Iterable[str]) -> str:
     """Return a line of a Markdown table."""
-    return f"| {' | '.join(map(escaped, cells))} |"
+    return f"| {' | '.join(map(escaped, cases))} |"
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:

@@ -87,7 +87,7 @@ class WriteFailure:
             return RunFailed(f"{found}; leave it{self._on(self.moved_to)}")
         if self.gone:
             return RunFailed(
-                f"results can no longer be written: {self.path} is gone, and with it what was stored ({self._cells}): it was deleted, or "
+                f"results can no longer be written: {self.path} is gone, and with it what was stored ({self._cases}): it was deleted, or "
                 f"its disk is no longer mounted; bring it back{self._on(self.path)}, or run again with --out DIR"
             )
         return RunFailed(
@@ -96,12 +96,12 @@ class WriteFailure:
         )
 
     @property
-    def _cells(self) -> str:
+    def _cases(self) -> str:
         return f"{self.rows} finished {'cell' if self.resumes else 'round'}{'' if self.rows == 1 else 's'}"
 
     @property
     def _stored(self) -> str:
-        return f"{self._cells} {'is' if self.rows == 1 else 'are'}"
+        return f"{self._cases} {'is' if self.rows == 1 else 'are'}"
 
     def _on(self, path: Path) -> str:
         return f" and go on with --resume {path}" if self.resumes else ""
@@ -267,7 +267,7 @@ class RunFolder:
             what = "rows" if operation == "workload" else "rounds"
             return f"{self.rows} of {planned} {what}: `collbench report {self.path}` shows them"
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
-        return f"{self.rows} of {planned} cells{there}; go on with --resume {self.path}"
+        return f"{self.rows} of {planned} cases{there}; go on with --resume {self.path}"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
         """Record why the run stops early and complete run.json, as far as the disk allows. Only the first call has an effect."""

@@ -96,7 +96,7 @@ class StepRow:
                     alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
     parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
                     one another
-    checked, wrong, wrong_detail   as in a row of cells
+    checked, wrong, wrong_detail   as in a row of cases
     staleness       for asynchronous training: how many updates of others a server had applied between a worker's pull and its next
                     update: {"p50", "p95", "max", "workers": [{"rank", "steps", "steps_per_s", "p50", "p95", "max"}],
                     "servers": [{"rank", "updates"}], "steps_per_s" (of all), "duration_s"}; else empty

@@ -30,7 +30,7 @@ def over_launches(medians: Sequence[float]) -> Spread:
     From 6 on the interval is the narrowest pair of order statistics that covers with 95 % (exact, for any noise). For 2 to 5
     there is no such pair: Student's t on ln of the medians, since effects on time multiply. It is wide, because so few launches
     give little information.
-    Simulated coverage with launch effects of 3 % × t₄/√2 (MEASUREMENT.md's noise model), 8000 cells each: 96 % for
+    Simulated coverage with launch effects of 3 % × t₄/√2 (MEASUREMENT.md's noise model), 8000 cases each: 96 % for
     2, 3, 4 and 5 launches; 97, 98 and 96 % for 6, 10 and 20.
 
     Raises ValueError without a value, or for one that is not finite and positive.
@@ -95,7 +95,7 @@ def ratio_of_launches(before: Sequence[float], after: Sequence[float]) -> Ratio:
     """Return the ratio of the medians of launch medians.
 
     Six launches or more on both sides: the rank intervals of both, combined. Fewer: Welch's t on ln of the launch medians, widened
-    to contain the value. One launch on a side: no interval. Simulated coverage with launch effects of 3 % × t₄/√2, 4000 cells each:
+    to contain the value. One launch on a side: no interval. Simulated coverage with launch effects of 3 % × t₄/√2, 4000 cases each:
     98, 97, 97 % for 2, 3, 5 launches a side, 99 % for 6 and 10, 95 % for 5 against 20, but 92 % for 2 against 10.
 
     Raises ValueError for medians that are not finite and positive, or none.

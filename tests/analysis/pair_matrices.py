@@ -1,6 +1,6 @@
 """Made-up matrices of pairs: places with rates of their own, each pair as slow as the slower end, and noise as it was measured.
 
-The noise of a cell is σ·t₄/√2 (heavy tails, as between launches), one cell in ten has a second mode 8 % slower that it takes in a fifth
+The noise of a case is σ·t₄/√2 (heavy tails, as between launches), one case in ten has a second mode 8 % slower that it takes in a fifth
 of the cases, places differ by 0.5 %, and every round of the circle method is off by a common σ.
 """
 

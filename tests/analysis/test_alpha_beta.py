@@ -1,4 +1,4 @@
-"""Latency and bandwidth of a series: recovered from times with a known truth, from cells that have one honest time."""
+"""Latency and bandwidth of a series: recovered from times with a known truth, from cases that have one honest time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ALPHA, RATE = 8e-6, 48e9
 SIZES = [1 << power for power in range(3, 31)]
 
 
-def cell(size: int, alpha: float = ALPHA, rate: float = RATE, **changes: Any) -> Row:
-    """A cell that takes exactly α + size / rate, on four ranks (bus factor 1.5) below a ceiling of 50 GB/s."""
+def case(size: int, alpha: float = ALPHA, rate: float = RATE, **changes: Any) -> Row:
+    """A case that takes exactly α + size / rate, on four ranks (bus factor 1.5) below a ceiling of 50 GB/s."""
     time_s = alpha + size / rate
     known = {"time_s": make_times(time_s), "algbw_bytes_per_s": size / time_s, "busbw_bytes_per_s": 1.5 * size / time_s}
     return make_row(size, **{**known, **changes})
 
 
 def test_one_protocol_gives_its_latency_its_bandwidth_and_half_size() -> None:
-    (found,) = line_fits([cell(size) for size in SIZES])
+    (found,) = line_fits([case(size) for size in SIZES])
     assert found.alpha_s.value == pytest.approx(ALPHA, rel=1e-3)
     assert found.busbw.value == pytest.approx(1.5 * RATE, rel=1e-3)
     assert found.busbw.low <= found.busbw.value <= found.busbw.high
@@ -34,7 +34,7 @@ def test_one_protocol_gives_its_latency_its_bandwidth_and_half_size() -> None:
 
 
 def test_a_switch_of_protocol_is_located_and_the_last_one_gives_the_bandwidth() -> None:
-    rows = [cell(size, 2e-6, 1e9) if size < 65536 else cell(size, 40e-6, 20e9) for size in SIZES]
+    rows = [case(size, 2e-6, 1e9) if size < 65536 else case(size, 40e-6, 20e9) for size in SIZES]
     (found,) = line_fits(rows)
     assert found.switches == (65536,)
     assert found.alpha_s.value == pytest.approx(2e-6, rel=0.01)
@@ -43,9 +43,9 @@ def test_a_switch_of_protocol_is_located_and_the_last_one_gives_the_bandwidth() 
 
 
 def test_a_size_off_the_fit_is_named() -> None:
-    rows = [cell(size) for size in SIZES]
+    rows = [case(size) for size in SIZES]
     at = SIZES.index(1 << 20)
-    rows[at] = cell(1 << 20, ALPHA * 1.4, RATE / 1.4)
+    rows[at] = case(1 << 20, ALPHA * 1.4, RATE / 1.4)
     (found,) = line_fits(rows)
     assert [size for size, _ in found.fit.off] == [1 << 20]
     assert found.fit.off[0][1] == pytest.approx(0.4, abs=0.05)
@@ -53,18 +53,18 @@ def test_a_size_off_the_fit_is_named() -> None:
 
 def test_a_largest_size_off_the_fit_has_no_percentage() -> None:
     """Out of the cache: large messages approach no such rate, and the ceiling there is another."""
-    rows = [*(cell(size) for size in SIZES[:-1]), cell(SIZES[-1], ALPHA * 1.4, RATE / 1.4)]
+    rows = [*(case(size) for size in SIZES[:-1]), case(SIZES[-1], ALPHA * 1.4, RATE / 1.4)]
     (found,) = line_fits(rows)
     assert [size for size, _ in found.fit.off] == [SIZES[-1]]
     assert found.percent is None and found.busbw.value == pytest.approx(1.5 * RATE, rel=1e-2)
 
 
 @pytest.mark.parametrize("flag", ["oversubscribed", "two_modes", "drift", "state_flip", "budget_exceeded"])
-def test_cells_without_one_honest_time_are_left_out_and_said(flag: str) -> None:
-    rows = [cell(size) for size in SIZES]
-    rows[5] = cell(SIZES[5], 3 * ALPHA, flags=("simulated", flag))
+def test_cases_without_one_honest_time_are_left_out_and_said(flag: str) -> None:
+    rows = [case(size) for size in SIZES]
+    rows[5] = case(SIZES[5], 3 * ALPHA, flags=("simulated", flag))
     rows[6] = not_measured("no", size_bytes=SIZES[6])
-    rows[7] = cell(SIZES[7], ALPHA / 3, wrong=1)
+    rows[7] = case(SIZES[7], ALPHA / 3, wrong=1)
     (found,) = line_fits(rows)
     assert found.left_out == ((SIZES[5], flag), (SIZES[6], "n/a"), (SIZES[7], "wrong_data"))
     assert found.alpha_s.value == pytest.approx(ALPHA, rel=1e-3)
@@ -72,22 +72,22 @@ def test_cells_without_one_honest_time_are_left_out_and_said(flag: str) -> None:
 
 @pytest.mark.parametrize("flag", ["target_missed", "warmup_unsettled", "few_samples", "skew_limited"])
 def test_less_certain_medians_are_fitted_all_the_same(flag: str) -> None:
-    (found,) = line_fits([cell(size, flags=(flag,)) for size in SIZES])
+    (found,) = line_fits([case(size, flags=(flag,)) for size in SIZES])
     assert found.left_out == ()
 
 
 def test_a_drift_within_one_of_several_launches_is_fitted() -> None:
-    (found,) = line_fits([cell(size, flags=("drift",), launches=5) for size in SIZES])
+    (found,) = line_fits([case(size, flags=("drift",), launches=5) for size in SIZES])
     assert found.left_out == ()
-    assert line_fits([cell(size, flags=("drift",)) for size in SIZES]) == []
+    assert line_fits([case(size, flags=("drift",)) for size in SIZES]) == []
 
 
 def test_each_series_has_its_own_fit_in_the_order_of_the_rows() -> None:
-    rows = [cell(size, alpha, backend=backend) for size in SIZES for backend, alpha in (("mpi", 1e-6), ("gloo", 1e-4))]
+    rows = [case(size, alpha, backend=backend) for size in SIZES for backend, alpha in (("mpi", 1e-6), ("gloo", 1e-4))]
     found = line_fits(rows)
     assert [fit.row.backend for fit in found] == ["mpi", "gloo"]
     assert [fit.alpha_s.value for fit in found] == pytest.approx([1e-6, 1e-4], rel=0.01)
-    assert series_of(cell(8)) == series_of(cell(16)) != series_of(cell(8, redop="max"))
+    assert series_of(case(8)) == series_of(case(16)) != series_of(case(8, redop="max"))
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_each_series_has_its_own_fit_in_the_order_of_the_rows() -> None:
     ],
 )
 def test_what_has_no_line_has_no_fit(changes: dict[str, Any]) -> None:
-    assert line_fits([replace(cell(size), **changes) for size in SIZES]) == []
+    assert line_fits([replace(case(size), **changes) for size in SIZES]) == []
 
 
 def test_three_sizes_are_too_few_and_a_percentage_that_was_withheld_stays_so() -> None:
-    assert line_fits([cell(size) for size in SIZES[:3]]) == []
+    assert line_fits([case(size) for size in SIZES[:3]]) == []
     assert line_fits([]) == []
-    (found,) = line_fits([cell(size, percent_of_ceiling=None) for size in SIZES])
+    (found,) = line_fits([case(size, percent_of_ceiling=None) for size in SIZES])
     assert found.percent is None
 
 
 def test_times_that_do_not_grow_have_no_bandwidth() -> None:
-    for fit in line_fits([cell(size, time_s=make_times(1e-6 * 64 / size)) for size in SIZES]):
+    for fit in line_fits([case(size, time_s=make_times(1e-6 * 64 / size)) for size in SIZES]):
         assert fit.busbw.value > 0
 
 

@@ -110,7 +110,7 @@ class TestFigures:
         assert row.modes == [{"time_s": 2e-6, "share": pytest.approx(0.8)}, {"time_s": 10e-6, "share": pytest.approx(0.2)}]
         assert combined(row_of(2e-6, modes=pairs[0]), row_of(2e-6)).modes == []
 
-    def test_why_a_cell_stopped_is_told_by_the_launch_that_lacked_most(self) -> None:
+    def test_why_a_case_stopped_is_told_by_the_launch_that_lacked_most(self) -> None:
         assert combined(*(row_of(1e-6, stopped=why) for why in ("precision", "max_time", "precision"))).stopped == "max_time"
 
     @settings(max_examples=30)
@@ -125,27 +125,27 @@ class TestFigures:
         assert one.time_s.ci_high / one.time_s.ci_low >= 1
 
 
-class TestCells:
+class TestCases:
     def test_one_launch_is_left_as_it_is(self) -> None:
         rows = [row_of(1e-6), not_measured("no")]
         assert combined_rows([run_of(rows)]) is rows
 
     @pytest.mark.parametrize("name", [*SERIES, "size_bytes"])
-    def test_cells_that_differ_in_anything_never_mix(self, name: str) -> None:
+    def test_cases_that_differ_in_anything_never_mix(self, name: str) -> None:
         other = replace(row_of(2e-6), **{name: OTHER.get(name, 2048)})
         assert [row.launches for row in combined_rows([run_of([row_of(1e-6)]), run_of([other])])] == [1, 1]
 
-    def test_a_cell_that_is_missing_in_some_launches_is_combined_from_the_others(self) -> None:
+    def test_a_case_that_is_missing_in_some_launches_is_combined_from_the_others(self) -> None:
         row = combined(row_of(1e-6), not_measured("no memory", size_bytes=1024), row_of(3e-6))
         assert (row.na, row.launches, row.flags) == (None, 2, ("missing_launches",))
         assert row.time_s is not None and row.time_s.p50 == 2e-6
 
-    def test_a_cell_that_a_broken_launch_did_not_reach_says_so(self) -> None:
+    def test_a_case_that_a_broken_launch_did_not_reach_says_so(self) -> None:
         whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
         del broken.info["finished_utc"]
         assert {row.size_bytes: row.flags for row in combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
 
-    def test_a_launch_that_never_meant_to_measure_a_cell_misses_nothing(self) -> None:
+    def test_a_launch_that_never_meant_to_measure_a_case_misses_nothing(self) -> None:
         found = combined_rows([run_of([row_of(1e-6)]), run_of([row_of(1e-6, operation="broadcast")])])
         assert [(row.launches, row.flags) for row in found] == [(1, ()), (1, ())]
 

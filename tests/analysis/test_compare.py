@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.compare import CellRatio, Comparison, compare, largest_first, worst_first
+from collbench.analysis.compare import CaseRatio, Comparison, compare, largest_first, worst_first
 from collbench.analysis.outcome import Doubt, Outcome, outcome_by_limit, outcome_of
 from collbench.errors import UsageError
 from collbench.results.row import Times
@@ -16,16 +16,16 @@ from tests.results.rows import make_row, make_times, not_measured, store
 
 
 def launches(folder: Path, medians: list[float], size_bytes: int = 1024, allocation: str | None = None, **changes: Any) -> Path:
-    """A folder of launches with one cell each."""
+    """A folder of launches with one case each."""
     for number, p50 in enumerate(medians, start=1):
         rows = [make_row(size_bytes, time_s=make_times(p50), **changes)]
         store(folder / f"launch-{number}", rows, allocation_id=allocation or folder.name)
     return folder
 
 
-def only_cell(found: Comparison) -> CellRatio:
-    (cell,) = found.cells
-    return cell
+def only_case(found: Comparison) -> CaseRatio:
+    (case,) = found.cases
+    return case
 
 
 BEFORE = [1.00e-6, 1.01e-6, 0.99e-6, 1.00e-6, 1.02e-6]
@@ -36,39 +36,39 @@ BEFORE = [1.00e-6, 1.01e-6, 0.99e-6, 1.00e-6, 1.02e-6]
 )  # fmt: skip
 def test_launches_on_both_sides(factor: float, outcome: Outcome, tmp_path: Path) -> None:
     after = [factor * p50 for p50 in BEFORE]
-    cell = only_cell(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", after)))
-    assert cell.time == ratio_of_launches(BEFORE, after)
-    assert cell.time is not None and cell.time.value == pytest.approx(factor)
-    assert (cell.outcome, cell.launches) == (outcome, True)
-    assert cell.bandwidth is not None and cell.bandwidth.value == pytest.approx(1 / factor)
-    assert (cell.bandwidth.low, cell.bandwidth.high) == (1 / (cell.time.high or 0), 1 / (cell.time.low or 0))
+    case = only_case(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", after)))
+    assert case.time == ratio_of_launches(BEFORE, after)
+    assert case.time is not None and case.time.value == pytest.approx(factor)
+    assert (case.outcome, case.launches) == (outcome, True)
+    assert case.bandwidth is not None and case.bandwidth.value == pytest.approx(1 / factor)
+    assert (case.bandwidth.low, case.bandwidth.high) == (1 / (case.time.high or 0), 1 / (case.time.low or 0))
 
 
 def test_no_change_has_the_largest_difference_that_the_interval_allows(tmp_path: Path) -> None:
-    cell = only_cell(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])))
-    assert cell.time is not None and cell.time.low is not None and cell.time.high is not None
-    assert cell.time.low < 1 < cell.time.high
-    assert cell.within == max(cell.time.high - 1, 1 - cell.time.low)
-    assert 0.005 < cell.within < 0.05
+    case = only_case(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])))
+    assert case.time is not None and case.time.low is not None and case.time.high is not None
+    assert case.time.low < 1 < case.time.high
+    assert case.within == max(case.time.high - 1, 1 - case.time.low)
+    assert 0.005 < case.within < 0.05
 
 
 @pytest.mark.parametrize(("of_a", "of_b"), [(1, 1), (1, 5), (5, 1)])
 def test_one_launch_on_a_side_leaves_the_interval_within_a_launch(of_a: int, of_b: int, tmp_path: Path) -> None:
-    cell = only_cell(compare(launches(tmp_path / "a", BEFORE[:of_a]), launches(tmp_path / "b", [2e-6] * of_b)))
-    assert (cell.outcome, cell.launches) == (Outcome.SLOWER, False)
+    case = only_case(compare(launches(tmp_path / "a", BEFORE[:of_a]), launches(tmp_path / "b", [2e-6] * of_b)))
+    assert (case.outcome, case.launches) == (Outcome.SLOWER, False)
 
 
 def test_without_an_interval_nothing_is_claimed(tmp_path: Path) -> None:
     few = Times(2e-6, None, None, 1e-6, 3e-6, 3e-6, 3e-6)
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=few)])
-    cell = only_cell(compare(a, b))
-    assert (cell.outcome, cell.doubt, cell.within) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None)
+    case = only_case(compare(a, b))
+    assert (case.outcome, case.doubt, case.within) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None)
 
 
 @pytest.mark.parametrize("times", [Times(2e-6, 1e-320, 3e-6, 1, 1, 1, 1), Times(2e-6, 3e-6, 1e-6, 1, 1, 1, 1)])
 def test_an_interval_that_no_clock_gives_is_none(times: Times, tmp_path: Path) -> None:
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=times)])
-    assert only_cell(compare(a, b)).outcome is Outcome.INCONCLUSIVE
+    assert only_case(compare(a, b)).outcome is Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_noise_limit_decides_the_outcome(factors: list[float | None], limit: f
 
 def test_the_margin_decides_what_is_no_change(tmp_path: Path) -> None:
     a, b = launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])
-    assert [only_cell(compare(a, b, margin)).outcome for margin in (0.05, 0.001)] == [Outcome.NO_CHANGE, Outcome.INCONCLUSIVE]
+    assert [only_case(compare(a, b, margin)).outcome for margin in (0.05, 0.001)] == [Outcome.NO_CHANGE, Outcome.INCONCLUSIVE]
 
 
 def test_single_runs_without_intervals_come_largest_change_first(tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_single_runs_without_intervals_come_largest_change_first(tmp_path: Path)
     b = store(tmp_path / "b", [make_row(size, time_s=few[3 + place]) for place, size in enumerate((8, 16, 32))])
     found = compare(a, b)
     assert found.without_intervals and found.summary.one_run_each == 3
-    assert [cell.a.size_bytes for cell in largest_first(found.cells)] == [16, 32, 8]
+    assert [case.a.size_bytes for case in largest_first(found.cases)] == [16, 32, 8]
 
 
-def test_cells_of_one_side_and_not_available_ones_are_kept(tmp_path: Path) -> None:
+def test_cases_of_one_side_and_not_available_ones_are_kept(tmp_path: Path) -> None:
     a = store(tmp_path / "a", [make_row(8), make_row(16), make_row(32, dtype="int8"), not_measured("no memory", size_bytes=64)])
     b = store(tmp_path / "b", [make_row(8), make_row(16, mode="pipelined"), make_row(64)])
     found = compare(a, b)
-    assert [(cell.a.size_bytes, cell.outcome) for cell in found.cells] == [(8, Outcome.NO_CHANGE), (64, None)]
+    assert [(case.a.size_bytes, case.outcome) for case in found.cases] == [(8, Outcome.NO_CHANGE), (64, None)]
     assert [row.size_bytes for row in found.only_a] == [16, 32]
     assert [(row.size_bytes, row.mode) for row in found.only_b] == [(16, "pipelined")]
 
@@ -125,7 +125,7 @@ def test_another_state_of_the_machine_is_flagged(of_a: float | None, of_b: float
         store(tmp_path / name, [make_row(8, canary_s={"before": ns and ns * 1e-9, "after": ns and ns * 1e-9})])
         for name, ns in (("a", of_a), ("b", of_b))
     ]
-    assert only_cell(compare(*sides)).state_differs == differs
+    assert only_case(compare(*sides)).state_differs == differs
 
 
 def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
         ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),
     ],
 )
-def test_sides_without_a_common_cell_say_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_sides_without_a_common_case_say_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(**{"size_bytes": 8, **changes})])
     with pytest.raises(UsageError) as refused:
         compare(a, b)
-    assert str(refused.value) == f"{a} and {b} have no cell in common: {told}"
+    assert str(refused.value) == f"{a} and {b} have no case in common: {told}"
 
 
 def test_sides_whose_parts_agree_but_never_at_once(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_sides_whose_parts_agree_but_never_at_once(tmp_path: Path) -> None:
     b = store(tmp_path / "b", [make_row(16), make_row(8, dtype="int8")])
     with pytest.raises(UsageError, match="their combinations of operation, backend, type and size differ"):
         compare(a, b)
-    with pytest.raises(UsageError, match="one of them has no finished cell"):
+    with pytest.raises(UsageError, match="one of them has no finished case"):
         compare(a, store(tmp_path / "c", []))
 
 
@@ -177,8 +177,8 @@ def test_a_side_is_one_allocation_under_equal_conditions(tmp_path: Path) -> None
 
 
 def test_surely_slower_goes_before_perhaps_much_slower() -> None:
-    def cell(low: float, value: float, high: float) -> CellRatio:
-        return CellRatio(make_row(8), make_row(8), Ratio(value, low, high, 3), True, (None, None))
+    def case(low: float, value: float, high: float) -> CaseRatio:
+        return CaseRatio(make_row(8), make_row(8), Ratio(value, low, high, 3), True, (None, None))
 
-    sure, perhaps, faster, much_faster = cell(1.2, 1.3, 1.4), cell(1.01, 3, 9), cell(0.8, 0.9, 0.95), cell(0.1, 0.2, 0.3)
+    sure, perhaps, faster, much_faster = case(1.2, 1.3, 1.4), case(1.01, 3, 9), case(0.8, 0.9, 0.95), case(0.1, 0.2, 0.3)
     assert worst_first([much_faster, perhaps, faster, sure]) == [sure, perhaps, faster, much_faster]

@@ -65,26 +65,26 @@ def test_worst_first() -> None:
         ("note", "remeasured"),
     ]
     assert [SEVERITIES.index(each.severity) for each in found] == sorted(SEVERITIES.index(each.severity) for each in found)
-    assert found[0].sentence() == "2 elements are wrong (1 of 4 cells: allreduce nccl at 32 B)"
+    assert found[0].sentence() == "2 elements are wrong (1 of 4 cases: allreduce nccl at 32 B)"
 
 
 def test_where_a_flag_is_in_few_words() -> None:
     few = [make_row(size, flags=("drift",)) for size in (8, 16)]
     many = [make_row(1 << power, backend="mpi", flags=("drift",)) for power in range(3, 13)]
     (found,) = of([*few, *many, make_row(32)])
-    assert found.where == "12 of 13 cells: allreduce nccl at 8 B, 16 B; allreduce mpi at 10 sizes, 8 B to 4 KiB"
-    assert of([make_row(flags=("drift",))])[0].where == "the only cell"
-    assert of(few)[0].where == "all 2 cells"
+    assert found.where == "12 of 13 cases: allreduce nccl at 8 B, 16 B; allreduce mpi at 10 sizes, 8 B to 4 KiB"
+    assert of([make_row(flags=("drift",))])[0].where == "the only case"
+    assert of(few)[0].where == "all 2 cases"
     others = [make_row(8, operation=name, flags=("drift",)) for name in "abcdef"]
     assert of([*others, make_row()])[0].where.endswith("; d nccl at 8 B; and 2 more series")
     barrier = make_row(0, operation="barrier", flags=("drift",))
-    assert of([barrier, make_row()])[0].where == "1 of 2 cells: barrier nccl"
+    assert of([barrier, make_row()])[0].where == "1 of 2 cases: barrier nccl"
 
 
-def test_of_several_runs_the_cells_name_theirs_and_what_all_say_is_told_once() -> None:
+def test_of_several_runs_the_cases_name_theirs_and_what_all_say_is_told_once() -> None:
     found = of([make_row(8, flags=("drift",))], [make_row(8)], events=[{"kind": "note", "text": "same"}])
     assert found == [
-        Concern(DOUBTFUL, "drift", "1 of 2 cells: run-0: allreduce nccl at 8 B", "drift"),
+        Concern(DOUBTFUL, "drift", "1 of 2 cases: run-0: allreduce nccl at 8 B", "drift"),
         Concern(NOTE, "same", "run-0, run-1"),
     ]
 
@@ -98,11 +98,11 @@ def test_what_several_launches_settle_is_a_note() -> None:
 def test_wrong_data_is_told_once_with_its_place() -> None:
     (found,) = of([make_row(8, wrong=1, wrong_detail="rank 2, element 7", flags=("wrong_data",)), make_row(16, wrong=4)])
     assert (found.severity, found.what) == (WRONG, "5 elements are wrong: rank 2, element 7")
-    assert of([make_row(flags=("wrong_data",))]) == [Concern(WRONG, "wrong_data", "the only cell", "wrong_data")]
+    assert of([make_row(flags=("wrong_data",))]) == [Concern(WRONG, "wrong_data", "the only case", "wrong_data")]
 
 
 def test_a_run_that_did_not_end_and_events_without_words() -> None:
-    assert of([make_row(8)], info={})[0].what == "the run did not come to its end; cells finished: 1"
+    assert of([make_row(8)], info={})[0].what == "the run did not come to its end; cases finished: 1"
     (found,) = of([make_row(8)], info={}, events=[{"kind": "hang", "text": 7}, {}])
     assert found.what == "hang: without a word"
 
@@ -110,8 +110,8 @@ def test_a_run_that_did_not_end_and_events_without_words() -> None:
 def test_reasons_and_warnings() -> None:
     found = of([not_measured("a"), not_measured("b"), not_measured("a")], warnings=["run-9 is empty"])
     assert [(each.what, each.where) for each in found] == [
-        ("not measured: a", "2 of 3 cells: allreduce nccl at 64 MiB"),
-        ("not measured: b", "1 of 3 cells: allreduce nccl at 64 MiB"),
+        ("not measured: a", "2 of 3 cases: allreduce nccl at 64 MiB"),
+        ("not measured: b", "1 of 3 cases: allreduce nccl at 64 MiB"),
         ("run-9 is empty", ""),
     ]
     assert {each.severity for each in found} == {MISSING}
@@ -125,10 +125,10 @@ def test_there_are_never_more_than_twenty_of_a_kind() -> None:
 
 
 def test_slow_ranks_are_findings() -> None:
-    cells = [Compared(make_row(1 << power), np.ones(100, np.int64), np.array([1e-4, 1.5e-4, 1e-4, 1e-4])) for power in range(10, 14)]
-    (found,) = of([make_row()], compared=[cells])
+    cases = [Compared(make_row(1 << power), np.ones(100, np.int64), np.array([1e-4, 1.5e-4, 1e-4, 1e-4])) for power in range(10, 14)]
+    (found,) = of([make_row()], compared=[cases])
     assert found.severity == FINDING
-    assert found.sentence().startswith("rank 1 ends last in 100 % of the samples (25 % if the ranks were alike) in 4 of 4 cells")
+    assert found.sentence().startswith("rank 1 ends last in 100 % of the samples (25 % if the ranks were alike) in 4 of 4 cases")
 
 
 def test_pairs_say_who_is_slow_and_between_whom_data_were_wrong() -> None:

@@ -89,7 +89,7 @@ def test_wrong_data_make_no_verdict() -> None:
     assert effects(side(1, (MIB,), wrong=3), side(2, (MIB,))) == []
 
 
-def test_cells_that_a_launch_lacks_are_left_out() -> None:
+def test_cases_that_a_launch_lacks_are_left_out() -> None:
     a, b = side(1), side(2)
     b[1] = [not_measured("out of memory", size_bytes=MIB), b[1][1]]
     assert [each.row.size_bytes for each in effects(a, b)] == [4 * MIB]

@@ -12,7 +12,7 @@ from tests.results.rows import make_row, make_times, not_measured
 def test_the_highest_bandwidth_at_any_size_and_the_time_of_the_smallest() -> None:
     small, top = make_row(8, busbw_bytes_per_s=1e6, time_s=make_times(2e-6)), make_row(1 << 20, busbw_bytes_per_s=45e9)
     (peak,) = peaks([top, small, make_row(1 << 30, busbw_bytes_per_s=40e9)])
-    assert (peak.row, peak.smallest, peak.cells, peak.sound) == (top, small, 3, 3)
+    assert (peak.row, peak.smallest, peak.cases, peak.sound) == (top, small, 3, 3)
 
 
 def test_of_equal_bandwidths_the_larger_size_counts() -> None:
@@ -25,7 +25,7 @@ def test_one_for_each_operation_backend_and_number_of_ranks_and_the_best_placing
     in_place = make_row(in_place=True, busbw_bytes_per_s=43e9)
     found = peaks([*rows, in_place])
     assert [each.row for each in found] == [in_place, *rows[1:]]
-    assert [each.cells for each in found] == [2, 1, 1, 1, 1]
+    assert [each.cases for each in found] == [2, 1, 1, 1, 1]
 
 
 def test_wrong_data_is_never_a_peak() -> None:

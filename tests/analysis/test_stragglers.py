@@ -46,7 +46,7 @@ class InMemory(Run):
 
 
 def run_of(times: list[NDArray[np.float64]], **changes: Any) -> Run:
-    """A run with one cell per array of seconds [ranks × samples]."""
+    """A run with one case per array of seconds [ranks × samples]."""
     rows, arrays = [], {}
     for power, each in enumerate(times, start=3):
         known = {"ranks": len(each), "n": each.shape[1], "n_eff": median(each.max(axis=0)).n_eff}
@@ -66,28 +66,28 @@ def noisy(rng: np.random.Generator, ranks: int, samples: int = 100, sigma: float
 
 
 def test_a_rank_that_ends_last_is_reported_with_its_host_its_share_and_by_how_much() -> None:
-    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(12)]
-    for cell in cells[3:]:
-        cell[3] *= 1.14
-    run = run_of(cells)
+    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(12)]
+    for case in cases[3:]:
+        case[3] *= 1.14
+    run = run_of(cases)
     found = stragglers(run)
-    assert [(each.rank, each.host, each.cells, each.of_cells, each.expected) for each in found] == [(3, "node07", 9, 12, 0.25)]
+    assert [(each.rank, each.host, each.cases, each.of_cases, each.expected) for each in found] == [(3, "node07", 9, 12, 0.25)]
     assert found[0].excess == pytest.approx(0.14, abs=0.01)
-    share = float(np.mean([np.mean(cell.argmax(axis=0) == 3) for cell in cells[3:]]))
+    share = float(np.mean([np.mean(case.argmax(axis=0) == 3) for case in cases[3:]]))
     assert found[0].share == pytest.approx(share)
     assert replace(found[0], share=0.62, excess=0.14).sentence() == (
-        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cells, 14 % later than the others: "
+        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than the others: "
         "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
     )
     assert replace(found[0], host="").sentence().startswith("rank 3 ends last")
 
 
 def test_of_two_ranks_none_is_called_slow() -> None:
-    cells = [noisy(np.random.default_rng(seed), 2) for seed in range(6)]
-    for cell in cells:
-        cell[0] *= 1.29
+    cases = [noisy(np.random.default_rng(seed), 2) for seed in range(6)]
+    for case in cases:
+        case[0] *= 1.29
     for operation in ("allreduce", "alltoall"):
-        (found,) = stragglers(run_of(cells, operation=operation))
+        (found,) = stragglers(run_of(cases, operation=operation))
         assert (found.role, found.other) == (Role.UNKNOWN, "rank 1 (node05)")
         assert found.sentence().endswith(
             "later than rank 1 (node05): either rank, or the link between them, may be slow, since each waits for the other"
@@ -95,37 +95,37 @@ def test_of_two_ranks_none_is_called_slow() -> None:
 
 
 def test_a_rank_that_is_late_in_all_to_all_while_the_others_are_alike_is_slow() -> None:
-    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(6)]
-    for cell in cells:
-        cell[2] *= 1.3
-    (found,) = stragglers(run_of(cells, operation="alltoall"))
+    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(6)]
+    for case in cases:
+        case[2] *= 1.3
+    (found,) = stragglers(run_of(cases, operation="alltoall"))
     assert (found.rank, found.role) == (2, Role.DELAYS)
     assert found.sentence().startswith("rank 2 (node06), or a path into it, is slow: it ends last in ")
     assert found.sentence().endswith("receives from every rank directly and the others end at the same time")
-    assert [each.role for each in stragglers(run_of(cells))] == [Role.UNKNOWN]
+    assert [each.role for each in stragglers(run_of(cases))] == [Role.UNKNOWN]
 
 
 def test_a_rank_that_waits_for_another_is_not_called_slow() -> None:
     """As measured on four hosts of which the third sends at half the rate: it ends first, and the fourth last."""
     ends = np.array([[2.45], [2.44], [1.93], [2.79]])
-    cells = [ends * noisy(np.random.default_rng(seed), 4, sigma=0.02) for seed in range(6)]
+    cases = [ends * noisy(np.random.default_rng(seed), 4, sigma=0.02) for seed in range(6)]
     for operation in ("allreduce", "alltoall"):
-        assert [(each.rank, each.role) for each in stragglers(run_of(cells, operation=operation))] == [(3, Role.UNKNOWN)]
+        assert [(each.rank, each.role) for each in stragglers(run_of(cases, operation=operation))] == [(3, Role.UNKNOWN)]
 
 
 def test_where_all_ranks_but_one_are_late_none_is_called_slow() -> None:
-    cells = [noisy(np.random.default_rng(seed), 3, samples=400) for seed in range(6)]
-    for cell in cells:
-        cell[:2] *= 1.4
-    assert all(each.role is Role.UNKNOWN for each in stragglers(run_of(cells, operation="alltoall")))
+    cases = [noisy(np.random.default_rng(seed), 3, samples=400) for seed in range(6)]
+    for case in cases:
+        case[:2] *= 1.4
+    assert all(each.role is Role.UNKNOWN for each in stragglers(run_of(cases, operation="alltoall")))
 
 
 def on_links(folder: Path, rates: list[float | None], ceiling: float) -> Run:
     """A run on as many hosts as rates, whose ceiling is that of a link; the first rank ends last."""
-    cells = [noisy(np.random.default_rng(seed), len(rates)) for seed in range(6)]
-    for cell in cells:
-        cell[0] *= 1.3
-    run = run_of(cells, ceiling=Ceiling("network", ceiling, "NIC eth0, TCP"))
+    cases = [noisy(np.random.default_rng(seed), len(rates)) for seed in range(6)]
+    for case in cases:
+        case[0] *= 1.3
+    run = run_of(cases, ceiling=Ceiling("network", ceiling, "NIC eth0, TCP"))
     folder.mkdir()
     interfaces = [{"name": "eth0", "shaped_bits_per_s": rate, "virtual": "veth"} for rate in rates]
     (folder / "topology.json").write_text(json.dumps({"interfaces": interfaces}))
@@ -156,11 +156,11 @@ def test_equal_and_unknown_links_and_those_that_set_no_ceiling_explain_nothing(
 
 
 def test_several_slow_ranks_come_worst_first() -> None:
-    cells = [noisy(np.random.default_rng(seed), 8) for seed in range(8)]
-    for even, odd in zip(cells[::2], cells[1::2], strict=True):
+    cases = [noisy(np.random.default_rng(seed), 8) for seed in range(8)]
+    for even, odd in zip(cases[::2], cases[1::2], strict=True):
         even[1] *= 1.2
         odd[6] *= 1.4
-    assert [(each.rank, each.cells) for each in stragglers(run_of(cells))] == [(6, 4), (1, 4)]
+    assert [(each.rank, each.cases) for each in stragglers(run_of(cases))] == [(6, 4), (1, 4)]
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def test_several_slow_ranks_come_worst_first() -> None:
     ],
 )
 def test_being_slowest_by_design_or_by_chance_is_no_finding(changes: dict[str, Any]) -> None:
-    cells = [noisy(np.random.default_rng(seed), 2) for seed in range(4)]
-    for cell in cells:
-        cell[1] *= 1.25
-    assert len(stragglers(run_of(cells))) == 1
-    assert stragglers(run_of(cells, **changes)) == []
+    cases = [noisy(np.random.default_rng(seed), 2) for seed in range(4)]
+    for case in cases:
+        case[1] *= 1.25
+    assert len(stragglers(run_of(cases))) == 1
+    assert stragglers(run_of(cases, **changes)) == []
 
 
 def test_of_two_ranks_one_is_slowest_in_half_the_samples() -> None:
-    cells = [noisy(np.random.default_rng(seed), 2) for seed in range(8)]
-    assert stragglers(run_of(cells)) == []
-    assert [cell.expected for cell in compared(run_of(cells))] == [0.5] * 8
+    cases = [noisy(np.random.default_rng(seed), 2) for seed in range(8)]
+    assert stragglers(run_of(cases)) == []
+    assert [case.expected for case in compared(run_of(cases))] == [0.5] * 8
 
 
 def test_a_rank_always_a_hair_behind_is_no_straggler() -> None:
@@ -198,43 +198,43 @@ def test_a_rank_always_a_hair_behind_is_no_straggler() -> None:
     hair, clock = like.copy(), np.full((4, 200), 60e-9)
     hair[2] *= 1.04
     clock[2] += 10e-9
-    for cell in (hair, clock):
-        run = run_of([cell] * 4, n_eff=200.0)
+    for case in (hair, clock):
+        run = run_of([case] * 4, n_eff=200.0)
         assert histogram(compared(run)) == [(2, 1.0)]
         assert stragglers(run) == []
 
 
 def test_ties_of_a_coarse_clock_do_not_blame_the_first_rank() -> None:
     """argmax gives a tie to the lowest rank, which then seems to be the slowest."""
-    cells = [np.round(noisy(np.random.default_rng(seed), 4, sigma=0.1) * 1e-3 / 2e-8) * 2e-8 for seed in range(6)]
-    run = run_of(cells)
+    cases = [np.round(noisy(np.random.default_rng(seed), 4, sigma=0.1) * 1e-3 / 2e-8) * 2e-8 for seed in range(6)]
+    run = run_of(cases)
     assert histogram(compared(run))[0][0] == 0 and histogram(compared(run))[0][1] > 0.4
     assert stragglers(run) == []
 
 
-def test_what_strikes_a_single_cell_is_not_the_ranks_fault() -> None:
-    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(8)]
-    cells[5][1] *= 1.3
-    assert stragglers(run_of(cells)) == []
-    assert [each.rank for each in stragglers(run_of(cells[5:6]))] == [1]
+def test_what_strikes_a_single_case_is_not_the_ranks_fault() -> None:
+    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(8)]
+    cases[5][1] *= 1.3
+    assert stragglers(run_of(cases)) == []
+    assert [each.rank for each in stragglers(run_of(cases[5:6]))] == [1]
 
 
 def test_a_rank_may_be_slow_in_one_library_only() -> None:
-    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(10)]
-    for cell in cells[:2]:
-        cell[1] *= 1.3
-    run = run_of(cells)
+    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(10)]
+    for case in cases[:2]:
+        case[1] *= 1.3
+    run = run_of(cases)
     assert stragglers(run) == []
     rows = [replace(row, backend="mpi" if at < 2 else "gloo") for at, row in enumerate(run.rows)]
-    assert [(each.rank, each.cells, each.of_cells) for each in stragglers(replace(run, rows=rows))] == [(1, 2, 10)]
+    assert [(each.rank, each.cases, each.of_cases) for each in stragglers(replace(run, rows=rows))] == [(1, 2, 10)]
 
 
-def _rates(runs: int, cells: int, rho: float) -> tuple[float, float]:
+def _rates(runs: int, cases: int, rho: float) -> tuple[float, float]:
     """(false alarms, 10 % slower rank found) in simulated runs of 4 ranks."""
     rng = np.random.default_rng(7)
     alarms = found = 0
     for _ in range(runs):
-        times = [noisy(rng, 4, int(rng.choice([60, 200])), float(rng.choice([0.2, 0.1, 0.03])), rho) for _ in range(cells)]
+        times = [noisy(rng, 4, int(rng.choice([60, 200])), float(rng.choice([0.2, 0.1, 0.03])), rho) for _ in range(cases)]
         alarms += bool(stragglers(run_of(times)))
         for each in times:
             each[2] *= 1.1
@@ -250,10 +250,10 @@ def test_false_alarms_and_power_in_a_sample() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("cells", "rho"), [(1, 0.0), (1, 0.7), (3, 0.9), (12, 0.5), (12, 0.97)])
-def test_false_alarms_stay_below_one_percent(cells: int, rho: float) -> None:
-    alarms, found = _rates(400, cells, rho)
+def test_false_alarms_stay_below_one_percent(cases: int, rho: float) -> None:
+    alarms, found = _rates(400, cases, rho)
     assert alarms < 0.01
-    assert found > 0.93 or rho > 0.5 or cells == 1
+    assert found > 0.93 or rho > 0.5 or cases == 1
 
 
 def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> No
         folder.append(make_row(size, n_eff=0.0), arrays)
     folder.append(not_measured("no"), {})
     run = read_run(folder.path)
-    assert [cell.row.size_bytes for cell in compared(run)] == [8]
+    assert [case.row.size_bytes for case in compared(run)] == [8]
     assert histogram(compared(run)) == [(1, pytest.approx(2 / 3)), (0, pytest.approx(1 / 3))]
     assert stragglers(run) == []
     with pytest.raises(UsageError):
@@ -288,29 +288,29 @@ def test_exit_skew_is_read_as_far_as_it_is_two_numbers() -> None:
     assert exit_skew_s(make_row()) is None
 
 
-def cell_by_hand(medians_s, slowest=(0,), **row):
+def case_by_hand(medians_s, slowest=(0,), **row):
     return Compared(make_row(64, **row), np.array(slowest), np.array(medians_s, float))
 
 
 def test_a_rank_is_compared_with_the_median_of_the_others():
-    cell = cell_by_hand([1.0, 2.0, 10.0, 4.0])
-    assert [cell.others_s(rank) for rank in range(4)] == [4.0, 4.0, 2.0, 2.0]
-    assert [cell_by_hand([1.0, 3.0]).others_s(rank) for rank in range(2)] == [3.0, 1.0]
+    case = case_by_hand([1.0, 2.0, 10.0, 4.0])
+    assert [case.others_s(rank) for rank in range(4)] == [4.0, 4.0, 2.0, 2.0]
+    assert [case_by_hand([1.0, 3.0]).others_s(rank) for rank in range(2)] == [3.0, 1.0]
 
 
 @pytest.mark.parametrize(("out", "cells", "often"), [(1, 1, True), (1, 2, False), (2, 2, True), (1, 4, False), (2, 8, True), (2, 9, False)])
-def test_one_cell_of_several_is_the_machines_noise(out, cells, often):
-    made = [cell_by_hand([1.0, 2.0]) for _ in range(cells)]
+def test_one_case_of_several_is_the_machines_noise(out, cases, often):
+    made = [case_by_hand([1.0, 2.0]) for _ in range(cases)]
     assert _often(made[:out], made) is often
 
 
 def test_a_rank_may_be_slow_on_one_backend_alone():
-    made = [cell_by_hand([1.0, 2.0], backend=backend) for backend in ("mpi",) * 2 + ("nccl",) * 20]
+    made = [case_by_hand([1.0, 2.0], backend=backend) for backend in ("mpi",) * 2 + ("nccl",) * 20]
     assert _often(made[:2], made) and not _often([made[0], made[5]], made)
 
 
-def test_the_chance_of_a_false_alarm_is_shared_by_all_ranks_and_cells(monkeypatch):
+def test_the_chance_of_a_false_alarm_is_shared_by_all_ranks_and_cases(monkeypatch):
     levels = []
-    monkeypatch.setattr(stragglers_module, "_outstanding", lambda cell, level: levels.append(level) or [])
-    assert stragglers_in([cell_by_hand([1.0] * 4), cell_by_hand([1.0] * 6)], {}) == []
+    monkeypatch.setattr(stragglers_module, "_outstanding", lambda case, level: levels.append(level) or [])
+    assert stragglers_in([case_by_hand([1.0] * 4), case_by_hand([1.0] * 6)], {}) == []
     assert levels == pytest.approx([0.001 / 10] * 2)

@@ -38,7 +38,7 @@ def test_a_slow_sender_is_a_row_and_a_slow_receiver_a_column() -> None:
     assert np.nanmax(np.abs(found.rest)) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_place_of_two_cells_has_no_effect_of_its_own() -> None:
+def test_a_place_of_two_cases_has_no_effect_of_its_own() -> None:
     values = table(6, ())
     values[0, 3:] = np.nan
     found = two_way(values)

@@ -17,7 +17,7 @@ from collbench.device.gpu import OpenGpu
 from collbench.launch.info import LaunchInfo
 from collbench.measure.loop import Loop, Timed
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def aware(world, monkeypatch):
     return backend
 
 
-def on_gpu(**cell):
-    return make_cell(device="cuda", **cell)
+def on_gpu(**case):
+    return make_case(device="cuda", **case)
 
 
 def test_a_library_that_says_no_has_none_and_says_so(world):
@@ -52,16 +52,16 @@ def test_one_that_says_yes_has_a_gpu_per_rank(aware):
     assert aware.gpus == (OpenGpu(0).bus_id,)
     assert can_do(aware, ALLREDUCE, on_gpu()) is None
     assert aware.free_bytes(on_gpu()) == OpenGpu(0).free_bytes()
-    assert aware.free_bytes(make_cell()) is None
+    assert aware.free_bytes(make_case()) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64", "int8"])
 def test_mpi_moves_the_gpus_bytes(aware, world, dtype):
-    cell = replace(on_gpu(dtype=dtype, count=1001), buffers="rotating")
+    case = replace(on_gpu(dtype=dtype, count=1001), buffers="rotating")
     group = aware.group([0])
-    buffers = aware.allocate(ALLREDUCE, cell, group, 3)
+    buffers = aware.allocate(ALLREDUCE, case, group, 3)
     assert isinstance(buffers, DeviceBuffers)
-    loop = Loop(Timed(aware.bind(ALLREDUCE, cell, group, buffers), None, aware.clock(), ctypes.c_int64()))
+    loop = Loop(Timed(aware.bind(ALLREDUCE, case, group, buffers), None, aware.clock(), ctypes.c_int64()))
     for slot in range(3):
         buffers.fill(slot, for_check=True)
         assert buffers.check(slot)[0].hint == "nothing arrived there"
@@ -70,7 +70,7 @@ def test_mpi_moves_the_gpus_bytes(aware, world, dtype):
 
 
 def test_on_the_host_it_is_as_before(aware):
-    buffers = aware.allocate(ALLREDUCE, make_cell(), aware.group([0]), 1)
+    buffers = aware.allocate(ALLREDUCE, make_case(), aware.group([0]), 1)
     assert buffers.page_bytes
 
 

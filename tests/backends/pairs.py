@@ -23,7 +23,7 @@ class Rank:
         self.rank, self.me, self.members, self.size = rank, members[rank], members, len(members)
         self._said, self._barrier = said, barrier
 
-    def agree(self, value: Any, what: str) -> list[Any]:
+    def allgather(self, value: Any, what: str) -> list[Any]:
         self._said[self.rank] = value
         self._barrier.wait(PATIENCE_S)
         return list(self._said)

@@ -1,4 +1,4 @@
-"""The same cells plain and slowed in one process, in turns: what the ratio of their times is. A rank of it, or the start of both.
+"""The same cases plain and slowed in one process, in turns: what the ratio of their times is. A rank of it, or the start of both.
 
 One JSON object as argument: backend, operation, sizes, mode, spec, looks, samples, and whether "within": then each iteration that is
 slowed is set against its own time before it was held, as calls of Python tell it, and not against another iteration that was not slowed.
@@ -24,7 +24,7 @@ from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.sync import host_sync
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
@@ -44,16 +44,16 @@ def ratios(asked: dict[str, Any], world: World) -> dict[str, float]:
     found: dict[str, float] = {}
     for size in asked["sizes"]:
         redop = "sum" if operation.reduces else None
-        cell = Cell(
+        case = Case(
             operation.name, backend.name, DTYPES["float32"], size, redop=redop, mode=asked["mode"], in_place=asked["backend"] == "gloo"
         )
         if operation.pair:
-            cell = replace(cell, in_place=None, window=1, streams=1)
-        group = backend.pair(whole, range(2), cell) if operation.pair else whole
+            case = replace(case, in_place=None, window=1, streams=1)
+        group = backend.pair(whole, range(2), case) if operation.pair else whole
         on = operation.on(backend.api, backend.passes_messages)
         loops, own_ns = [], list[int]()
         for bind in (kind.bind, type(backend).bind):
-            program = bind(backend, on, cell, group, backend.allocate(on, cell, group, 1))
+            program = bind(backend, on, case, group, backend.allocate(on, case, group, 1))
             program = _told(program, own_ns) if asked.get("within") and loops else program
             before, meeting = (None, sync) if asked["mode"] == "pipelined" else (sync, None)
             loops.append(Loop(Timed(program, before, backend.clock(), ctypes.c_int64(), meeting)))

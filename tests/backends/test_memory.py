@@ -16,13 +16,13 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.data import ROTATION_BYTES, bytes_needed, bytes_on_host, slots_for, write_digits
 from collbench.operations.registry import operations
-from tests.helpers import make_cell, make_place
+from tests.helpers import make_case, make_place
 
 PAIR = Group((0, 1), (0, 1))
 
 
-def make(operation=ALLREDUCE, group=PAIR, slots=1, **cell):
-    return Buffers(operation, make_cell(**cell), group, slots)
+def make(operation=ALLREDUCE, group=PAIR, slots=1, **case):
+    return Buffers(operation, make_case(**case), group, slots)
 
 
 def ends(array):
@@ -37,7 +37,7 @@ def test_buffers_begin_on_a_page_and_never_overlap(count, dtype):
     assert all(start % 4096 == 0 for start, _ in places)
     places.sort()
     assert all(end <= following for (_, end), (following, _) in pairwise(places))
-    assert buffers.send(0, 0).dtype == buffers.recv(0, 0).dtype == make_cell(dtype).dtype.numpy
+    assert buffers.send(0, 0).dtype == buffers.recv(0, 0).dtype == make_case(dtype).dtype.numpy
     assert len(buffers.send(0, 0)) == len(buffers.recv(1, 0)) == count
 
 
@@ -90,24 +90,24 @@ def resident():
     ],
 )
 def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):
-    assert slots_for(make_cell("int8", size_bytes, buffers=buffers)) == slots
+    assert slots_for(make_case("int8", size_bytes, buffers=buffers)) == slots
 
 
 @pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [(8, "fixed", 1), (8, "rotating", 1024), (2**23, "rotating", 32)])
 def test_on_a_gpu_as_many_as_fill_several_times_its_l2(size_bytes, buffers, slots):
-    cell = make_cell("int8", size_bytes, buffers=buffers, device="cuda")
-    assert slots_for(cell) == slots
-    assert buffers == "fixed" or bytes_needed(ALLREDUCE, cell, 2) >= 2**28
+    case = make_case("int8", size_bytes, buffers=buffers, device="cuda")
+    assert slots_for(case) == slots
+    assert buffers == "fixed" or bytes_needed(ALLREDUCE, case, 2) >= 2**28
 
 
 @pytest.mark.parametrize("count", [2, 5000, 2**18])
 def test_rotating_slots_are_apart_stay_within_bounds_and_cover_the_caches(count):
-    cell = make_cell(count=count, buffers="rotating")
-    slots = slots_for(cell)
-    buffers = Buffers(ALLREDUCE, cell, Group((0, 1), (0,)), slots)
+    case = make_case(count=count, buffers="rotating")
+    slots = slots_for(case)
+    buffers = Buffers(ALLREDUCE, case, Group((0, 1), (0,)), slots)
     places = sorted(ends(part) for slot in range(slots) for part in (buffers.send(0, slot), buffers.recv(0, slot)))
     assert all(end <= following for (_, end), (following, _) in pairwise(places))
-    assert places[-1][1] - places[0][0] <= bytes_needed(ALLREDUCE, cell, 2)
+    assert places[-1][1] - places[0][0] <= bytes_needed(ALLREDUCE, case, 2)
     assert places[-1][1] - places[0][0] > 0.9 * ROTATION_BYTES["cpu"]
     assert buffers.send(0, slots).ctypes.data == buffers.send(0, 0).ctypes.data
 
@@ -115,10 +115,10 @@ def test_rotating_slots_are_apart_stay_within_bounds_and_cover_the_caches(count)
 @pytest.mark.parametrize("operation", [ALLREDUCE, ALLGATHER, REDUCESCATTER], ids=lambda o: o.name)
 @pytest.mark.parametrize("in_place", [True, False])
 def test_bytes_needed_is_what_is_taken(operation, in_place):
-    cell = make_cell(count=30_000, in_place=in_place)
-    buffers = Buffers(operation, cell, Group((0, 1, 2), (0, 1, 2)), 1)
+    case = make_case(count=30_000, in_place=in_place)
+    buffers = Buffers(operation, case, Group((0, 1, 2), (0, 1, 2)), 1)
     taken = max(len(block._bytes) for block in buffers._memory)
-    assert taken == bytes_needed(operation, cell, 3)
+    assert taken == bytes_needed(operation, case, 3)
 
 
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast", "gather", "scatter"])
@@ -126,9 +126,9 @@ def test_bytes_needed_is_what_is_taken(operation, in_place):
 @pytest.mark.parametrize(("root", "buffers"), [(0, "fixed"), (3, "rotating")])
 def test_of_a_hosts_ranks_only_the_root_is_counted_as_one(name, in_place, root, buffers):
     operation = operations()[name]
-    cell = make_cell(count=400_000, in_place=in_place, buffers=buffers, root=root if operation.rooted else None)
-    made = Buffers(operation, cell, Group((0, 1, 2, 3), (0, 1, 2, 3)), slots_for(cell))
-    assert bytes_on_host(operation, cell, 4, 4, 1) == sum(len(block._bytes) for block in made._memory)
+    case = make_case(count=400_000, in_place=in_place, buffers=buffers, root=root if operation.rooted else None)
+    made = Buffers(operation, case, Group((0, 1, 2, 3), (0, 1, 2, 3)), slots_for(case))
+    assert bytes_on_host(operation, case, 4, 4, 1) == sum(len(block._bytes) for block in made._memory)
 
 
 @pytest.mark.parametrize("count", [2**45, 2**60])

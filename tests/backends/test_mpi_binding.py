@@ -11,7 +11,7 @@ from collbench.errors import RunFailed
 from collbench.operations.operation import Place
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import LimitExceeded
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 ALL = operations()
 LARGE = 2**31
@@ -27,20 +27,20 @@ def mpi():
         pytest.skip(str(why))
 
 
-def bound(mpi, name, count, **cell):
+def bound(mpi, name, count, **case):
     """x for rank 1 of 4, over addresses that nobody reads."""
     operation = ALL[name]
     parts = count * operation.parts(4)
-    place = Place(1, 4, count, make_cell("int8", parts, **{"redop": "sum" if operation.reduces else None, "root": 1, **cell}))
+    place = Place(1, 4, count, make_case("int8", parts, **{"redop": "sum" if operation.reduces else None, "root": 1, **case}))
     buffers = SimpleNamespace(
-        places=[place], cell=place.cell, operation=operation, send_at=lambda driven, slot: 4096, recv_at=lambda driven, slot: 8192
+        places=[place], case=place.case, operation=operation, send_at=lambda driven, slot: 4096, recv_at=lambda driven, slot: 8192
     )
     return MpiBinding(mpi, ctypes.CDLL(mpi.__file__), buffers, Group((0, 1, 2, 3), (1,), mpi.COMM_WORLD), 0)
 
 
-def called(mpi, name, count, **cell):
+def called(mpi, name, count, **case):
     """The calls that an operation's steps make."""
-    return list(ALL[name].steps_of("mpi", messages=True)(bound(mpi, name, count, **cell)))
+    return list(ALL[name].steps_of("mpi", messages=True)(bound(mpi, name, count, **case)))
 
 
 @pytest.mark.parametrize(
@@ -88,5 +88,5 @@ def test_a_ring_in_place_is_a_function_of_its_own(mpi):
 def test_an_mpi_3_is_asked_for_no_count_that_it_cannot_take(mpi, name, count, refused):
     backend = MpiBackend()
     backend.ranks, backend._mpi, backend._library = 4, mpi, SimpleNamespace()
-    reason = backend.supports(ALL[name], make_cell("int8", count * ALL[name].parts(4), redop=None))
+    reason = backend.supports(ALL[name], make_case("int8", count * ALL[name].parts(4), redop=None))
     assert (isinstance(reason, LimitExceeded) and reason.most == 2**31 - 1) == refused

@@ -9,11 +9,11 @@ import pytest
 from collbench.backends import mpi as mpi_window
 from collbench.backends.backend import Group
 from collbench.backends.mpi import MpiBinding, Window, WindowBinding, WindowBuffers, no_window
-from collbench.operations.cell import parse_split
+from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DeviceUnsupported, SharedMemoryTooSmall
 from tests.backends.test_mpi_binding import mpi
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 __all__ = ["mpi"]
 ALL = operations()
@@ -31,14 +31,14 @@ class Memory(Window):
         self.synced = True
 
 
-def buffers_of(name, rank, slots=1, **cell):
+def buffers_of(name, rank, slots=1, **case):
     """The buffers of one rank of a pair, 100 elements."""
-    made = make_cell(operation=name, **{"redop": "sum" if ALL[name].reduces else None, **cell})
+    made = make_case(operation=name, **{"redop": "sum" if ALL[name].reduces else None, **case})
     return WindowBuffers(ALL[name], made, Group((0, 1), (rank,), Memory(None, None)), slots)
 
 
-def called(mpi, name, rank, slot=0, **cell):
-    buffers = buffers_of(name, rank, 2, **cell)
+def called(mpi, name, rank, slot=0, **case):
+    buffers = buffers_of(name, rank, 2, **case)
     group = Group((0, 1), (rank,), SimpleNamespace(comm=mpi.COMM_SELF, handle=mpi.WIN_NULL))
     x = WindowBinding(mpi, ctypes.CDLL(mpi.__file__), buffers, group, slot)
     return x, list(ALL[name].steps["mpi"](x))
@@ -118,8 +118,8 @@ def test_memory_is_let_go_with_its_window():
 ])  # fmt: skip
 def test_a_window_that_the_hosts_shared_memory_cannot_hold_is_refused(monkeypatch, hosts, rank, free, says):
     monkeypatch.setattr(mpi_window.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    cell = make_cell(count=2**18, operation="put_latency", redop=None)
-    assert no_window(ALL["put_latency"], cell, list(hosts), rank) == says
+    case = make_case(count=2**18, operation="put_latency", redop=None)
+    assert no_window(ALL["put_latency"], case, list(hosts), rank) == says
 
 
 def test_what_cannot_be_asked_is_not_refused(monkeypatch):
@@ -127,12 +127,12 @@ def test_what_cannot_be_asked_is_not_refused(monkeypatch):
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(mpi_window.shutil, "disk_usage", no_such_place)
-    assert no_window(ALL["put_latency"], make_cell(operation="put_latency", redop=None), ["a", "a"], 0) is None
+    assert no_window(ALL["put_latency"], make_case(operation="put_latency", redop=None), ["a", "a"], 0) is None
 
 
 def test_windows_are_of_the_hosts_memory():
-    cell = make_cell(operation="put_latency", redop=None, device="cuda")
-    assert isinstance(no_window(ALL["put_latency"], cell, ["a", "a"], 0), DeviceUnsupported)
+    case = make_case(operation="put_latency", redop=None, device="cuda")
+    assert isinstance(no_window(ALL["put_latency"], case, ["a", "a"], 0), DeviceUnsupported)
 
 
 def test_neighbours_have_a_ring_of_their_own(mpi):
@@ -144,9 +144,9 @@ def test_neighbours_have_a_ring_of_their_own(mpi):
     backend = MpiBackend()
     backend._mpi, backend._library, backend._rings = mpi, ctypes.CDLL(mpi.__file__), {}
     group = Group((2, 5, 7), (1,), handle)
-    cell = make_cell(operation="neighbor_alltoall", redop=None, split=parse_split("MOD 2"))
+    case = make_case(operation="neighbor_alltoall", redop=None, split=parse_split("MOD 2"))
     for _ in range(2):
-        buffers = backend.allocate(ALL["neighbor_alltoall"], cell, group, 1)
+        buffers = backend.allocate(ALL["neighbor_alltoall"], case, group, 1)
     x = backend.binding(group, buffers, 0)
     assert made == [([3], [True], False)]
     assert isinstance(x, MpiBinding) and x.comm == mpi._handleof(mpi.COMM_SELF)

@@ -5,13 +5,13 @@ import ctypes
 import pytest
 
 from collbench.backends.host import Address, NativeBinding
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 LIBC = ctypes.CDLL(None)
 
 
 def binding():
-    return NativeBinding(LIBC, make_cell(root=3), 1, 4, 100)
+    return NativeBinding(LIBC, make_case(root=3), 1, 4, 100)
 
 
 def test_addresses_are_sliced_in_elements():
@@ -37,7 +37,7 @@ def test_what_the_library_lacks_can_be_asked_for_first():
 
 def test_numbers():
     x = binding()
-    assert (x.rank, x.n, x.count, x.root, x.cell.dtype.name) == (1, 4, 100, 3, "float32")
+    assert (x.rank, x.n, x.count, x.root, x.case.dtype.name) == (1, 4, 100, 3, "float32")
 
 
 def test_arrays_and_rooms_stay_where_they_are():

@@ -49,7 +49,7 @@ import torch.distributed as dist
 from collbench.backends.torch_distributed import store_of
 
 address = sys.argv[1]
-world = SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], decide=lambda value, what: value)
+world = SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], broadcast=lambda value, what: value)
 store = store_of("gloo", world, timedelta(seconds=10))
 other = dist.TCPStore(address, store.port, None, is_master=False, timeout=timedelta(seconds=10))
 other.set("key", "value")
@@ -61,7 +61,7 @@ print(json.dumps([store.get("key").decode(), [each.partition(":")[0] for each in
 
 def world_at(address):
     """A world of one rank at this address."""
-    return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], decide=lambda value, what: value)
+    return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], broadcast=lambda value, what: value)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")

@@ -31,7 +31,7 @@ from collbench.operations.unsupported import (
     TooFewRanks,
 )
 from collbench.reason import Text
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 OWN = {"mpi": MpiBackend, "gloo": GlooBackend, "nccl": NcclBackend, "torch-nccl": TorchNcclBackend, "simulated": SimulatedBackend}
 
@@ -128,24 +128,24 @@ def fake_mpi(large_count=False):
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        (make_cell(), None),
-        (make_cell("float16"), None),
-        (make_cell(redop="avg"), RedopUnsupported("MPI", "avg")),
-        (make_cell("bfloat16"), DtypeUnsupported("MPICH 5.0.2", "bfloat16")),
-        (make_cell("int8", 2**31), LimitExceeded("MPICH 5.0.2", "elements per call (it has no large-count functions)", 2**31 - 1)),
-        (make_cell("int8", 2**31 - 1), None),
+        (make_case(), None),
+        (make_case("float16"), None),
+        (make_case(redop="avg"), RedopUnsupported("MPI", "avg")),
+        (make_case("bfloat16"), DtypeUnsupported("MPICH 5.0.2", "bfloat16")),
+        (make_case("int8", 2**31), LimitExceeded("MPICH 5.0.2", "elements per call (it has no large-count functions)", 2**31 - 1)),
+        (make_case("int8", 2**31 - 1), None),
     ],
 )
-def test_what_mpi_cannot_do(cell, reason):
-    assert fake_mpi().supports(ALLREDUCE, cell) == reason
+def test_what_mpi_cannot_do(case, reason):
+    assert fake_mpi().supports(ALLREDUCE, case) == reason
 
 
 def test_large_counts_are_fine_where_the_library_has_the_functions():
-    assert fake_mpi(large_count=True).supports(ALLREDUCE, make_cell("int8", 2**31)) is None
+    assert fake_mpi(large_count=True).supports(ALLREDUCE, make_case("int8", 2**31)) is None
 
 
 def test_moving_carries_any_type_as_bytes():
-    assert fake_mpi().supports(BROADCAST, make_cell("bfloat16", redop=None, root=0)) is None
+    assert fake_mpi().supports(BROADCAST, make_case("bfloat16", redop=None, root=0)) is None
 
 
 def test_a_library_is_named_with_its_version():
@@ -163,16 +163,16 @@ def test_a_library_is_named_with_its_version():
         (ALLREDUCE, {"redop": "band"}, RedopUndefined("band", "float32")),
         (P2P_LATENCY, {"redop": None}, NoInPlaceForm("p2p_latency")),
         (replace(ALLREDUCE, steps={}), {}, OperationUnsupported("gloo", "allreduce")),
-        (replace(ALLREDUCE, needs=lambda n, cell: f"needs a power of two, not {n}"), {}, Text("needs a power of two, not 3")),
+        (replace(ALLREDUCE, needs=lambda n, case: f"needs a power of two, not {n}"), {}, Text("needs a power of two, not 3")),
     ],
 )
 def test_what_all_backends_have_in_common(operation, changes, reason):
     backend = GlooBackend()
     backend.ranks = 3
-    assert unsupported_reason(backend, operation, make_cell(**{"in_place": True, **changes})) == reason
+    assert unsupported_reason(backend, operation, make_case(**{"in_place": True, **changes})) == reason
 
 
 def test_pairs_need_two_ranks():
     backend = SimulatedBackend()
     backend.ranks = 1
-    assert unsupported_reason(backend, P2P_LATENCY, make_cell(redop=None)) == TooFewRanks("p2p_latency")
+    assert unsupported_reason(backend, P2P_LATENCY, make_case(redop=None)) == TooFewRanks("p2p_latency")

@@ -17,7 +17,7 @@ from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.gather_scatter import SCATTER
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def opened(world, ranks, seed=0):
     return backend
 
 
-def loop_of(backend, operation, cell, ranks):
+def loop_of(backend, operation, case, ranks):
     group = backend.group(range(ranks))
-    buffers = backend.allocate(operation, cell, group, 2)
-    return buffers, Loop(Timed(backend.bind(operation, cell, group, buffers), backend.sync(group), backend.clock(), ctypes.c_int64()))
+    buffers = backend.allocate(operation, case, group, 2)
+    return buffers, Loop(Timed(backend.bind(operation, case, group, buffers), backend.sync(group), backend.clock(), ctypes.c_int64()))
 
 
 def test_as_many_virtual_ranks_as_asked_for_or_as_the_world_has(world):
@@ -46,7 +46,7 @@ def test_as_many_virtual_ranks_as_asked_for_or_as_the_world_has(world):
 
 def test_the_same_seed_gives_the_same_samples(world):
     def samples(seed):
-        return loop_of(opened(world, 4, seed), ALLREDUCE, make_cell(), 4)[1].run(50)
+        return loop_of(opened(world, 4, seed), ALLREDUCE, make_case(), 4)[1].run(50)
 
     assert np.array_equal(samples(1), samples(1))
     assert not np.array_equal(samples(1), samples(2))
@@ -54,9 +54,9 @@ def test_the_same_seed_gives_the_same_samples(world):
 
 
 def test_time_is_latency_plus_bytes_over_the_link(world):
-    seconds = np.median(loop_of(opened(world, 4), ALLREDUCE, make_cell(count=2**17), 4)[1].run(200))
+    seconds = np.median(loop_of(opened(world, 4), ALLREDUCE, make_case(count=2**17), 4)[1].run(200))
     assert seconds == pytest.approx(ALPHA_S + 1.5 * 2**19 / BETA_BYTES_PER_S, rel=0.02)
-    window = np.median(loop_of(opened(world, 2), P2P_BANDWIDTH, make_cell(redop=None, window=10), 2)[1].run(200))
+    window = np.median(loop_of(opened(world, 2), P2P_BANDWIDTH, make_case(redop=None, window=10), 2)[1].run(200))
     assert window == pytest.approx(10 * (ALPHA_S + 400 / BETA_BYTES_PER_S), rel=0.02)
 
 
@@ -64,8 +64,8 @@ def test_time_is_latency_plus_bytes_over_the_link(world):
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("n", [2, 5])
 def test_data_is_really_moved_and_the_check_is_real(world, operation, in_place, n):
-    cell = make_cell(count=50 * n, in_place=in_place, redop="sum" if operation.reduces else None, root=1)
-    buffers, loop = loop_of(opened(world, n), operation, cell, n)
+    case = make_case(count=50 * n, in_place=in_place, redop="sum" if operation.reduces else None, root=1)
+    buffers, loop = loop_of(opened(world, n), operation, case, n)
     for slot in (0, 1):
         buffers.fill(slot, for_check=True)
         if not in_place:
@@ -79,7 +79,7 @@ def test_data_is_really_moved_and_the_check_is_real(world, operation, in_place, 
 def test_it_has_every_operation(world):
     backend = opened(world, 2)
     assert {"allreduce", "broadcast", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"} <= set(backend.steps)
-    assert backend.supports(ALLREDUCE, make_cell("bfloat16", redop="avg")) is None
+    assert backend.supports(ALLREDUCE, make_case("bfloat16", redop="avg")) is None
 
 
 def test_its_ceiling_and_versions_say_that_they_are_made_up(world):

@@ -29,7 +29,7 @@ from collbench.native.library import address
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.unsupported import ClockUnsupported
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -42,42 +42,42 @@ def world():
     world.close()
 
 
-def samples(world, kind, cell, n=60):
+def samples(world, kind, case, n=60):
     """Seconds [4 × n] of virtual ranks."""
     backend = kind()
     backend.open(world, Settings(virtual_ranks=4, seed=3))
     group = backend.group(range(4))
-    program = backend.bind(ALLREDUCE, cell, group, backend.allocate(ALLREDUCE, cell, group, 2))
+    program = backend.bind(ALLREDUCE, case, group, backend.allocate(ALLREDUCE, case, group, 2))
     return Loop(Timed(program, backend.sync(group), backend.clock(), ctypes.c_int64())).run(n)
 
 
 def test_every_iteration_takes_exactly_so_many_percent_longer(world):
-    cell = make_cell()
-    plain = samples(world, SimulatedBackend, cell)
+    case = make_case()
+    plain = samples(world, SimulatedBackend, case)
     for percent in (2, 5, 10, 400):
-        found = samples(world, slowed(SimulatedBackend, parse_slowing([f"by={percent}%"])), cell)
+        found = samples(world, slowed(SimulatedBackend, parse_slowing([f"by={percent}%"])), case)
         assert found == pytest.approx(plain * (1 + percent / 100), rel=1e-9)
 
 
 def test_only_the_named_ranks_take_longer(world):
-    found = samples(world, slowed(SimulatedBackend, parse_slowing(["by=10% ranks=1,3"])), make_cell())
-    assert found / samples(world, SimulatedBackend, make_cell()) == pytest.approx(
+    found = samples(world, slowed(SimulatedBackend, parse_slowing(["by=10% ranks=1,3"])), make_case())
+    assert found / samples(world, SimulatedBackend, make_case()) == pytest.approx(
         np.array([[1], [1.1], [1], [1.1]]) * np.ones(60), rel=1e-9
     )
 
 
-def test_cells_that_are_not_named_are_not_touched(world):
+def test_cases_that_are_not_named_are_not_touched(world):
     kind = slowed(SimulatedBackend, parse_slowing(["by=10% sizes=1M; by=50% operations=broadcast; by=30% backends=mpi"]))
-    assert np.array_equal(samples(world, kind, make_cell()), samples(world, SimulatedBackend, make_cell()))
-    large = make_cell(count=MIB // 4)
+    assert np.array_equal(samples(world, kind, make_case()), samples(world, SimulatedBackend, make_case()))
+    large = make_case(count=MIB // 4)
     assert samples(world, kind, large, n=5) == pytest.approx(1.1 * samples(world, SimulatedBackend, large, n=5), rel=1e-9)
 
 
 def test_a_distribution_is_drawn_by_the_seed_one_for_each_iteration_at_all_ranks(world):
     kind = slowed(SimulatedBackend, parse_slowing(["by=5-15%"]))
-    first, plain = samples(world, kind, make_cell(), n=500), samples(world, SimulatedBackend, make_cell(), n=500)
+    first, plain = samples(world, kind, make_case(), n=500), samples(world, SimulatedBackend, make_case(), n=500)
     ratios = first / plain
-    assert np.array_equal(first, samples(world, kind, make_cell(), n=500))
+    assert np.array_equal(first, samples(world, kind, make_case(), n=500))
     assert ratios == pytest.approx(np.repeat(ratios[:1], 4, axis=0), rel=1e-9)
     assert (ratios.min() >= 1.05, ratios.max() <= 1.15) == (True, True)
     assert np.median(ratios) == pytest.approx(1.10, abs=0.01)
@@ -149,10 +149,10 @@ def host(program, clock=MonotonicClock):
         def open(self, world, settings):
             self.rank, self.ranks = world.rank, world.size
 
-        def supports(self, operation, cell):
-            return "the library has none" if cell.dtype.name == "int8" else None
+        def supports(self, operation, case):
+            return "the library has none" if case.dtype.name == "int8" else None
 
-        def bind(self, operation, cell, group, buffers):
+        def bind(self, operation, case, group, buffers):
             return program()
 
         def clock(self):
@@ -168,15 +168,15 @@ def opened(kind, rank=0):
     return backend
 
 
-def bound(kind, rank=0, cell=None):
-    return opened(kind, rank).bind(ALLREDUCE, cell or make_cell(), Group((0, 1), (rank,)), None)
+def bound(kind, rank=0, case=None):
+    return opened(kind, rank).bind(ALLREDUCE, case or make_case(), Group((0, 1), (rank,)), None)
 
 
 def test_the_program_of_a_rank_that_is_not_slowed_is_the_backends_own():
     own = Program(((PythonCall("all_reduce", int),),))
     kind = slowed(host(lambda: own), parse_slowing(["by=10% ranks=1 sizes=400"]))
     assert bound(kind) is own
-    assert bound(kind, rank=1, cell=make_cell(count=1)) is own
+    assert bound(kind, rank=1, case=make_case(count=1)) is own
     assert list(bound(kind, rank=1).calls()) == ["slowed begin", "all_reduce", "slowed end"]
 
 
@@ -206,11 +206,11 @@ def test_what_only_enqueues_work_cannot_be_held():
     queued = slowed(host(Program, lambda: SimpleNamespace(native=False, queued=True)), spec)
     own = slowed(host(Program, lambda: SimpleNamespace(native=False, queued=False)), spec)
     for kind in (events, queued):
-        reason = opened(kind).supports(ALLREDUCE, make_cell())
+        reason = opened(kind).supports(ALLREDUCE, make_case())
         assert reason == ClockUnsupported("host", enqueues=True)
-        assert opened(kind).supports(ALLREDUCE, make_cell(count=1)) is None
-    assert opened(own).supports(ALLREDUCE, make_cell()) == ClockUnsupported("host", enqueues=False)
-    assert opened(events).supports(ALLREDUCE, make_cell(dtype="int8")) == "the library has none"
+        assert opened(kind).supports(ALLREDUCE, make_case(count=1)) is None
+    assert opened(own).supports(ALLREDUCE, make_case()) == ClockUnsupported("host", enqueues=False)
+    assert opened(events).supports(ALLREDUCE, make_case(dtype="int8")) == "the library has none"
 
 
 def test_it_is_listed_but_carries_nothing_itself(world):

@@ -1,4 +1,4 @@
-"""What --slowed says: by how much, which cells, which ranks; every mistake is one sentence."""
+"""What --slowed says: by how much, which cases, which ranks; every mistake is one sentence."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from collbench.backends.slowing import DRAWS, KEYS, Percent, Slowing, parse_slowing
 from collbench.errors import UsageError
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 KIB, MIB = 2**10, 2**20
 
@@ -18,13 +18,13 @@ def only(text):
 
 
 def of_size(size_bytes, **changes):
-    return make_cell(count=size_bytes // 4, **changes)
+    return make_case(count=size_bytes // 4, **changes)
 
 
-def test_without_further_words_it_means_every_cell_and_rank():
+def test_without_further_words_it_means_every_case_and_rank():
     found = only("by=10%")
     assert found.by == Percent("exactly", 10)
-    assert found.fits(make_cell()) and found.fits(of_size(MIB, operation="broadcast", backend="mpi"))
+    assert found.fits(make_case()) and found.fits(of_size(MIB, operation="broadcast", backend="mpi"))
     assert found.of(0) and found.of(10**6)
 
 
@@ -44,7 +44,7 @@ def test_by_how_much(text, by):
     assert only(text).by == by
 
 
-def test_the_cells_that_it_means():
+def test_the_cases_that_it_means():
     found = only("by=10% operations=allreduce,p2p backends=mpi sizes=8,1K-64K,1M-")
     assert found.operations == {"allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
     of = {size: found.fits(of_size(size, backend="mpi")) for size in (8, 16, KIB, 64 * KIB, 128 * KIB, MIB, 1024 * MIB)}
@@ -57,11 +57,11 @@ def test_the_ranks_that_it_means():
     assert [rank for rank in range(9) if found.of(rank)] == [0, 4, 5, 6]
 
 
-def test_of_several_that_fit_a_cell_the_last_counts():
+def test_of_several_that_fit_a_case_the_last_counts():
     found = parse_slowing(["by=2%; by=5%  sizes=1M", "by=10% sizes=1M ranks=0"])
     assert found.texts == ["by=2%", "by=5% sizes=1M", "by=10% sizes=1M ranks=0"]
     assert (found.of(of_size(KIB)), found.of(of_size(MIB))) == (found.slowdowns[0], found.slowdowns[2])
-    assert Slowing().of(make_cell()) is None and not Slowing() and not parse_slowing([])
+    assert Slowing().of(make_case()) is None and not Slowing() and not parse_slowing([])
 
 
 def test_drawn_parts_are_those_of_the_seed_and_never_negative():
@@ -114,13 +114,13 @@ def test_whatever_is_typed_is_read_or_refused(parts):
 
 
 def test_a_spec_that_means_nothing_here_is_refused():
-    cells = [of_size(8), of_size(MIB)]
-    parse_slowing(["by=10% sizes=1M ranks=3"]).check(cells, 4)
+    cases = [of_size(8), of_size(MIB)]
+    parse_slowing(["by=10% sizes=1M ranks=3"]).check(cases, 4)
     with pytest.raises(
-        UsageError, match=r"--slowed 'by=10% sizes=16' means no cell of this run, or a later one takes them all: name others"
+        UsageError, match=r"--slowed 'by=10% sizes=16' means no case of this run, or a later one takes them all: name others"
     ):
-        parse_slowing(["by=10% sizes=16"]).check(cells, 4)
-    with pytest.raises(UsageError, match="'by=5%' means no cell of this run, or a later one"):
-        parse_slowing(["by=5%; by=10%"]).check(cells, 4)
+        parse_slowing(["by=10% sizes=16"]).check(cases, 4)
+    with pytest.raises(UsageError, match="'by=5%' means no case of this run, or a later one"):
+        parse_slowing(["by=5%; by=10%"]).check(cases, 4)
     with pytest.raises(UsageError, match="names rank 4, and there are 4: choose from 0 to 3"):
-        parse_slowing(["by=10% ranks=2-9"]).check(cells, 4)
+        parse_slowing(["by=10% ranks=2-9"]).check(cases, 4)

@@ -21,7 +21,7 @@ from tests.backends.pairs import at_once, ranks
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 
@@ -37,14 +37,14 @@ def both():
         backend.close()
 
 
-def paired(backends, cell):
+def paired(backends, case):
     """The pair's group at both ranks."""
     whole = [Group((0, 1), (rank,)) for rank in (0, 1)]
-    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), cell) for b, w in zip(backends, whole, strict=True)))
+    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), case) for b, w in zip(backends, whole, strict=True)))
 
 
-def pair_cell(operation="p2p_bandwidth", **changes):
-    return make_cell("int8", 5, operation=operation, backend="socket", redop=None, **changes)
+def pair_case(operation="p2p_bandwidth", **changes):
+    return make_case("int8", 5, operation=operation, backend="socket", redop=None, **changes)
 
 
 def test_it_is_there_everywhere_and_taken_only_when_asked_for():
@@ -53,8 +53,8 @@ def test_it_is_there_everywhere_and_taken_only_when_asked_for():
 
 
 @pytest.mark.parametrize("streams", [None, 1, 3])
-def test_a_pair_has_the_cells_streams_until_it_is_released(both, streams):
-    groups = paired(both, pair_cell(streams=streams))
+def test_a_pair_has_the_cases_streams_until_it_is_released(both, streams):
+    groups = paired(both, pair_case(streams=streams))
     assert [group.driven for group in groups] == [(0,), (1,)]
     assert all(isinstance(group.handle, Connections) and len(group.handle.sockets) == (streams or 1) for group in groups)
     for backend, group in zip(both, groups, strict=True):
@@ -63,19 +63,19 @@ def test_a_pair_has_the_cells_streams_until_it_is_released(both, streams):
 
 
 def test_a_rank_outside_has_no_pair(both):
-    assert both[0].pair(Group((0, 1), (0,)), (1,), pair_cell()) is None
-    assert both[0].pair(None, (0, 1), pair_cell()) is None
+    assert both[0].pair(Group((0, 1), (0,)), (1,), pair_case()) is None
+    assert both[0].pair(None, (0, 1), pair_case()) is None
 
 
 def test_what_was_not_released_is_closed_in_the_end(both):
-    groups = paired(both, pair_cell())
+    groups = paired(both, pair_case())
     for backend in both:
         backend.close()
     assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
 
 
 def test_a_pair_that_nobody_released_is_closed_by_the_next(both):
-    before, after = paired(both, pair_cell()), paired(both, pair_cell())
+    before, after = paired(both, pair_case()), paired(both, pair_case())
     assert {each.fileno() for group in before for each in group.handle.sockets} == {-1}
     assert all(each.fileno() > 0 for group in after for each in group.handle.sockets)
 
@@ -84,7 +84,7 @@ def test_versions_tell_the_kernel_the_path_and_in_the_end_the_buffers(both):
     before = both[0].versions()
     assert (before["kernel"], before["interface"], before["address"]) == (platform.release(), "lo", "127.0.0.1")
     assert before["congestion_control"] and [int(word) for word in before["tcp_rmem"].split()] and "send_buffer_bytes" not in before
-    (group, other) = paired(both, pair_cell())
+    (group, other) = paired(both, pair_case())
     facts = group.handle.facts()
     both[0].release(group)
     both[1].release(other)
@@ -113,15 +113,15 @@ def test_rows_say_where_python_moves_the_bytes(both, monkeypatch):
 def test_it_has_pairs_only(both, operation, streams, reason):
     if operation not in operations():
         pytest.skip(f"no {operation} yet")
-    cell = make_cell(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
-    assert unsupported_reason(both[0], operations()[operation], cell) == reason
+    case = make_case(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
+    assert unsupported_reason(both[0], operations()[operation], case) == reason
 
 
 def test_other_backends_have_one_stream(both):
     other = SimpleNamespace(**{name: getattr(both[0], name) for name in ("devices", "steps", "api", "ranks", "passes_messages")},
                             name="mpi", takes_streams=False, takes_tuning=False, supports=lambda *_: None)  # fmt: skip
     reason = OptionUnsupported(("--streams",), "mpi", "socket")
-    assert unsupported_reason(other, operations()["p2p_latency"], pair_cell("p2p_latency", streams=4)) == reason
+    assert unsupported_reason(other, operations()["p2p_latency"], pair_case("p2p_latency", streams=4)) == reason
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_other_backends_have_one_stream(both):
         ("socket", None, "allreduce", None),
     ],
 )
-def test_cells_tell_their_streams_where_there_can_be_several(backend, asked, operation, planned):
+def test_cases_tell_their_streams_where_there_can_be_several(backend, asked, operation, planned):
     sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, defaults=backend_defaults)
-    assert [cell.streams for cell in sweep.cells(backend, 2)] == [planned]
+    assert [case.streams for case in sweep.cases(backend, 2)] == [planned]
 
 
 @pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.in_turn) for n in (3, 4))])
@@ -212,17 +212,17 @@ def test_several_streams_elsewhere_are_not_applicable(tmp_path):
 
 
 def test_without_the_native_code_python_moves_the_same(tmp_path, monkeypatch):
-    """In one process: both ends of a whole cell in Python."""
+    """In one process: both ends of a whole case in Python."""
     monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
     backends = [SocketBackend(), SocketBackend()]
     at_once(*(lambda b=b, w=w: b.open(w, Settings()) for b, w in zip(backends, ranks(), strict=True)))
-    operation, cell = operations()["p2p_bidirectional"], pair_cell("p2p_bidirectional", window=2, streams=3, in_place=False)
-    groups = paired(backends, cell)
-    made = [(b, b.allocate(operation, cell, group, 1), group) for b, group in zip(backends, groups, strict=True)]
+    operation, case = operations()["p2p_bidirectional"], pair_case("p2p_bidirectional", window=2, streams=3, in_place=False)
+    groups = paired(backends, case)
+    made = [(b, b.allocate(operation, case, group, 1), group) for b, group in zip(backends, groups, strict=True)]
 
     def go(backend, buffers, group):
         buffers.fill(0, for_check=True)
-        program = backend.bind(operation, cell, group, buffers)
+        program = backend.bind(operation, case, group, buffers)
         assert not program.native
         for call in program.slots[0]:
             call.function()

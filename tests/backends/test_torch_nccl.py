@@ -25,7 +25,7 @@ from collbench.operations.unsupported import (
     OperationUnsupported,
     OptionUnsupported,
 )
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 NO_DRIVER = Unavailable.because(NoDriver())
 
@@ -86,17 +86,17 @@ def test_a_torch_without_cuda_says_which_one_it_is():
         ({"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
     ],
 )
-def test_what_it_cannot_do(cell, reason):
+def test_what_it_cannot_do(case, reason):
     backend = TorchNcclBackend()
     backend.ranks = 4
     assert isinstance(backend, Backend)
-    assert unsupported_reason(backend, ALLREDUCE, make_cell(**{"device": "cuda", "in_place": True, **cell})) == reason
+    assert unsupported_reason(backend, ALLREDUCE, make_case(**{"device": "cuda", "in_place": True, **case})) == reason
 
 
 def test_an_average_without_a_share_is_not_asked_for():
     backend = TorchNcclBackend()
     backend.ranks = 1024
-    reason = backend.supports(ALLREDUCE, make_cell("float8_e4m3fn", redop="avg"))
+    reason = backend.supports(ALLREDUCE, make_case("float8_e4m3fn", redop="avg"))
     assert reason == AverageNotRepresentable("float8_e4m3fn", 1024, 512)
 
 
@@ -196,7 +196,7 @@ def test_messages_go_out_as_one_batch():
     zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
     fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
     group = Group((4, 7), (0,), "the group")
-    buffers = Buffers(P2P_BIDIRECTIONAL, make_cell(redop=None, window=2, count=10), group, 1)
+    buffers = Buffers(P2P_BIDIRECTIONAL, make_case(redop=None, window=2, count=10), group, 1)
     calls = list(P2P_BIDIRECTIONAL.by_messages(BatchedBinding(fake, buffers, group, 0)))
     for _ in range(2):
         for call in calls:

@@ -1,4 +1,4 @@
-"""The backend "zmq": right in every cell of pairs, told on the row, refused with a reason elsewhere; who is gone or silent is named."""
+"""The backend "zmq": right in every case of pairs, told on the row, refused with a reason elsewhere; who is gone or silent is named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.asked import asked_for
 from tests.contract.launch import launch
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 LARGE = 6 * 2**20  # more than sockets hold
@@ -47,13 +47,13 @@ def both():
         backend.close()
 
 
-def paired(backends, cell):
+def paired(backends, case):
     whole = [Group((0, 1), (rank,)) for rank in (0, 1)]
-    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), cell) for b, w in zip(backends, whole, strict=True)))
+    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), case) for b, w in zip(backends, whole, strict=True)))
 
 
-def pair_cell(operation="p2p_bandwidth", **changes):
-    return make_cell("int8", changes.pop("size", 5), operation=operation, backend="zmq", redop=None, **changes)
+def pair_case(operation="p2p_bandwidth", **changes):
+    return make_case("int8", changes.pop("size", 5), operation=operation, backend="zmq", redop=None, **changes)
 
 
 def messages(group, data):
@@ -109,13 +109,13 @@ def test_a_pyzmq_that_is_broken_is_one_sentence(monkeypatch):
     ],
 )
 def test_it_has_pairs_only(both, operation, changes, reason):
-    cell = make_cell(operation=operation, backend="zmq", **{"redop": None, **changes})
-    assert unsupported_reason(both[0], operations()[operation], cell) == reason
+    case = make_case(operation=operation, backend="zmq", **{"redop": None, **changes})
+    assert unsupported_reason(both[0], operations()[operation], case) == reason
 
 
 def test_a_pair_has_a_context_of_its_own_and_tells_its_connection(both):
     assert both[0]._context is not both[1]._context and both[0]._context is not zmq.Context.instance()
-    groups = paired(both, pair_cell())
+    groups = paired(both, pair_case())
     assert all(isinstance(group.handle, ZmqLink) and group.handle.socket.type == zmq.PAIR for group in groups)
     for backend, group in zip(both, groups, strict=True):
         backend.release(group)
@@ -127,7 +127,7 @@ def test_a_pair_has_a_context_of_its_own_and_tells_its_connection(both):
 
 
 def test_a_pair_that_nobody_released_is_closed_by_the_next_and_the_last_in_the_end(both):
-    before, after = paired(both, pair_cell()), paired(both, pair_cell())
+    before, after = paired(both, pair_case()), paired(both, pair_case())
     assert [group.handle.socket.closed for group in (*before, *after)] == [True, True, False, False]
     for backend in both:
         backend.close()
@@ -139,12 +139,12 @@ def test_a_pair_that_nobody_released_is_closed_by_the_next_and_the_last_in_the_e
     [(8, None, QueueLimits(6, 6)), (8, 64, QueueLimits(132, 132)), (2**20, 64, QueueLimits(132, 64)), (2**30, 64, QueueLimits(132, 2))],
 )
 def test_all_that_is_posted_finds_room_and_the_receiver_holds_64_mib_at_most(size, window, wanted):
-    assert window_of(pair_cell(size=size, window=window)) == wanted
+    assert window_of(pair_case(size=size, window=window)) == wanted
 
 
 @pytest.mark.parametrize("size", [0, 1, zmq.COPY_THRESHOLD - 1, zmq.COPY_THRESHOLD, LARGE])
 def test_what_both_send_at_once_arrives_whatever_the_size(both, size):
-    groups = paired(both, pair_cell(size=size, window=3))
+    groups = paired(both, pair_case(size=size, window=3))
     sent = [np.random.default_rng([size, rank]).integers(0, 256, size, np.uint8) for rank in (0, 1)]
     came = [[np.zeros(size, np.uint8) for _ in range(3)] for _ in (0, 1)]
 
@@ -162,7 +162,7 @@ def test_what_both_send_at_once_arrives_whatever_the_size(both, size):
 
 
 def test_the_last_answer_arrives_though_its_sender_has_hung_up(both):
-    groups, data, came = paired(both, pair_cell()), np.arange(LARGE, dtype=np.uint8), np.zeros(LARGE, np.uint8)
+    groups, data, came = paired(both, pair_case()), np.arange(LARGE, dtype=np.uint8), np.zeros(LARGE, np.uint8)
     call(messages(groups[1], data), "send", data)
     both[1].release(groups[1])
     call(messages(groups[0], came), "receive", came)
@@ -171,7 +171,7 @@ def test_the_last_answer_arrives_though_its_sender_has_hung_up(both):
 
 def test_memory_that_zeromq_still_sends_is_kept(both):
     """Unmapped under it, libzmq aborts the process: "Bad address (src/tcp.cpp)"."""
-    groups, kept = paired(both, pair_cell()), SimpleNamespace(data=np.ones(8 * LARGE, np.uint8))
+    groups, kept = paired(both, pair_case()), SimpleNamespace(data=np.ones(8 * LARGE, np.uint8))
     call(messages(groups[1], kept), "send", kept.data)
     size = kept.data.nbytes
     del kept
@@ -183,7 +183,7 @@ def test_memory_that_zeromq_still_sends_is_kept(both):
 def failure(timeout_s, before=lambda groups: None):
     """What a rank that waits for a message says."""
     backends = opened(20.0)  # in which they meet; then it is short
-    groups, data = paired(backends, pair_cell()), np.zeros(9, np.uint8)
+    groups, data = paired(backends, pair_case()), np.zeros(9, np.uint8)
     link = groups[0].handle
     link.socket.rcvtimeo = int(timeout_s * 1000)
     groups = [replace(groups[0], handle=replace(link, beside=replace(link.beside, deadline_s=timeout_s))), *groups[1:]]
@@ -258,7 +258,7 @@ def test_pairs_go_over_it(tmp_path):
 
 
 @pytest.mark.in_turn
-def test_the_contract_is_kept_in_every_cell(tmp_path):
+def test_the_contract_is_kept_in_every_case(tmp_path):
     """What every backend is asked for: pairs are exact, all else is n/a with a reason, and nothing ends the launch."""
     outcome = launch(tmp_path, "zmq", 2, asked_for("zmq", 2))
     assert outcome.code == 0, outcome.stderr

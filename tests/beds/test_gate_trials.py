@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.slowing import parse_slowing
-from collbench.operations.cell import Cell
+from collbench.operations.case import Cell
 from tests.beds import gate_trial, gate_trials
 from tests.beds.bed import Finished
 from tests.beds.gate_done import Done, drawn, right

@@ -106,7 +106,7 @@ def hub(nodes: int, values: int, token: str) -> None:
     total = np.zeros(values)
     world.gather_into(total, "gathering", lambda _, array: np.add(total, array, out=total))
     took = time.perf_counter()
-    world.decide("thanks", "deciding")
+    world.broadcast("thanks", "deciding")
     world.close()
     ended = time.perf_counter()
     peak = 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What evidence costs: a sweep of short cells and the latency at 8 B with it and without it, in pairs; and one reading of the counters."""
+"""What evidence costs: a sweep of short cases and the latency at 8 B with it and without it, in pairs; and one reading of the counters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BRIEFLY = ("--warmup", "20", "--seed", "1", "--check", "0", "--format", "json")
 
 @dataclass(frozen=True)
 class _Ran:
-    """A launch: its wall time by cell, and the median at 8 B."""
+    """A launch: its wall time by case, and the median at 8 B."""
 
-    cell_s: float
+    case_s: float
     p50_s: float
 
 
@@ -31,17 +31,17 @@ def measure(n: int = 20, sizes: str = "8-64K:x2", iterations: int = 500) -> Outc
     readings = [_reading() for _ in range(max(n, 6))]
     return Outcome(
         "evidence_cost",
-        f"`collbench {' '.join(_CELLS)} {sizes}` with {iterations} samples a cell, --evidence on in pairs with --evidence off. "
-        "Time per cell: wall time of the launch over its cells. The counters are read around a cell, never while samples are taken.",
+        f"`collbench {' '.join(_CELLS)} {sizes}` with {iterations} samples a case, --evidence on in pairs with --evidence off. "
+        "Time per case: wall time of the launch over its cases. The counters are read around a case, never while samples are taken.",
         [
             timed("p50 at 8 B, with", (on.p50_s for on, _ in found), MICROSECONDS),
             timed("p50 at 8 B, without", (off.p50_s for _, off in found), MICROSECONDS),
             timed("p50 at 8 B, ratio within pairs", (on.p50_s / off.p50_s for on, off in found), RATIO, below=1.05),
-            timed("time per cell, with", (on.cell_s for on, _ in found), _MILLISECONDS),
-            timed("time per cell, difference within pairs", (on.cell_s - off.cell_s for on, off in found), _MILLISECONDS, below=0.01),
+            timed("time per case, with", (on.case_s for on, _ in found), _MILLISECONDS),
+            timed("time per case, difference within pairs", (on.case_s - off.case_s for on, off in found), _MILLISECONDS, below=0.01),
             timed(f"one reading, {len(counters.read().interfaces)} interfaces", readings, _MILLISECONDS, below=0.001),
         ],
-        [{"on_p50_s": on.p50_s, "off_p50_s": off.p50_s, "on_cell_s": on.cell_s, "off_cell_s": off.cell_s} for on, off in found],
+        [{"on_p50_s": on.p50_s, "off_p50_s": off.p50_s, "on_cell_s": on.case_s, "off_cell_s": off.case_s} for on, off in found],
     )
 
 

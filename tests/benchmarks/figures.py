@@ -37,15 +37,15 @@ class Figure:
     target: str = ""
     met: bool | None = None
 
-    def cells(self) -> list[str]:
+    def cases(self) -> list[str]:
         verdict = {True: "met", False: "MISSED", None: "open" if self.target else ""}[self.met]
         return [self.what, self.value, self.interval, self.target, verdict]
 
 
 class Line(Protocol):
-    """A line of a table: one cell for each word of its head."""
+    """A line of a table: one case for each word of its head."""
 
-    def cells(self) -> list[str]: ...
+    def cases(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Outcome:
     head: Sequence[str] = ("figure", "median", "95 % interval", "target", "verdict")
 
     def markdown(self) -> str:
-        return f"## {self.name}\n\n{self.how}\n\n{table([list(self.head), *(figure.cells() for figure in self.figures)])}\n"
+        return f"## {self.name}\n\n{self.how}\n\n{table([list(self.head), *(figure.cases() for figure in self.figures)])}\n"
 
 
 def timed(what: str, values: Iterable[float], unit: Unit, below: float | None = None) -> Figure:
@@ -93,6 +93,6 @@ def _interval(known: Median, unit: Unit, low: float, high: float) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table that is readable as plain text."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    widths = [max(len(case) for case in column) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(case.ljust(width) for case, width in zip(row, widths, strict=True)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -1,4 +1,4 @@
-"""`collbench gate` of 10,000 cells against a baseline of 50 allocations: its wall time, its memory, and what it imports."""
+"""`collbench gate` of 10,000 cases against a baseline of 50 allocations: its wall time, its memory, and what it imports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, CaseTimes, Cell
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import Allocation, CaseTimes, Case
 from collbench.gate.baseline import Figures, add_all, scheme_of
 from collbench.gate.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
@@ -59,21 +59,21 @@ class Gated:
     heavy: tuple[str, ...]
 
 
-def measure(n: int = 6, cells: int = CELL_COUNT, allocations: int = ALLOCATIONS) -> Outcome:
-    """n gates of one allocation, and n of three, each with all cells."""
+def measure(n: int = 6, cases: int = CELL_COUNT, allocations: int = ALLOCATIONS) -> Outcome:
+    """n gates of one allocation, and n of three, each with all cases."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        maker = Process(target=write_all, args=(Path(folder), cells, allocations))  # apart: a child starts with its parent's peak memory
+        maker = Process(target=write_all, args=(Path(folder), cases, allocations))  # apart: a child starts with its parent's peak memory
         maker.start()
         maker.join()
         runs = sorted(Path(folder).glob("new-*"))
         found = [_gated(what, Path(folder), some) for what, some in (("one", runs[:1]), ("three", runs)) for _ in range(n)]
     how = (
-        f"`collbench gate --baseline DIR RUN… --out verdict.json --confirm-suite FILE` of {cells:,} cells, made up with the self-test's "
+        f"`collbench gate --baseline DIR RUN… --out verdict.json --confirm-suite FILE` of {cases:,} cases, made up with the self-test's "
         f"noise, against {allocations} allocations of {_BASELINE_LAUNCHES} launches; one of the candidate has {_LAUNCHES}. "
         "The whole command with Python's start; making the runs up is not in the time."
     )
     heavy = {name for each in found for name in each.heavy}
-    figures = [*_figures("one allocation", found[:n], _WALL_S), *_figures("three allocations, all cells", found[n:], None)]
+    figures = [*_figures("one allocation", found[:n], _WALL_S), *_figures("three allocations, all cases", found[n:], None)]
     return Outcome("gate_10k", how, [*figures, counted(f"imported of {', '.join(_HEAVY)}", heavy)], [asdict(each) for each in found])
 
 
@@ -84,10 +84,10 @@ def _figures(what: str, gated: Sequence[Gated], below_s: float | None) -> list[F
     ]
 
 
-def write_all(folder: Path, cells: int, allocations: int) -> None:
+def write_all(folder: Path, cases: int, allocations: int) -> None:
     """A baseline in `base`, and three allocations of a candidate in new-1, new-2, new-3: a cluster that did not change."""
-    rows = list(_rows(cells))
-    names = [cell_of(row) for row in rows]
+    rows = list(_rows(cases))
+    names = [case_of(row) for row in rows]
     random = np.random.default_rng(0)
     cluster = Cluster.draw(Noise(), scheme_of(names), random)
     usual = np.log([row.time_s.p50 for row in rows if row.time_s and row.time_s.p50])
@@ -106,7 +106,7 @@ def _launches(cluster: Cluster, count: int, launches: int, random: np.random.Gen
 
 
 def _rows(count: int) -> Iterator[Row]:
-    """Cells with a time of 10 µs and 20 GB/s; as many roots as the number asks for."""
+    """Cases with a time of 10 µs and 20 GB/s; as many roots as the number asks for."""
     series = [
         (operation, backend, mode, dtype) for operation in _OPERATIONS for backend in _BACKENDS for mode in _MODES for dtype in _DTYPES
     ]
@@ -118,9 +118,9 @@ def _rows(count: int) -> Iterator[Row]:
     yield from (row for row, _ in zip(every, range(count), strict=False))
 
 
-def _allocation(number: int, names: Sequence[Cell], times_s: Figures) -> Allocation:
+def _allocation(number: int, names: Sequence[Case], times_s: Figures) -> Allocation:
     launches = len(times_s)
-    measured = {cell: CaseTimes(tuple(map(float, each))) for cell, each in zip(names, times_s.T, strict=True)}
+    measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(names, times_s.T, strict=True)}
     began = f"2026-01-{1 + number % 28:02d}T{number % 24:02d}:00:00Z"
     facts = {"software": {"collbench": "0.1.0"}, "hosts": {"names": "node1, node2", "number": "2"}}
     return Allocation(f"good-{number:02d}", began, launches, 0, (_CANARY_S,) * launches, facts, measured)

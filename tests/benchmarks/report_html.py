@@ -46,7 +46,7 @@ def measure(n: int = 6, ranks: int = RANKS, operations: Sequence[str] = OPERATIO
         sweeps, matrices = [_page(sweep) for _ in range(n)], [_page(matrix) for _ in range(n)]
     how = (
         f"`collbench report RUN --html page.html`, the whole command with Python's start and the text report. The sweep: {len(BACKENDS)} "
-        f"backends × {len(operations)} operations × {len(SIZES)} sizes, made up, 16 ranks, 300 samples a cell, with the arrays that a "
+        f"backends × {len(operations)} operations × {len(SIZES)} sizes, made up, 16 ranks, 300 samples a case, with the arrays that a "
         f"run keeps. The matrix: all pairs of {ranks:,} made-up ranks, three of them slow. Making them up is not in the time."
     )
     raw = [{"what": what, **asdict(each)} for what, made in (("sweep", sweeps), ("matrix", matrices)) for each in made]

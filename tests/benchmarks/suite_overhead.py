@@ -1,4 +1,4 @@
-"""The overhead of a suite: 200 small cells over two MPI ranks, from the evidence of each row, in pairs of launches."""
+"""The overhead of a suite: 200 small cases over two MPI ranks, from the evidence of each row, in pairs of launches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SUITE = Path(__file__).with_name("suite_200.toml")
 
 @dataclass(frozen=True)
 class _Ran:
-    """A launch: its cells, and what each took on average beside the timed loop and in it."""
+    """A launch: its cases, and what each took on average beside the timed loop and in it."""
 
-    cells: int
+    cases: int
     harness_s: float
     measured_s: float
 
@@ -30,15 +30,15 @@ def measure(n: int = 10, *options: str) -> Outcome:
     with_it, without = [on for on, _ in found], [off for _, off in found]
     return Outcome(
         "suite_overhead",
-        f"`collbench run suite_200.toml --ranks 2`: {with_it[0].cells} cells of 8 B to 4 KiB with 20 samples each, --evidence on in pairs "
-        "with --evidence off. Per cell, on average over the rows' evidence.wall_s: seconds in the timed loop, warm-up included, and all "
+        f"`collbench run suite_200.toml --ranks 2`: {with_it[0].cases} cases of 8 B to 4 KiB with 20 samples each, --evidence on in pairs "
+        "with --evidence off. Per case, on average over the rows' evidence.wall_s: seconds in the timed loop, warm-up included, and all "
         "the rest from row to row: buffers, trial and verifying calls, state probe, counters, control plane, statistics, two syncs, "
         "the row printed.",
         [
-            timed("harness per cell", (one.harness_s for one in with_it), _MILLISECONDS, below=0.005),
-            timed("harness per cell, without evidence", (one.harness_s for one in without), _MILLISECONDS),
+            timed("harness per case", (one.harness_s for one in with_it), _MILLISECONDS, below=0.005),
+            timed("harness per case, without evidence", (one.harness_s for one in without), _MILLISECONDS),
             timed("difference within pairs", (on.harness_s - off.harness_s for on, off in found), _MILLISECONDS),
-            timed("measured per cell", (one.measured_s for one in with_it), _MILLISECONDS),
+            timed("measured per case", (one.measured_s for one in with_it), _MILLISECONDS),
         ],
         [{"on_harness_s": on.harness_s, "off_harness_s": off.harness_s, "on_measured_s": on.measured_s} for on, off in found],
     )
@@ -49,7 +49,7 @@ def _ran(evidence: str, *options: str) -> _Ran:
     rows = [json.loads(line) for line in ended.out.splitlines()]
     lacking = next((row["na"] for row in rows if row["na"] is not None), None)
     if lacking:
-        raise LaunchFailed(f"a cell was not measured: {lacking}")
+        raise LaunchFailed(f"a case was not measured: {lacking}")
     walls = [row["evidence"]["wall_s"] for row in rows]
     return _Ran(len(rows), _mean([wall["harness"] for wall in walls]), _mean([wall["measured"] for wall in walls]))
 

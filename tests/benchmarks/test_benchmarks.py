@@ -36,7 +36,7 @@ def lines(outcome: Outcome) -> dict[str, str]:
     """Value by figure, as printed; the raw values are those of JSON."""
     assert json.loads(json.dumps(outcome.raw)) == outcome.raw
     printed = [line.split("|") for line in outcome.markdown().splitlines() if line.startswith("| ")]
-    return {cells[1].strip(): cells[2].strip() for cells in printed[1:]}
+    return {cases[1].strip(): cases[2].strip() for cases in printed[1:]}
 
 
 def test_startup_prints_both_and_imports_nothing_heavy() -> None:
@@ -91,15 +91,15 @@ def test_memory_is_more_than_the_buffers() -> None:
 def test_evidence_shows_its_cost_beside_none() -> None:
     shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
     assert shown["p50 at 8 B, ratio within pairs"].endswith(" ×")
-    assert shown["time per cell, difference within pairs"].endswith(" ms")
+    assert shown["time per case, difference within pairs"].endswith(" ms")
 
 
 @pytest.mark.in_turn
 @pytest.mark.usefixtures("mpi")
-def test_a_suite_shows_what_its_cells_took_beside_the_calls() -> None:
+def test_a_suite_shows_what_its_cases_took_beside_the_calls() -> None:
     shown = lines(suite_overhead.measure(1, "--sizes", "8"))
-    assert float(shown["harness per cell"].removesuffix(" ms")) > 0
-    assert float(shown["measured per cell"].removesuffix(" ms")) > 0
+    assert float(shown["harness per case"].removesuffix(" ms")) > 0
+    assert float(shown["measured per case"].removesuffix(" ms")) > 0
 
 
 @pytest.mark.in_turn

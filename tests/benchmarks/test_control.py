@@ -12,7 +12,7 @@ def test_simulated_nodes_join_and_gather() -> None:
     outcome = control_5000.measure(1, nodes=40, values=20_000)
     (one,) = outcome.raw
     assert (one["nodes"], one["bytes_each"], one["complete"]) == (40, 160_000, True)
-    assert [figure.cells()[0] for figure in outcome.figures] == [
+    assert [figure.cases()[0] for figure in outcome.figures] == [
         "join, gather and decide",
         "of it: join",
         "of it: gather",

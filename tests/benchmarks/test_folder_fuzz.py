@@ -57,12 +57,12 @@ def test_a_failing_case_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch)
     found = folder_fuzz.Outcomes()
     for each in told:
         found.add(each)
-    assert folder_fuzz._outcome(found, 1.0).figures[0].cells()[-1] == "MISSED"
+    assert folder_fuzz._outcome(found, 1.0).figures[0].cases()[-1] == "MISSED"
 
 
 @pytest.mark.long
 def test_processes_of_their_own_play_all_cases() -> None:
     outcome = folder_fuzz.measure(300, first=2_000_000)
     assert outcome.raw[0]["cases"] == 300
-    assert outcome.figures[0].cells()[1] == "0", outcome.raw[1:]
-    assert outcome.figures[1].cells()[-1] == "met"
+    assert outcome.figures[0].cases()[1] == "0", outcome.raw[1:]
+    assert outcome.figures[1].cases()[-1] == "met"

@@ -10,8 +10,8 @@ from tests.benchmarks import host_list
 
 def test_it_prints_the_time_of_each_shape() -> None:
     outcome = host_list.measure(2, nodes=100)
-    assert [figure.cells()[0].partition(",")[0] for figure in outcome.figures] == list(host_list.SHAPES)
-    assert [figure.cells()[3] for figure in outcome.figures] == ["< 50.00 ms"] * 4
+    assert [figure.cases()[0].partition(",")[0] for figure in outcome.figures] == list(host_list.SHAPES)
+    assert [figure.cases()[3] for figure in outcome.figures] == ["< 50.00 ms"] * 4
     assert [(each["shape"], each["nodes"]) for each in outcome.raw[:3]] == [("one range", 100), ("one range", 100), ("racks", 100)]
 
 

@@ -18,7 +18,7 @@ def test_faulty_nodes_are_confirmed_within_the_estimate(method: str) -> None:
 @pytest.mark.long
 def test_it_prints_rounds_times_and_names() -> None:
     outcome = hunt_512.measure(1)
-    assert [figure.cells()[0] for figure in outcome.figures] == [
+    assert [figure.cases()[0] for figure in outcome.figures] == [
         "pairs: most rounds of a hunt",
         "pairs: analysis of a hunt",
         "pairs: exactly the faulty ones confirmed",
@@ -28,5 +28,5 @@ def test_it_prints_rounds_times_and_names() -> None:
         "command: most rounds of a hunt",
         "command: exactly the faulty ones confirmed",
     ]
-    verdicts = {figure.cells()[0]: figure.cells()[-1] for figure in outcome.figures if "analysis" not in figure.cells()[0]}
+    verdicts = {figure.cases()[0]: figure.cases()[-1] for figure in outcome.figures if "analysis" not in figure.cases()[0]}
     assert set(verdicts.values()) == {"met"}, verdicts

@@ -10,7 +10,7 @@ from tests.benchmarks import import_log
 @pytest.mark.long
 def test_it_prints_times_and_memory_of_each_log() -> None:
     outcome = import_log.measure(1, lines=4000)
-    assert [figure.cells()[0] for figure in outcome.figures] == [
+    assert [figure.cases()[0] for figure in outcome.figures] == [
         "tables within NCCL's log (56 rows)",
         "tables within NCCL's log, peak memory",
         "a table again and again (4,480 rows)",

@@ -17,11 +17,11 @@ def test_who_is_slow_is_named() -> None:
 @pytest.mark.long
 def test_it_prints_times_memory_and_names() -> None:
     outcome = pairs_1024.measure(1)
-    assert [figure.cells()[0] for figure in outcome.figures] == [
+    assert [figure.cases()[0] for figure in outcome.figures] == [
         "schedule, analysis and naming",
         "of it: the schedule",
         "peak memory, with the measured rounds",
         "exactly those named that are slow",
     ]
-    assert outcome.figures[-1].cells()[1] == "1 of 1"
+    assert outcome.figures[-1].cases()[1] == "1 of 1"
     assert outcome.raw[0]["pairs"] == 523_776

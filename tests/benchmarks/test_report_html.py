@@ -10,7 +10,7 @@ from tests.benchmarks import report_html
 @pytest.mark.long
 def test_it_prints_times_memory_and_sizes() -> None:
     outcome = report_html.measure(1, ranks=64, operations=("allreduce",))
-    assert [figure.cells()[0] for figure in outcome.figures] == [
+    assert [figure.cases()[0] for figure in outcome.figures] == [
         "full sweep",
         "full sweep, its page",
         "full sweep, peak memory",
@@ -18,5 +18,5 @@ def test_it_prints_times_memory_and_sizes() -> None:
         "matrix of 64 ranks, peak memory",
         "matrix of 64 ranks, its page",
     ]
-    assert outcome.figures[1].cells()[-1] == "met"
+    assert outcome.figures[1].cases()[-1] == "met"
     assert [each["what"] for each in outcome.raw] == ["sweep", "matrix"]

@@ -104,7 +104,7 @@ def test_what_ranks_find_to_be_wrong(line: str, sentence: str, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-def test_too_little_memory_is_told_before_the_first_cell(tmp_path: Path) -> None:
+def test_too_little_memory_is_told_before_the_first_case(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     said = one_sentence(run(tmp_path, "allreduce", "--backend", "mpi", "--sizes", "8,1T"))
     assert "allreduce 1 TiB on mpi" in said and " is free: " in said
@@ -156,12 +156,12 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.in_turn
-def test_a_disk_that_fills_up_keeps_the_finished_cells(small_disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_keeps_the_finished_cases(small_disk: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "allreduce", "--sizes", "8-1M", "-n", "8000", "--backend", "simulated", "--out", "disk/run")
     rows = read_run(small_disk / "run").rows
     assert done.returncode == 4 and 0 < len(rows) < 18
     last = done.stderr.splitlines()[-1]
-    assert f"results can no longer be written to disk/run (No space left on device): {len(rows)} finished cells are safe in it" in last
+    assert f"results can no longer be written to disk/run (No space left on device): {len(rows)} finished cases are safe in it" in last
     assert "Traceback" not in done.stderr
 
 

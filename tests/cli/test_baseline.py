@@ -11,7 +11,7 @@ from tests.gate.allocations import launch
 
 
 def nights(folder: Path, count: int) -> list[str]:
-    """Runs of so many allocations whose small cell scatters by 1 %, and whose large one does not."""
+    """Runs of so many allocations whose small case scatters by 1 %, and whose large one does not."""
     return [str(launch(folder / f"night-{n}", {8: 1e-6 * (1 + 0.01 * (n % 2)), 64 << 20: 0.1})) for n in range(count)]
 
 
@@ -20,14 +20,14 @@ def test_add_show_and_drop(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines() == [f"base/night-{n}.allocation.jsonl" for n in range(6)]
     shown = run_here(tmp_path, "baseline", "show", "base").stdout.splitlines()
-    assert shown[0] == "base: 6 allocations, 2 cells"
+    assert shown[0] == "base: 6 allocations, 2 cases"
     assert "1 launch  node1, node2" in shown[1]
     assert [line.split() for line in shown[-2:]] == [
         ["allreduce", "8", "B", "nccl", "6", "1.005", "5.0", "%"],
         ["allreduce", "64", "MiB", "nccl", "6", "100000", "2.0", "%"],
     ]
     assert run_here(tmp_path, "baseline", "drop", "base", "night-3").returncode == 0
-    assert run_here(tmp_path, "baseline", "show", "base").stdout.startswith("base: 5 allocations, 2 cells")
+    assert run_here(tmp_path, "baseline", "show", "base").stdout.startswith("base: 5 allocations, 2 cases")
 
 
 def test_show_says_how_much_is_missing_for_a_verdict(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_show_says_how_much_is_missing_for_a_verdict(tmp_path: Path) -> None:
     assert "thin baseline: use 6 allocations or more for reliable limits" in run_here(tmp_path, "baseline", "show", "base").stdout
 
 
-def test_json_has_an_object_for_each_cell(tmp_path: Path) -> None:
+def test_json_has_an_object_for_each_case(tmp_path: Path) -> None:
     run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
     small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
     assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)

@@ -20,11 +20,11 @@ def test_the_table_has_a_line_for_each_thing_done(tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("336 cells; baseline: 6 allocations of 3 launches; candidate: three allocations of 5 launches")
+    assert lines[0].startswith("336 cases; baseline: 6 allocations of 3 launches; candidate: three allocations of 5 launches")
     assert [line.split("  ")[0] for line in lines[2:]] == [
-        "nothing", "one cell of large messages slower by 5 %", "one cell of large messages slower by 10 %",
-        "one group of large messages slower by 2 %", "one group of large messages slower by 5 %", "all cells slower by 2 %",
-        "a cell slower by twice what is visible", "a cell slower by half of what is visible",
+        "nothing", "one case of large messages slower by 5 %", "one case of large messages slower by 10 %",
+        "one group of large messages slower by 2 %", "one group of large messages slower by 5 %", "all cases slower by 2 %",
+        "a case slower by twice what is visible", "a case slower by half of what is visible",
     ]  # fmt: skip
     assert "false alarms" in lines[2]
 

@@ -61,7 +61,7 @@ def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int,
     ],
 )
 def test_hosts_that_differ_measure_the_same(views: list[list[str]], agreed: tuple[str, ...]) -> None:
-    world = cast(Any, SimpleNamespace(info=ALONE, agree=lambda mine, what: views))
+    world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
     assert options.agreed(request(*views[0], default=True), world).backends == agreed
     assert options.agreed(request("mpi"), world).backends == ("mpi",)
 

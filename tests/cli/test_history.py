@@ -23,7 +23,7 @@ def base(tmp_path: Path) -> Path:
 def test_the_history_of_a_baseline(base: Path) -> None:
     done = run_here(base, "history", "base", "--only", "*MiB mpi")
     assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.startswith("base: 12 allocations from 2026-11-01 to 2026-11-12, 14 cells; changed: 1 group, 4 cells\n")
+    assert done.stdout.startswith("base: 12 allocations from 2026-11-01 to 2026-11-12, 14 cases; changed: 1 group, 4 cases\n")
     assert done.stdout.count("since night-7, 2026-11-07; with it: software mpi version: 4.3 → 5.0") == 5
     assert done.stdout.isascii() is False and "\x1b" not in done.stdout and "█" not in done.stdout
 
@@ -43,7 +43,7 @@ def test_json_and_runs_in_a_folder(tmp_path: Path) -> None:
 
 def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
     done = run_here(base, "baseline", "diff", "base", "night-6", "night-7")
-    assert done.returncode == 0 and "14 cells: 4 slower, 0 faster, 10 no change" in done.stdout
+    assert done.returncode == 0 and "14 cases: 4 slower, 0 faster, 10 no change" in done.stdout
     add_all(base / "other", nights(6))
     told = json.loads(run_here(base, "baseline", "diff", "base", "other", "--format", "json").stdout)
     assert (told["old"], told["new"], len(told["moved"])) == ("base", "other", 19)

@@ -71,7 +71,7 @@ def test_a_log_of_many_nights_is_told_in_one_line(tmp_path: Path, capsys: pytest
     call(log(tmp_path / "a.log", times=(("63896", "134.44"),) * 30), "--out", str(tmp_path / "out"))
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'out' / 'launch-1'} … launch-30: 30 rows\n"
-    assert "the same cells come 30 times" in said.err and len(said.err.splitlines()) == 3
+    assert "the same cases come 30 times" in said.err and len(said.err.splitlines()) == 3
 
 
 def test_what_collbench_wrote_needs_no_import(tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_a_hostile_name_and_host_are_data(tmp_path: Path, capsys: pytest.Capture
     assert read_run(tmp_path / "a").info["hosts"] == ["?<b>=1+1"]
 
 
-def test_tables_of_the_same_cells_are_kept_apart_unless_they_are_of_one_allocation(
+def test_tables_of_the_same_cases_are_kept_apart_unless_they_are_of_one_allocation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = log(tmp_path / "a.log", times=(("63896", "134.44"), ("64896", "132.37")))
     call(both, "--out", str(tmp_path / "apart"))
-    assert "the same cells come 2 times and are kept apart; --allocation NAME reads them as launches" in capsys.readouterr().err
+    assert "the same cases come 2 times and are kept apart; --allocation NAME reads them as launches" in capsys.readouterr().err
     call(both, "--out", str(tmp_path / "together"), "--allocation", "job 7")
     apart, joined = ([read_run(tmp_path / name / f"launch-{number}") for number in (1, 2)] for name in ("apart", "together"))
     assert (len(together(apart)[0]), len(together(joined)[0])) == (2, 1)
@@ -109,9 +109,9 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     report_run([tmp_path / "a"], None, "table", printed)
     assert "134 of 150 GB/s (90 %)" in printed.getvalue()
     assert "imported: read from the output of another tool" in printed.getvalue()
-    cell = compare(tmp_path / "a", tmp_path / "b").cells[0]
-    assert cell.time is not None
-    assert (cell.outcome, cell.doubt, round(cell.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
+    case = compare(tmp_path / "a", tmp_path / "b").cases[0]
+    assert case.time is not None
+    assert (case.outcome, case.doubt, round(case.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
 
 
 def test_stdin_is_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The time left while cells are measured."""
+"""The time left while cases are measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Shown:
         self.left.append(eta_s)
 
 
-def test_the_time_left_is_guessed_from_the_cells_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_guessed_from_the_cases_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: Any = Shown()
     clock = [100.0]
     monkeypatch.setattr(progress, "make_reporter", lambda *_, **__: shown)

@@ -34,9 +34,9 @@ def test_what_is_not_typed(asked: Any) -> None:
     request = asked("allreduce")
     sweep = request.sweep
     assert (sweep.sizes, sweep.step, sweep.device, sweep.mode, sweep.buffers, sweep.in_place) == (None, "x2", "auto", None, None, None)
-    cells = list(sweep.cells("simulated", 2))
-    assert (cells[0].size_bytes, cells[-1].size_bytes, len(cells)) == (8, 64 * M, 24)
-    assert {(cell.device, cell.mode, cell.buffers, cell.registration, cell.algorithm) for cell in cells} == {
+    cases = list(sweep.cases("simulated", 2))
+    assert (cases[0].size_bytes, cases[-1].size_bytes, len(cases)) == (8, 64 * M, 24)
+    assert {(case.device, case.mode, case.buffers, case.registration, case.algorithm) for case in cases} == {
         ("cpu", "isolated", "fixed", None, None),
     }  # fmt: skip
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
@@ -112,9 +112,9 @@ def test_what_only_nccl_has(asked: Any) -> None:
     sweep = request.sweep
     assert (sweep.algorithms, sweep.protocols, sweep.registrations) == (("ring", "tree"), ("ll128",), ("none", "symmetric"))
     assert (request.gpus_per_process, request.backends) == (4, ("nccl", "gloo"))
-    (plain,) = {(cell.registration, cell.algorithm, cell.protocol) for cell in sweep.cells("gloo", 4)}
+    (plain,) = {(case.registration, case.algorithm, case.protocol) for case in sweep.cases("gloo", 4)}
     assert plain == (None, None, None)
-    tuned = list(dict.fromkeys((cell.registration, cell.algorithm, cell.protocol) for cell in sweep.cells("nccl", 4)))
+    tuned = list(dict.fromkeys((case.registration, case.algorithm, case.protocol) for case in sweep.cases("nccl", 4)))
     assert tuned == [
         ("none", None, None), ("none", "ring", "ll128"), ("none", "tree", "ll128"),
         ("symmetric", None, None), ("symmetric", "ring", "ll128"), ("symmetric", "tree", "ll128"),
@@ -122,9 +122,9 @@ def test_what_only_nccl_has(asked: Any) -> None:
 
 
 def test_nccl_is_measured_as_nccl_tests_does(asked: Any) -> None:
-    cells = list(asked("allreduce --backend nccl").sweep.cells("nccl", 2))
-    assert (cells[0].size_bytes, cells[-1].size_bytes, len(cells)) == (8, 1024 * M, 28)
-    (habit,) = {(cell.device, cell.mode, cell.buffers, cell.registration, cell.algorithm, cell.protocol) for cell in cells}
+    cases = list(asked("allreduce --backend nccl").sweep.cases("nccl", 2))
+    assert (cases[0].size_bytes, cases[-1].size_bytes, len(cases)) == (8, 1024 * M, 28)
+    (habit,) = {(case.device, case.mode, case.buffers, case.registration, case.algorithm, case.protocol) for case in cases}
     assert habit == ("cuda", "pipelined", "rotating", "none", None, None)
 
 

@@ -92,7 +92,7 @@ def test_where_a_run_goes_if_nobody_says(tmp_path: Path) -> None:
     assert {row.operation for row in found.rows} == {"p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
 
 
-def test_some_cells_not_available_is_fine_and_all_is_not(tmp_path: Path) -> None:
+def test_some_cases_not_available_is_fine_and_all_is_not(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     some = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "mpi", "--redop", "sum,avg", "--out", "some")
     assert (some.returncode, {row.redop: bool(row.na) for row in read_run(tmp_path / "some").rows}) == (0, {"sum": False, "avg": True})
@@ -167,8 +167,8 @@ def test_a_terminal_that_wants_less(variables: dict[str, str], tmp_path: Path) -
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_control_c_ends_it_and_keeps_what_was_measured(backend: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "allreduce", "--sizes", "8-64M", "--backend", backend, "--out", "run", COLLBENCH_ITERATIONS="100")
-    cells = tmp_path / "run" / "cells.jsonl"
-    until(lambda: cells.exists() and cells.stat().st_size, "the first row")
+    cases = tmp_path / "run" / "cells.jsonl"
+    until(lambda: cases.exists() and cases.stat().st_size, "the first row")
     terminal.type("\x03")
     assert terminal.end() == 130
     assert "Traceback" not in terminal.seen and "defect" not in terminal.seen

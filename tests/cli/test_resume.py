@@ -50,13 +50,13 @@ def test_a_used_folder_names_what_goes_on_with_it(tmp_path: Path) -> None:
 
 def test_a_requeued_command_starts_its_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
     first = run(tmp_path, *QUICK, "--resume-if-exists", "--format", "json")
-    cells = tmp_path / "run" / "cells.jsonl"
-    before = cells.read_text().splitlines()
-    cells.write_text(before[0] + "\n")
+    cases = tmp_path / "run" / "cells.jsonl"
+    before = cases.read_text().splitlines()
+    cases.write_text(before[0] + "\n")
     again = run(tmp_path, *QUICK, "--format", "json", env={"COLLBENCH_RESUME_IF_EXISTS": "1"})
     assert (first.returncode, again.returncode, len(first.stdout.splitlines()), len(again.stdout.splitlines())) == (0, 0, 2, 2)
     assert "run has 1 of 2 cases" in again.stderr
-    assert cells.read_text().splitlines()[0] == before[0] and len(cells.read_text().splitlines()) == 2
+    assert cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(("more", "said"), [
@@ -72,15 +72,15 @@ def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...]
 @pytest.mark.in_turn
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     killed = start(tmp_path, *SWEEP, "--out", "run", env=UNBRIEF)
-    cells = tmp_path / "run" / "cells.jsonl"
-    until(lambda: cells.exists() and cells.read_bytes().count(b"\n") >= 2, "two rows")
+    cases = tmp_path / "run" / "cells.jsonl"
+    until(lambda: cases.exists() and cases.read_bytes().count(b"\n") >= 2, "two rows")
     for pid in running(tmp_path):
         with suppress(ProcessLookupError):  # ranks end with who started them
             os.kill(pid, signal.SIGKILL)
     killed.wait()
-    kept = cells.read_bytes().count(b"\n")
+    kept = cases.read_bytes().count(b"\n")
     done = run(tmp_path, *SWEEP, "--resume", "run", "--format", "json", env=UNBRIEF)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
-    assert sorted(json.loads(line)["size_bytes"] for line in cells.read_text().splitlines()) == [8 << step for step in range(10)]
+    assert sorted(json.loads(line)["size_bytes"] for line in cases.read_text().splitlines()) == [8 << step for step in range(10)]
     assert f"run has {kept} of 10 cases: {10 - kept} " in done.stderr
     assert "which has ended" in done.stderr

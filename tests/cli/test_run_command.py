@@ -59,15 +59,15 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return ask
 
 
-def cells(request: Request, backend: str = "simulated", n: int = 4) -> list[tuple[str, int, str, bool | None]]:
-    return [(cell.operation, cell.size_bytes, cell.mode, cell.in_place) for cell in request.sweep.cells(backend, n)]
+def cases(request: Request, backend: str = "simulated", n: int = 4) -> list[tuple[str, int, str, bool | None]]:
+    return [(case.operation, case.size_bytes, case.mode, case.in_place) for case in request.sweep.cases(backend, n)]
 
 
 def test_a_sweep_is_all_combinations_of_its_lists(asked: Any) -> None:
     request = asked()
     small = [(name, size, mode, None) for mode in ("isolated", "batched") for name in ("allreduce", "broadcast") for size in (8, 1024)]
     large = [("allreduce", 65536, "isolated", placed) for placed in (False, True)]
-    assert cells(request) == small + large
+    assert cases(request) == small + large
     assert (request.command, request.backends, request.asked) == ("run-two", ("simulated",), {"simulated"})
     assert (request.budget.max_time_s, request.ranks, request.check) == (0.05, 4, 2)
 
@@ -87,18 +87,18 @@ def test_a_suite_says_whether_wrong_data_ends_the_run(asked: Any, word: str, sto
 
 @pytest.mark.parametrize("line", ["--sizes 2K,4K", "-b 2K -e 4K", "-b2K -e4K"])
 def test_typed_sizes_are_those_of_every_sweep(line: str, asked: Any) -> None:
-    assert {size for _, size, _, _ in cells(asked(line))} == {2048, 4096}
+    assert {size for _, size, _, _ in cases(asked(line))} == {2048, 4096}
 
 
 def test_a_typed_backend_is_that_of_every_sweep(asked: Any) -> None:
     request = asked("--backend gloo,mpi")
     assert (request.backends, request.asked) == (("gloo", "mpi"), {"gloo", "mpi"})
-    assert (len(cells(request, "gloo")), cells(request, "simulated")) == (10, [])
+    assert (len(cases(request, "gloo")), cases(request, "simulated")) == (10, [])
 
 
 def test_typed_options_that_make_sweeps_alike_leave_one_of_them(asked: Any) -> None:
     request = asked("--sizes 8 --mode isolated --out-of-place")
-    assert cells(request) == [("allreduce", 8, "isolated", False), ("broadcast", 8, "isolated", False)]
+    assert cases(request) == [("allreduce", 8, "isolated", False), ("broadcast", 8, "isolated", False)]
     assert request.suite is not None
     assert request.suite["typed"] == {"mode": "isolated", "out_of_place": True, "sizes": "8"}
 
@@ -107,7 +107,7 @@ def test_a_sweep_without_backends_is_for_those_that_are_usual(asked: Any) -> Non
     text = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\nsizes = 8\n[[sweeps]]\noperations = ["barrier"]\nbackends = "simulated"\n'
     request = asked(text=text)
     assert (request.backends, request.asked) == (("mpi", "gloo", "simulated"), {"simulated"})
-    assert [[name for name, *_ in cells(request, backend)] for backend in request.backends] == [["allreduce"], ["allreduce"], ["barrier"]]
+    assert [[name for name, *_ in cases(request, backend)] for backend in request.backends] == [["allreduce"], ["allreduce"], ["barrier"]]
 
 
 def test_what_the_suite_said_goes_with_the_request(asked: Any) -> None:
@@ -153,7 +153,7 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
 def test_a_mistake_is_told_before_anything_is_started(key: str, sentence: str, asked: Any) -> None:
     text = f'schema = 1\n[[sweeps]]\noperations = "allreduce"\n{"" if key.startswith("sizes") else "sizes = 64"}\n{key}\n'
     with pytest.raises(UsageError) as raised:
-        list(asked(text=text).sweep.cells("mpi", 2))
+        list(asked(text=text).sweep.cases("mpi", 2))
     assert str(raised.value).startswith(sentence)
 
 
@@ -184,8 +184,8 @@ def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(SUITE)
     done = run_here(tmp_path, "run", "two.toml", "--dry-run", "--format", "json", "--sizes", "8")
-    cells = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(cell["sweep"], cell["operation"], cell["mode"], cell["in_place"]) for cell in cells] == [
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(case["sweep"], case["operation"], case["mode"], case["in_place"]) for case in cases] == [
         ("sweeps[1] 'small'", "allreduce", "isolated", None), ("sweeps[1] 'small'", "broadcast", "isolated", None),
         ("sweeps[1] 'small'", "allreduce", "batched", None), ("sweeps[1] 'small'", "broadcast", "batched", None),
         ("sweeps[2] 'large'", "allreduce", "isolated", True),
@@ -208,7 +208,7 @@ class Ranks:
         self._said, self.asked = list(said), 0
         self.members = [type("Member", (), {"host": f"node{rank}"}) for rank in range(len(said))]
 
-    def agree(self, mine: list[Any], what: str) -> list[list[Any]]:
+    def allgather(self, mine: list[Any], what: str) -> list[list[Any]]:
         assert (mine, what) == (self._said[0], "comparing the suite")
         self.asked += 1
         return self._said

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import add_all
 from tests.cli.command import Finished, one_sentence, run_here
@@ -17,13 +17,13 @@ from tests.results.rows import make_row
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Holds a baseline of five allocations with two launches of three large cells, and one of the five lacks a fourth."""
+    """Holds a baseline of five allocations with two launches of three large cases, and one of the five lacks a fourth."""
     random = np.random.default_rng(0)
-    cells = [cell_of(make_row(64 << 20 << power)) for power in range(4)]
+    cases = [case_of(make_row(64 << 20 << power)) for power in range(4)]
     add_all(tmp_path / "good", [
         Allocation(
             f"good-{number}", f"2026-11-1{number}", 2, 0, (6e-8, 6e-8), {},
-            {cell: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for cell in cells[: 3 if number < 2 else 4]},
+            {case: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for case in cases[: 3 if number < 2 else 4]},
         )
         for number in range(5)
     ])  # fmt: skip
@@ -36,7 +36,7 @@ def tried(folder: Path, *words: str) -> Finished:
 
 def test_side_by_side(tmp_path: Path) -> None:
     lines = tried(tmp_path, "--paired").stdout.splitlines()
-    assert lines[0].startswith("336 cells; an old and a new stack interleaved, 5 pairs of launches in each of two allocations; only what")
+    assert lines[0].startswith("336 cases; an old and a new stack interleaved, 5 pairs of launches in each of two allocations; only what")
     assert len(lines) == 10
 
 
@@ -49,18 +49,18 @@ def test_of_what_a_baseline_recorded(folder: Path) -> None:
     done = tried(folder, "--baseline", "good")
     lines = done.stdout.splitlines()
     assert done.returncode == 0
-    assert lines[0].startswith("3 cells; baseline: 5 allocations of 2 launches; candidate: three allocations of 5 launches")
+    assert lines[0].startswith("3 cases; baseline: 5 allocations of 2 launches; candidate: three allocations of 5 launches")
     assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
     assert lines[-2:] == [
         "drawn from 10 launches of 5 recorded allocations: what is rarer than one of 10 launches is not in it, nor whether the cluster "
         "drifts; few allocations overstate false alarms",
-        "1 cell left out: fewer than four allocations have it",
+        "1 case left out: fewer than four allocations have it",
     ]
 
 
 def test_of_what_a_baseline_recorded_as_json_side_by_side(folder: Path) -> None:
     found = [json.loads(line) for line in tried(folder, "--baseline", "good", "--paired", "--format", "json").stdout.splitlines()]
-    assert [each["done"] for each in found[:2]] == ["nothing", "one cell of large messages slower by 5 %"]
+    assert [each["done"] for each in found[:2]] == ["nothing", "one case of large messages slower by 5 %"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""--skew and --traffic become the traffic of the cells; a barrier has no options for what it does not move."""
+"""--skew and --traffic become the traffic of the cases; a barrier has no options for what it does not move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from collbench.cli import main, start
 from collbench.errors import UsageError
 from collbench.measure.request import Request
-from collbench.measure.tasks.cells import check_traffic
+from collbench.measure.tasks.cases import check_traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES
@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def names(sweep: Sweep) -> set[str]:
-    return {cell.traffic.name for cell in sweep.cells("simulated", 3) if cell.traffic}
+    return {case.traffic.name for case in sweep.cases("simulated", 3) if case.traffic}
 
 
 def test_skew(asked: Any) -> None:
@@ -61,8 +61,8 @@ def test_a_file_has_its_own_size_unless_sizes_are_given(asked: Any) -> None:
 
 
 def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
-    (cell,) = asked("barrier").cells("mpi", 4)
-    assert (cell.size_bytes, cell.dtype.name, cell.in_place, cell.buffers) == (0, "uint8", None, "fixed")
+    (case,) = asked("barrier").cases("mpi", 4)
+    assert (case.size_bytes, case.dtype.name, case.in_place, case.buffers) == (0, "uint8", None, "fixed")
     for option in ("--sizes 8", "-b 8", "-d int8", "--in-place", "--buffers fixed", "--redop sum", "--root 0", "--skew 2"):
         with pytest.raises(UsageError, match="barrier has no option"):
             asked(f"barrier {option}")
@@ -94,7 +94,7 @@ def world(*names: list[str]) -> Any:
     def refuse(reason: str) -> None:
         raise UsageError(reason)
 
-    return SimpleNamespace(agree=lambda mine, what: list(names), members=members, refuse=refuse)
+    return SimpleNamespace(allgather=lambda mine, what: list(names), members=members, refuse=refuse)
 
 
 def sweep_of(traffic: Traffic | None) -> Sweep:
@@ -113,5 +113,5 @@ def test_all_ranks_must_have_read_the_same_file() -> None:
 
 def test_nobody_is_asked_where_nothing_is_uneven() -> None:
     asked: list[str] = []
-    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace(agree=lambda _, what: asked.append(what)))  # type: ignore[arg-type]
+    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace(allgather=lambda _, what: asked.append(what)))  # type: ignore[arg-type]
     assert asked == []

@@ -43,7 +43,7 @@ def spoilt_rank(operation, root):
 
 
 def _place(x):
-    return Place(x.rank, x.n, x.count, x.cell)
+    return Place(x.rank, x.n, x.count, x.case)
 
 
 def _copied(x, to, source, count):

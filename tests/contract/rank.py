@@ -17,7 +17,7 @@ from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.request import Budget, Request
-from collbench.operations.cell import Cell, parse_split
+from collbench.operations.case import Case, parse_split
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
@@ -30,10 +30,10 @@ class Several(Sweep):
 
     parts: tuple[Sweep, ...] = ()
 
-    def cells(self, backend: str, n: int) -> Iterator[Cell]:
-        """The parts' cells one after another."""
+    def cases(self, backend: str, n: int) -> Iterator[Case]:
+        """The parts' cases one after another."""
         for part in self.parts:
-            yield from part.cells(backend, n)
+            yield from part.cases(backend, n)
 
 
 def sweep_of(asked: dict[str, Any]) -> Sweep:
@@ -66,7 +66,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measure.tasks.cells import run
+    from collbench.measure.tasks.cases import run
 
     world = World(info, 30)
     try:

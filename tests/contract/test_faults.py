@@ -14,8 +14,8 @@ import pytest
 from collbench.backends import simulated
 from collbench.backends.backend import Group
 from collbench.launch.info import LaunchInfo
-from collbench.measure.prepared_cell import _seed as seed_of
-from collbench.operations.cell import Cell
+from collbench.measure.prepared_case import _seed as seed_of
+from collbench.operations.case import Case
 from collbench.operations.data import wanted_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
@@ -119,12 +119,12 @@ def row_of(backend, spoilt, fault=""):
 
 
 def places_of(row, spoilt):
-    """Both ranks' views of the cell of a row."""
-    cell = Cell(
+    """Both ranks' views of the case of a row."""
+    case = Case(
         spoilt.name, row.backend, DTYPES[row.dtype], row.size_bytes, redop=row.redop, root=row.root, in_place=row.in_place,
         traffic=spoilt.traffic or EVEN,
     )  # fmt: skip
-    return [Place(rank, 2, spoilt.operation.count(cell, 2), cell) for rank in (0, 1)]
+    return [Place(rank, 2, spoilt.operation.count(case, 2), case) for rank in (0, 1)]
 
 
 def lacking(row, spoilt):
@@ -255,8 +255,8 @@ def test_on_virtual_ranks(tmp_path, monkeypatch, *, fault, wrong, found, check):
 def differing(row, spoilt):
     """How many elements differ between what the groups (0, 2) and (1, 3) receive at the spoilt rank, counted at both."""
     place = places_of(row, spoilt)[spoilt_rank(spoilt.operation, spoilt.root)]
-    cells = [replace(place.cell, seed=seed_of(place.cell, Group(ranks, (0,)))) for ranks in ((0, 2), (1, 3))]
-    one, other = (right_of(spoilt, replace(place, cell=cell)) for cell in cells)
+    cases = [replace(place.case, seed=seed_of(place.case, Group(ranks, (0,)))) for ranks in ((0, 2), (1, 3))]
+    one, other = (right_of(spoilt, replace(place, case=case)) for case in cases)
     return 2 * int(np.sum(one != other))
 
 

@@ -5,7 +5,7 @@ import pytest
 from collbench.operations.unsupported import ClockUnsupported, decode_reason
 from tests.contract.asked import MOVING, ODD, REDUCING, ROOTED
 from tests.contract.launch import launch
-from tests.contract.test_every_cell import assert_as_promised, cells_of
+from tests.contract.test_every_case import assert_as_promised, cases_of
 
 EVERY = [
     {"operations": ["barrier"], "sizes": [1], "dtypes": ["float32"]},
@@ -20,10 +20,10 @@ in_turn = pytest.mark.in_turn
 
 @pytest.mark.parametrize("backend", ["simulated", pytest.param("mpi", marks=in_turn), pytest.param("gloo", marks=in_turn)])
 def test_every_operation_is_carried_out_as_promised_and_says_that_it_was_slowed(tmp_path, backend):
-    found, cells = launch(tmp_path, backend, 2, EVERY, slowed=[SPEC]), cells_of(EVERY, backend, 2)
+    found, cases = launch(tmp_path, backend, 2, EVERY, slowed=[SPEC]), cases_of(EVERY, backend, 2)
     assert found.code == 0, found.stderr
-    for row, cell in zip(found.rows, cells, strict=True):
-        assert_as_promised(row, cell, backend, 2)
+    for row, case in zip(found.rows, cases, strict=True):
+        assert_as_promised(row, case, backend, 2)
         spec = "by=20% sizes=1-16 ranks=1" if 1 <= row.size_bytes <= 16 else "by=5-15%"
         assert (row.backend, row.flags.count("slowed"), row.evidence.get("slowed")) == (
             (backend, 0, None) if row.na else (backend, 1, spec)

@@ -15,7 +15,7 @@ import ctypes, signal
 WARM = "allreduce 8 B on mpi: warm-up"
 
 def main(world):
-    world.agree(None, "beginning")
+    world.allgather(None, "beginning")
     guilty = world.rank == {guilty}
 {what}
 """
@@ -28,14 +28,14 @@ STOPPED_IN_A_WAIT = """
     time.sleep(0.2)  # what was told before has been heard
     if guilty:
         os.kill(os.getpid(), signal.SIGSTOP)
-    world.agree(None, "gathering samples")"""
+    world.allgather(None, "gathering samples")"""
 KILLED = """
     with world.watchdog.phase(WARM):
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL) if guilty else ctypes.CDLL(None).sleep(60)"""
 LEAVES = """
     time.sleep(0.2)
-    os._exit(0) if guilty else world.agree(None, "gathering samples")"""
+    os._exit(0) if guilty else world.allgather(None, "gathering samples")"""
 HOLDS_PYTHON = """
     with world.watchdog.phase(WARM):
         (ctypes.PyDLL if guilty else ctypes.CDLL)(None).sleep(60)"""
@@ -46,7 +46,7 @@ BEHIND = """
 NEVER_COMES = """
     if guilty:
         ctypes.CDLL(None).sleep(60)
-    world.agree(None, "gathering samples")"""
+    world.allgather(None, "gathering samples")"""
 ECHO = """
     with world.watchdog.phase(WARM):
         time.sleep(0.5)
@@ -115,12 +115,12 @@ def test_rank_0_itself_is_named(what, sentence, tmp_path):
 @pytest.mark.in_turn
 def test_a_pause_within_the_deadline_changes_nothing_but_is_known(tmp_path):
     pauses = """
-    world.agree(None, "before")
+    world.allgather(None, "before")
     if guilty:
         import subprocess
         subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
-    return world.agree(world.watchdog.paused_s, "after")"""
+    return world.allgather(world.watchdog.paused_s, "after")"""
     found, said, _ = told_by(pauses, 1, tmp_path)
     assert [one.code for one in found] == [0, 0, 0], said
     paused_s = found[0].said

@@ -26,10 +26,10 @@ def main(world):
     told = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
             "mates": [m.rank for m in world.on_host()]}
     told["gather"] = world.gather({"rank": world.rank}, "gathering")
-    told["decide"] = world.decide([world.rank, "said"], "deciding")
-    told["agree"] = world.agree(world.rank * 10, "agreeing")
-    told["first"] = world.first("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
-    told["nobody"] = world.first(None, "asking")
+    told["decide"] = world.broadcast([world.rank, "said"], "deciding")
+    told["agree"] = world.allgather(world.rank * 10, "agreeing")
+    told["first"] = world.first_error("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
+    told["nobody"] = world.first_error(None, "asking")
     arrays = world.gather_array(np.full((world.rank + 1, 3), float(world.rank)), "sending arrays")
     told["arrays"] = arrays and [a.tolist() for a in arrays]
     empty = world.gather_array(np.zeros((1, 0)), "sending nothing")
@@ -100,7 +100,7 @@ def main(world):
         time.sleep(60)  # longer than the others let it
     if world.rank == 0:
         time.sleep(0.2)  # rank 1 waits first, and must not be the first to give up
-    return world.agree(world.rank, "agreeing")
+    return world.allgather(world.rank, "agreeing")
 """
     found = together(body, 3, meeting, timeout_s=3.0)  # within which three join on a busy machine
     for one in found[:2]:
@@ -114,7 +114,7 @@ def test_a_rank_that_fails_ends_all_with_its_sentence_and_code(meeting, guilty):
 def main(world):
     if world.rank == {guilty}:
         raise UsageError("the folder /x cannot be written")
-    return world.agree(world.rank, "agreeing")
+    return world.allgather(world.rank, "agreeing")
 """
     found = together(body, 3, meeting)
     assert [one.code for one in found] == [2, 2, 2], found
@@ -129,9 +129,9 @@ def test_ranks_in_different_steps_say_so(meeting):
     body = """
 def main(world):
     if world.rank == 1:
-        world._step += 1000  # the same as other arguments: this rank asked for other cells
+        world._step += 1000  # the same as other arguments: this rank asked for other cases
         world._spoke.say(0, "", None)
-    return world.agree(world.rank, "agreeing")
+    return world.allgather(world.rank, "agreeing")
 """
     found = together(body, 2, meeting)
     assert [one.code for one in found] == [4, 4]
@@ -142,8 +142,8 @@ def test_a_rank_that_is_at_something_else_in_the_same_step_is_named(meeting):
     body = """
 def main(world):
     if world.rank == 1:
-        return world.first("no memory", "opening gloo")
-    return world.first(None, "opening gloo: looking for GPUs")
+        return world.first_error("no memory", "opening gloo")
+    return world.first_error(None, "opening gloo: looking for GPUs")
 """
     found = together(body, 2, meeting)
     assert [one.code for one in found] == [4, 4]
@@ -279,7 +279,7 @@ def test_one_rank_alone_needs_no_meeting(alone):
 
     assert (alone.rank, alone.size, alone.hosts) == (0, 1, (socket.gethostname(),))
     assert alone.me.pid == os.getpid()
-    assert (alone.gather(1, ""), alone.decide(2, ""), alone.agree(3, ""), alone.first(None, "")) == ([1], 2, [3], None)
+    assert (alone.gather(1, ""), alone.broadcast(2, ""), alone.allgather(3, ""), alone.first_error(None, "")) == ([1], 2, [3], None)
     assert alone.gather_array(np.ones((1, 2)), "")[0].tolist() == [[1.0, 1.0]]
 
 

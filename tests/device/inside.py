@@ -27,7 +27,7 @@ from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.data import PERIOD, bytes_needed, poison
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Operation
-from tests.helpers import carried_out, make_cell
+from tests.helpers import carried_out, make_case
 
 PAIR = Group((0, 1), (0, 1))
 
@@ -54,8 +54,8 @@ def streams(gpus):
 
 @pytest.fixture
 def make(gpus, streams):
-    def make(operation: Operation = ALLREDUCE, slots: int = 1, **cell) -> DeviceBuffers:
-        return DeviceBuffers(operation, make_cell(device="cuda", **cell), PAIR, slots, gpus, streams)
+    def make(operation: Operation = ALLREDUCE, slots: int = 1, **case) -> DeviceBuffers:
+        return DeviceBuffers(operation, make_case(device="cuda", **case), PAIR, slots, gpus, streams)
 
     return make
 
@@ -168,11 +168,11 @@ def test_a_blind_checker_is_caught(gpus, streams, monkeypatch, blind):
 def downloaded(buffers, gpus, driven, slot, which):
     count = buffers.elements(driven)[which == "recv"]
     at = getattr(buffers, f"{which}_at")(driven, slot)
-    return gpus[driven].download(at, count * buffers.cell.dtype.size).view(buffers.cell.dtype.numpy)
+    return gpus[driven].download(at, count * buffers.case.dtype.size).view(buffers.case.dtype.numpy)
 
 
 def on_the_host(buffers, slots=1):
-    return Buffers(buffers.operation, replace(buffers.cell, device="cpu"), PAIR, slots)
+    return Buffers(buffers.operation, replace(buffers.case, device="cpu"), PAIR, slots)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -220,7 +220,7 @@ def test_right_data_is_found_right_and_one_flip_at_its_index(make, gpus, streams
     buffers.fill(0, for_check=True)
     carry_out(buffers, gpus, streams)
     assert buffers.check(0) == [None, None]
-    width, received = buffers.cell.dtype.size, buffers.elements(1)[1]
+    width, received = buffers.case.dtype.size, buffers.elements(1)[1]
     checker_of(gpus[1], streams[1]).corrupt(buffers.recv_at(1, 0), (received - 1) * width, 0x01)
     found = buffers.check(0)
     assert (found[0], found[1].rank, found[1].wrong, found[1].index) == (None, 1, 1, received - 1)
@@ -235,7 +235,7 @@ def test_every_type_is_told_in_the_words_of_the_host(make, gpus, streams, dtype)
         for each in (buffers, host):
             each.fill(0, for_check=True)
         sends = carry_out(buffers, gpus, streams)
-        spoilt = spoil(downloaded(buffers, gpus, 0, 0, "recv"), sends).astype(buffers.cell.dtype.numpy)
+        spoilt = spoil(downloaded(buffers, gpus, 0, 0, "recv"), sends).astype(buffers.case.dtype.numpy)
         gpus[0].upload(buffers.recv_at(0, 0), spoilt, streams[0])
         host.recv(0, 0)[:] = spoilt
         found = buffers.check(0)[0]
@@ -246,8 +246,8 @@ def test_every_type_is_told_in_the_words_of_the_host(make, gpus, streams, dtype)
 @pytest.mark.parametrize("dtype", [name for name, kind in DTYPES.items() if kind.kind == "float"])
 def test_an_average_may_be_as_far_off_as_on_the_host(gpus, streams, dtype):
     three = Group((0, 1, 2), (0, 1))
-    buffers = DeviceBuffers(ALLREDUCE, make_cell(dtype, 500, device="cuda", redop="avg"), three, 1, gpus, streams)
-    host = Buffers(ALLREDUCE, replace(buffers.cell, device="cpu"), Group((0, 1, 2), (0, 1, 2)), 1)
+    buffers = DeviceBuffers(ALLREDUCE, make_case(dtype, 500, device="cuda", redop="avg"), three, 1, gpus, streams)
+    host = Buffers(ALLREDUCE, replace(buffers.case, device="cpu"), Group((0, 1, 2), (0, 1, 2)), 1)
     host.fill(0, for_check=True)
     right = carried_out(ALLREDUCE, host.places[0], [host.send(rank, 0) for rank in range(3)])
     for units in (0, 1, 2, 3, 4, 5, 6, 7):
@@ -270,7 +270,7 @@ def test_long_buffers_are_compared_to_their_last_element(make, gpus, streams):
 
 def test_every_rank_has_the_bytes_that_were_announced(make):
     buffers = make(SCATTER, redop=None, root=0, count=1000)
-    assert [memory.n_bytes for memory in buffers.memory] == [bytes_needed(SCATTER, buffers.cell, 2)] * 2
+    assert [memory.n_bytes for memory in buffers.memory] == [bytes_needed(SCATTER, buffers.case, 2)] * 2
     assert buffers.page_bytes is None
 
 
@@ -281,5 +281,5 @@ def test_memory_of_another_allocator_is_used_as_it_is(gpus, streams):
         taken.append(gpu.allocate(n_bytes))
         return taken[-1]
 
-    buffers = DeviceBuffers(ALLREDUCE, make_cell(device="cuda"), PAIR, 1, gpus, streams, allocate)
+    buffers = DeviceBuffers(ALLREDUCE, make_case(device="cuda"), PAIR, 1, gpus, streams, allocate)
     assert [buffers.recv_at(driven, 0) for driven in (0, 1)] == [held.address for held in taken]

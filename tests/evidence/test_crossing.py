@@ -12,7 +12,7 @@ from collbench.operations.builtin.gather_scatter import SCATTER
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic, elements, skewed
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 ALLREDUCE, BROADCAST, ALLTOALLV = operations()["allreduce"], operations()["broadcast"], operations()["alltoallv"]
 NAMED = {"allreduce": ALLREDUCE, "broadcast": BROADCAST, "allgather": ALLGATHER, "reducescatter": REDUCESCATTER, "alltoall": ALLTOALL}
@@ -22,8 +22,8 @@ S = 1 << 20  # of float32
 def shares(operation, hosts, **changes):
     """Per host (out, in) and in all, in parts of the size; rank r is on hosts[r]."""
     n = len(hosts)
-    cell = make_cell(count=S // 4, operation=operation.name, **changes)
-    found = least(operation, cell, (tuple(range(n)),), dict(enumerate(hosts)))
+    case = make_case(count=S // 4, operation=operation.name, **changes)
+    found = least(operation, case, (tuple(range(n)),), dict(enumerate(hosts)))
     return {host: (found.out.get(host, 0) / S, found.into.get(host, 0) / S) for host in dict.fromkeys(hosts)}, found.total / S
 
 
@@ -53,14 +53,14 @@ def test_pairs_move_their_messages(name, window, first, second):
 
 def test_pairs_inside_a_host_cross_nothing_and_others_add():
     operation = operations()["p2p_latency"]
-    cell = make_cell(count=S // 4, operation=operation.name)
-    found = least(operation, cell, ((0, 2), (1, 3)), dict(enumerate("abbb")))
+    case = make_case(count=S // 4, operation=operation.name)
+    found = least(operation, case, ((0, 2), (1, 3)), dict(enumerate("abbb")))
     assert (found.out, found.into) == ({"a": S, "b": S}, {"a": S, "b": S})
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
 def test_it_is_of_the_elements_that_move(count):
-    found = least(ALLGATHER, make_cell(count=2 * count + 1), ((0, 1),), {0: "a", 1: "b"})
+    found = least(ALLGATHER, make_case(count=2 * count + 1), ((0, 1),), {0: "a", 1: "b"})
     assert found.out == {"a": count * 4, "b": count * 4}
 
 
@@ -80,15 +80,15 @@ def test_uneven_parts_cross_as_the_traffic_says(traffic, hosts, each, total):
 
 @pytest.mark.parametrize("count", [1, 2, 7, 71, 72, 10**6])
 def test_parts_that_rounding_changes_are_counted_as_they_move(count):
-    cell = make_cell(count=count, operation="alltoallv", redop=None, traffic=UNEVEN)
-    found, parts = least(ALLTOALLV, cell, ((0, 1, 2),), dict(enumerate("abc"))), elements(UNEVEN, 3, count) * 4
+    case = make_case(count=count, operation="alltoallv", redop=None, traffic=UNEVEN)
+    found, parts = least(ALLTOALLV, case, ((0, 1, 2),), dict(enumerate("abc"))), elements(UNEVEN, 3, count) * 4
     crossing = [parts[rank].sum() - parts[rank, rank] for rank in range(3)]
     assert [found.out.get(host, 0) for host in "abc"] == pytest.approx(crossing, rel=1e-6, abs=8)
     assert found.total == pytest.approx(sum(crossing), rel=1e-6, abs=24)
 
 
 def test_a_barrier_moves_no_bytes():
-    found = least(operations()["barrier"], make_cell(count=0, operation="barrier", redop=None), ((0, 1),), {0: "a", 1: "b"})
+    found = least(operations()["barrier"], make_case(count=0, operation="barrier", redop=None), ((0, 1),), {0: "a", 1: "b"})
     assert (found.out, found.into, found.total) == ({}, {}, 0)
 
 

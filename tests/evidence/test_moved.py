@@ -1,4 +1,4 @@
-"""Counters of a cell: ratios, unknowns, and rows with bytes that did not use the network."""
+"""Counters of a case: ratios, unknowns, and rows with bytes that did not use the network."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collbench.measure import crossing as module
 from collbench.measure.crossing import CaseActivity, LeastBytes, OtherPath, bypassed, evidence
 from collbench.operations.registry import operations
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 MIB = 1 << 20
 TWO = {0: "h1", 1: "h2"}
@@ -18,8 +18,8 @@ STOOD = "no interface counted the packets that the ranks exchanged meanwhile: it
 
 
 def ran(size=MIB, iterations=100, host_of=TWO, operation="allreduce", **changes):
-    cell = make_cell(count=size // 4, backend="mpi", operation=operation, **changes)
-    return CaseActivity(operations()[operation], cell, (tuple(host_of),), host_of, iterations)
+    case = make_case(count=size // 4, backend="mpi", operation=operation, **changes)
+    return CaseActivity(operations()[operation], case, (tuple(host_of),), host_of, iterations)
 
 
 def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
@@ -165,7 +165,7 @@ def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
 
 def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
     each = CaseActivity(
-        operations()["barrier"], make_cell(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100
+        operations()["barrier"], make_case(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100
     )
     found = {"moved": evidence(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})}
     assert bypassed(found) is None and "packets_out" not in found["moved"]["hosts"]["a"]
@@ -205,7 +205,7 @@ def way(moved_bytes, ratio):
 
 
 def test_the_host_that_shows_another_path_most_clearly_is_named():
-    ran = CaseActivity(operations()["allreduce"], make_cell(backend="mpi"), ((0, 1, 2),), {0: "a", 1: "b", 2: "c"}, 10)
+    ran = CaseActivity(operations()["allreduce"], make_case(backend="mpi"), ((0, 1, 2),), {0: "a", 1: "b", 2: "c"}, 10)
     hosts = {
         "a": {"out": way(300, 0.3), "in": way(900, 0.9)},
         "b": {"out": way(800, 0.8), "in": way(10, 0.01)},
@@ -220,6 +220,6 @@ def test_of_many_hosts_those_that_moved_least_are_kept(monkeypatch):
     monkeypatch.setattr(module, "_of_host", lambda host, *_: {"out": way(1, ratios[host]), "in": way(1, 1.0)})
     for name in ("_path", "_inside", "_other_path"):
         monkeypatch.setattr(module, name, lambda *_: None)
-    ran = CaseActivity(operations()["allreduce"], make_cell(), ((0,),), {}, 1, LeastBytes({}, {}, 0.0))
+    ran = CaseActivity(operations()["allreduce"], make_case(), ((0,),), {}, 1, LeastBytes({}, {}, 0.0))
     found = evidence(ran, {host: {} for host in ratios})
     assert set(found["hosts"]) == set(sorted(ratios, key=lambda host: ratios[host])[:16]) and found["hosts_left_out"] == 24

@@ -17,18 +17,18 @@ _LATE = ("hang: opening ", "hang: looking for ", "did not join within ", "cannot
 
 
 class Launch:
-    """A run in the middle: some cells are stored, more are to come.
+    """A run in the middle: some cases are stored, more are to come.
 
     On a busy machine a library may open more slowly than so short a --timeout allows; then it is started again.
     """
 
     def __init__(self, folder: Path, *argv: str, program: tuple[str, ...] = PROGRAM, env: dict[str, str] | None = None) -> None:
         self.folder = folder
-        cells = folder / "run" / "cells.jsonl"
+        cases = folder / "run" / "cells.jsonl"
         for _ in range(3):
             shutil.rmtree(folder / "run", ignore_errors=True)
             self.process = start(folder, *argv, program=program, env=env)
-            until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
+            until(lambda: self.process.poll() is not None or (cases.exists() and cases.stat().st_size), "the first row", 60)
             if self.process.poll() is None:
                 break
             assert any(words in self.said for words in _LATE), self.said

@@ -1,4 +1,4 @@
-"""Ranks that die, stop or never come: the run ends in time, with a sentence and a code, and every finished cell is on the disk."""
+"""Ranks that die, stop or never come: the run ends in time, with a sentence and a code, and every finished case is on the disk."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class TestBroken:
         assert not (tmp_path / "run").exists()
 
     def test_ranks_that_were_given_different_arguments(self, broken: Callable[..., Finished]) -> None:
-        done = broken("mpi", 1, "tasks.run", "check_memory", "[arguments[1].agree(None, 'x') for _ in range(2)]")
+        done = broken("mpi", 1, "tasks.run", "check_memory", "[arguments[1].allgather(None, 'x') for _ in range(2)]")
         assert done.returncode == 4 and re.search(r"rank 1 \(.* went another way than rank 0, because .*different arguments", done.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Histories made up: allocations by day whose cells scatter by a fraction of a percent, and step where a test says so."""
+"""Histories made up: allocations by day whose cases scatter by a fraction of a percent, and step where a test says so."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, CaseTimes, Cell
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import Allocation, CaseTimes, Case
 from tests.results.rows import make_row
 
 SIZES = (8, 64, 1024, 2 << 20, 16 << 20, 64 << 20, 256 << 20)
 Factor = Callable[[int, str, int], float | None]
 
 
-def cell(size: int, backend: str = "mpi", **changes: Any) -> Cell:
+def case(size: int, backend: str = "mpi", **changes: Any) -> Case:
     """An all-reduce."""
-    return cell_of(make_row(size, backend=backend, **changes))
+    return case_of(make_row(size, backend=backend, **changes))
 
 
 def nights(
@@ -28,15 +28,15 @@ def nights(
     random = np.random.default_rng(seed)
     found = []
     for number in range(count):
-        cells = {}
+        cases = {}
         for backend in ("gloo", "mpi"):
             for size in sizes:
                 slower, noise = factor(number, backend, size), np.exp(random.normal(0, 0.003) + random.normal(0, 0.003, 3))
                 if slower is not None:
-                    cells[cell(size, backend)] = CaseTimes(tuple((1e-6 + size * 1e-9) * slower * float(each) for each in noise))
+                    cases[case(size, backend)] = CaseTimes(tuple((1e-6 + size * 1e-9) * slower * float(each) for each in noise))
         facts = {"software": {"mpi version": mpi[number] if mpi else "4.3"}, "hosts": {"names": "node1, node2"}}
         began = f"{date(2026, 11, 1) + timedelta(days=number)}T03:00:00+00:00"
-        found.append(Allocation(f"night-{number + 1}", began, 3, 0, (6e-8,) * 3, facts, cells))
+        found.append(Allocation(f"night-{number + 1}", began, 3, 0, (6e-8,) * 3, facts, cases))
     return found
 
 

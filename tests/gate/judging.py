@@ -8,8 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, CaseTimes, Cell
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import Allocation, CaseTimes, Case
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import Floor
@@ -22,15 +22,15 @@ SIZES = (8, 1024, 64 << 20, 128 << 20, 256 << 20)
 FACTS = {"software": {"nccl": "2.29"}, "topology": {"nic": "400 Gb/s"}, "hosts": {"names": "node1"}}
 
 
-def cell(size: int) -> Cell:
-    return cell_of(make_row(size))
+def case(size: int) -> Case:
+    return case_of(make_row(size))
 
 
 def allocation(name: str, factors: Mapping[int, float] | None = None, launches: int = 5, **changes: Any) -> Allocation:
     """Every size takes a microsecond and a nanosecond per byte, times its factor."""
     times = {size: (1e-6 + size * 1e-9) * (factors or {}).get(size, 1.0) for size in SIZES}
-    cells = {cell(size): CaseTimes((time,) * launches) for size, time in times.items()}
-    whole = Allocation(name, "2026-11-12" if name.startswith("good") else "2026-11-20", launches, 0, (6e-8,) * launches, FACTS, cells)
+    cases = {case(size): CaseTimes((time,) * launches) for size, time in times.items()}
+    whole = Allocation(name, "2026-11-12" if name.startswith("good") else "2026-11-20", launches, 0, (6e-8,) * launches, FACTS, cases)
     return replace(whole, **changes)
 
 

@@ -1,4 +1,4 @@
-"""Made-up clusters for the tests of causes: what the rule says of cells of which some were slowed."""
+"""Made-up clusters for the tests of causes: what the rule says of cases of which some were slowed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import COLUMNS, Cell
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import COLUMNS, Case
 from collbench.gate.baseline import scheme_of
 from collbench.gate.judge import group_states, suspicions_of
 from collbench.gate.rule import exceed, learn
@@ -21,12 +21,12 @@ MID = (64 << 10, 256 << 10, 1 << 20)
 SMALL = (8, 64, 512, 4096)
 
 
-def cells(
+def cases(
     backends: Sequence[str] = ("gloo", "mpi"), operations: Sequence[str] = ("allreduce",), sizes: Sequence[int] = LARGE, **changes: Any
-) -> list[Cell]:
-    """A cell for each of them, over two nodes."""
+) -> list[Case]:
+    """A case for each of them, over two nodes."""
     told = {"nodes": 2, "device": "cpu", **changes}
-    return [cell_of(make_row(size, backend=name, operation=what, **told)) for name in backends for what in operations for size in sizes]
+    return [case_of(make_row(size, backend=name, operation=what, **told)) for name in backends for what in operations for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Judged:
 
     suspicions: list[Suspicion]
     groups: list[GroupState]
-    cells: list[Cell]
+    cases: list[Case]
 
 
-def judged(listed: list[Cell], slower: Callable[[dict[str, Any]], float], seed: int = 0, noise: float = 0.006) -> Judged:
-    """Six good allocations and three in which each cell takes `slower(its columns)` times as long; ln of times with such noise."""
+def judged(listed: list[Case], slower: Callable[[dict[str, Any]], float], seed: int = 0, noise: float = 0.006) -> Judged:
+    """Six good allocations and three in which each case takes `slower(its columns)` times as long; ln of times with such noise."""
     random = np.random.default_rng(seed)
-    spread = noise * np.where([cell[-1] > 16 << 10 for cell in listed], 1.0, 2.0)
-    factors = np.log([slower(dict(zip(COLUMNS, cell, strict=True))) for cell in listed])
+    spread = noise * np.where([case[-1] > 16 << 10 for case in listed], 1.0, 2.0)
+    factors = np.log([slower(dict(zip(COLUMNS, case, strict=True))) for case in listed])
     limits = learn(random.normal(0.0, spread, (6, len(listed))), scheme_of(listed))
     excess = exceed(limits, factors + random.normal(0.0, spread, (3, len(listed))))
     suspicions = suspicions_of(limits, excess, listed)

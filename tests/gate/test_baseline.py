@@ -34,19 +34,19 @@ def test_what_goes_in_comes_out(tmp_path: Path, night: Path) -> None:
     assert again == allocation
 
 
-def test_the_same_cells_stand_on_the_same_lines_whatever_the_order_of_measuring(tmp_path: Path, night: Path) -> None:
+def test_the_same_cases_stand_on_the_same_lines_whatever_the_order_of_measuring(tmp_path: Path, night: Path) -> None:
     add_all(tmp_path / "base", allocations_in([night]))
     lines = (tmp_path / "base" / FILE).read_text().splitlines()
     assert [json.loads(line)[-4] for line in lines[1:]] == [8, 1024, 64 << 20]
     assert not list((tmp_path / "base").glob(".*"))
 
 
-def test_times_are_a_matrix_over_allocations_and_cells_grouped_by_class(tmp_path: Path, night: Path) -> None:
+def test_times_are_a_matrix_over_allocations_and_cases_grouped_by_class(tmp_path: Path, night: Path) -> None:
     add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
     baseline = load(tmp_path / "base")
-    times = np.exp(times_of(baseline.allocations, baseline.cells))
+    times = np.exp(times_of(baseline.allocations, baseline.cases))
     assert times == pytest.approx(np.array([[2e-6, 4e-6, 0.1], [2e-6, np.nan, np.nan]]), nan_ok=True)
-    assert [str(group) for group in scheme_of(baseline.cells).groups] == [
+    assert [str(group) for group in scheme_of(baseline.cases).groups] == [
         "allreduce on nccl, small messages", "allreduce on nccl, large messages",
     ]  # fmt: skip
 
@@ -101,12 +101,12 @@ def _line(number: int, change: Callable[[Any], Any]) -> Callable[[list[str]], li
         (_line(0, lambda head: {**head, "began_utc": "soon"}), "'began_utc' in its first line is 'soon'"),
         (_line(0, lambda head: {**head, "facts": {"software": {"nccl": 2}}}), "'facts' in its first line is"),
         (lambda lines: lines[:1], "it has no case"),
-        (_line(1, lambda cell: [*cell[:-4], 10**400, *cell[-3:]]), "line 2 has impossible figures"),
+        (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 has impossible figures"),
         (_line(0, lambda head: {**head, "columns": []}), r"'columns' in its first line is '\[\]'"),
-        (_line(1, lambda cell: cell[:-1]), "line 2 is not a case"),
-        (_line(1, lambda cell: [*cell[:-3], [-1.0, 1e-6], 0, None]), "line 2 has impossible figures"),
-        (_line(2, lambda cell: [*cell[:-3], [1e-6], 0, None]), "line 3 has impossible figures"),
-        (_line(1, lambda cell: [{"a": 1}, *cell[1:]]), "line 2 has impossible figures"),
+        (_line(1, lambda case: case[:-1]), "line 2 is not a case"),
+        (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 has impossible figures"),
+        (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 has impossible figures"),
+        (_line(1, lambda case: [{"a": 1}, *case[1:]]), "line 2 has impossible figures"),
         (lambda lines: [*lines, "{"], "Expecting property name"),
     ],
 )  # fmt: skip
@@ -126,10 +126,10 @@ def test_whatever_a_file_holds_is_one_sentence(tmp_path: Path, text: str) -> Non
         load(tmp_path)
 
 
-def test_a_cell_that_could_not_be_measured_keeps_its_reason(tmp_path: Path) -> None:
+def test_a_case_that_could_not_be_measured_keeps_its_reason(tmp_path: Path) -> None:
     add_all(tmp_path / "base", allocations_in([store(tmp_path / "a", [not_measured("no GPU"), make_row(8)])]))
     (again,) = load(tmp_path / "base").allocations
-    assert sorted(str(measured.na) for measured in again.cells.values()) == ["None", "no GPU"]
+    assert sorted(str(measured.na) for measured in again.cases.values()) == ["None", "no GPU"]
 
 
 def test_one_allocation_under_two_names_counts_once(tmp_path: Path, night: Path) -> None:

@@ -10,13 +10,13 @@ from collbench.gate.paired import learn_pairs
 from collbench.gate.rule import exceed, slower
 
 LARGE, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
-ONE_GROUP = Scheme.of_cells([LARGE] * 3)
+ONE_GROUP = Scheme.of_cases([LARGE] * 3)
 OWN = np.array([-0.3, -0.1, 0.0, 0.1, 0.3])
 
 
-def pairs(*cells: Figures, allocations: int = 2) -> Figures:
-    """[allocations × pairs × cells], the same in each allocation."""
-    return np.stack([np.stack(cells, axis=1)] * allocations)
+def pairs(*cases: Figures, allocations: int = 2) -> Figures:
+    """[allocations × pairs × cases], the same in each allocation."""
+    return np.stack([np.stack(cases, axis=1)] * allocations)
 
 
 def drawn_in(count: int) -> float:
@@ -26,15 +26,15 @@ def drawn_in(count: int) -> float:
 
 
 def test_what_never_scatters_has_the_floors_of_a_baselines_limits() -> None:
-    limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cells([SMALL] * 3 + [MID] * 3 + [LARGE] * 3))
+    limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [LARGE] * 3))
     assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
     assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
     assert np.exp(limits.whole) == pytest.approx(1.015)
     assert (limits.centre == 0).all()
 
 
-def test_two_cells_are_no_group() -> None:
-    limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cells([LARGE] * 2))
+def test_two_cases_are_no_group() -> None:
+    limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cases([LARGE] * 2))
     assert (limits.groups.tolist(), limits.whole) == ([np.inf], np.inf)
 
 
@@ -42,13 +42,13 @@ def test_the_spread_is_drawn_in_and_towards_the_median_of_the_groups() -> None:
     """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group lends eight with a median of 0."""
     limits = learn_pairs(pairs(OWN, OWN * 0, OWN * 0), ONE_GROUP)
     variance = 0.01 / drawn_in(5) / 2
-    assert limits.cells == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)
+    assert limits.cases == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)
 
 
 def test_one_pair_that_is_far_off_changes_nothing() -> None:
     usual = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])
     off = np.array([-0.1, -0.05, 0.0, 0.05, 5.0])
-    assert learn_pairs(pairs(off, off, off), ONE_GROUP).cells == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cells)
+    assert learn_pairs(pairs(off, off, off), ONE_GROUP).cases == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cases)
 
 
 def test_what_pairs_have_in_common_widens_the_groups_limit_and_that_of_the_whole() -> None:
@@ -58,7 +58,7 @@ def test_what_pairs_have_in_common_widens_the_groups_limit_and_that_of_the_whole
     assert limits.whole == pytest.approx(common, rel=0.02)
 
 
-def test_a_cell_in_too_few_pairs_is_not_judged() -> None:
+def test_a_case_in_too_few_pairs_is_not_judged() -> None:
     differences = np.zeros((2, 5, 3))
     differences[0, :2, 1] = np.nan
     limits = learn_pairs(differences, ONE_GROUP)
@@ -70,7 +70,7 @@ def test_a_second_allocation_with_suspects_alone_leaves_the_limits_of_the_others
     both = pairs(OWN, OWN, OWN)
     alone = both.copy()
     alone[1, :, 1:] = np.nan
-    assert learn_pairs(alone, ONE_GROUP).cells == pytest.approx(learn_pairs(both, ONE_GROUP).cells)
+    assert learn_pairs(alone, ONE_GROUP).cases == pytest.approx(learn_pairs(both, ONE_GROUP).cases)
 
 
 def test_slower_is_what_exceeds_in_both_allocations() -> None:
@@ -78,11 +78,11 @@ def test_slower_is_what_exceeds_in_both_allocations() -> None:
     differences[:, :, 0] = np.log(1.03)
     differences[0, :, 1] = np.log(1.03)
     found = slower(exceed(learn_pairs(differences, ONE_GROUP), known_median(np.moveaxis(differences, 1, -1))))
-    assert found.cells.tolist() == [True, False, False]
+    assert found.cases.tolist() == [True, False, False]
     assert not found.whole
 
 
 def test_nothing_known_is_no_limit() -> None:
     limits = learn_pairs(np.full((1, 5, 3), np.nan), ONE_GROUP)
     assert not limits.judged.any()
-    assert not exceed(limits, np.full((1, 3), np.nan)).cells_over.any()
+    assert not exceed(limits, np.full((1, 3), np.nan)).cases_over.any()

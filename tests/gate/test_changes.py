@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.changes import Expected, accepted, changes, expired, from_table, read_expected, unannounced
@@ -66,8 +66,8 @@ SLOWER = (
     '[[change]]\nreason = "fewer CTAs leave room for kernels"\nreviewer = "A. Reviewer"\nexpires = 2027-01-31\n'
     'operation = "all*"\nbackend = "mpi"\nsizes = "64M-"\nslower_percent = 13.5\n'
 )
-CELLS = [cell_of(make_row(size << 20, backend="mpi")) for size in (2, 64, 128)]
-GROUP = suspicion("suspected", "allreduce on mpi, large messages", kind="group", cell={}, factors=(1.1,))
+CELLS = [case_of(make_row(size << 20, backend="mpi")) for size in (2, 64, 128)]
+GROUP = suspicion("suspected", "allreduce on mpi, large messages", kind="group", case={}, factors=(1.1,))
 
 
 def expected(tmp_path: Path, text: str) -> list[Expected]:
@@ -114,10 +114,10 @@ def test_what_is_cleared_needs_no_announcement_and_comes_last(tmp_path: Path) ->
     assert states == ["suspected", "accepted", "cleared"]
 
 
-def test_a_group_is_accepted_only_where_all_its_cells_are_meant(tmp_path: Path) -> None:
+def test_a_group_is_accepted_only_where_all_its_cases_are_meant(tmp_path: Path) -> None:
     assert allowed(expected(tmp_path, SLOWER), GROUP) == ["suspected"]
     assert allowed(expected(tmp_path, SLOWER.replace("64M-", "2M-")), GROUP) == ["accepted"]
-    whole = suspicion("confirmed", "all cells", kind="whole", cell={}, factors=(1.05, 1.05, 1.05))
+    whole = suspicion("confirmed", "all cases", kind="whole", case={}, factors=(1.05, 1.05, 1.05))
     assert allowed(expected(tmp_path, SLOWER.replace("64M-", "2M-")), whole) == ["accepted"]
     assert allowed(expected(tmp_path, SLOWER), whole) == ["confirmed"]
 
@@ -154,7 +154,7 @@ def test_whatever_a_table_says_is_understood_or_a_sentence(told: dict[str, objec
 
 def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
     told = {"software": {"nccl version": "2.29", "mpi mpi": "MPICH 5.0", "kernel": "6.1"}}
-    both, one = ({cell_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
+    both, one = ({case_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
     before = Allocation("good", "2026-11-12", 1, 0, (None,), told, both)
     alone = Allocation("again", "2026-11-20", 1, 0, (None,), {"software": {"nccl version": "2.30", "kernel": "6.1"}}, one)
     assert [each.sentence() for each in changes(before, alone)] == ["software nccl version: 2.29 → 2.30"]
@@ -164,7 +164,7 @@ def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
 
 def test_software_of_a_backend_that_the_candidate_alone_measured_is_no_change() -> None:
     told = {"software": {"nccl version": "2.29", "kernel": "6.1"}}
-    both, one = ({cell_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
+    both, one = ({case_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
     before = Allocation("good", "2026-11-12", 1, 0, (None,), told, one)
     after = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {**told["software"], "mpi mpi": "MPICH 5.0"}}, both)
     assert changes(before, after) == []

@@ -10,11 +10,11 @@ import pytest
 
 from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, CaseTimes, Cell
+from collbench.gate.allocation import COLUMNS, CaseTimes, Case
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
-from collbench.gate.reasons import AnotherCluster, CellNames, ColumnDiffers, MissingCells, UnexpectedChange
-from tests.gate.judging import BASE, FACTS, allocation, cell, judged, slow
+from collbench.gate.reasons import AnotherCluster, CaseNames, ColumnDiffers, MissingCases, UnexpectedChange
+from tests.gate.judging import BASE, FACTS, allocation, case, judged, slow
 
 
 class TestBadInput:
@@ -33,7 +33,7 @@ class TestBadInput:
 
     def test_nothing_in_common_is_refused(self) -> None:
         with pytest.raises(UsageError, match="allocation new and base have no case in common: measure"):
-            judged(replace(allocation("new"), cells={cell(5): CaseTimes((1e-6,))}))
+            judged(replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))}))
 
     def test_nor_is_one_allocation_two(self) -> None:
         one = allocation("a", began_utc="2026-11-20T10:00:00Z")
@@ -41,15 +41,15 @@ class TestBadInput:
             judged(one, replace(one, name="b", began_utc="2026-11-20T11:00:00+01:00"))
 
     def test_another_mode_is_named(self) -> None:
-        piped = replace(allocation("new"), cells={in_mode(name, "pipelined"): each for name, each in allocation("new").cells.items()})
+        piped = replace(allocation("new"), cases={in_mode(name, "pipelined"): each for name, each in allocation("new").cases.items()})
         with pytest.raises(UsageError, match=r"\(mode is pipelined here, isolated in the baseline\)"):
             judged(piped)
 
-    def test_some_cells_in_another_mode_are_missing_and_named(self) -> None:
+    def test_some_cases_in_another_mode_are_missing_and_named(self) -> None:
         whole = allocation("new")
-        mixed = {in_mode(name, "pipelined") if name == cell(8) else name: each for name, each in whole.cells.items()}
-        assert judged(replace(whole, cells=mixed)).reasons == (
-            MissingCells("new", CellNames(("allreduce 8 B nccl",)), differs=ColumnDiffers("mode", "pipelined", "isolated")),
+        mixed = {in_mode(name, "pipelined") if name == case(8) else name: each for name, each in whole.cases.items()}
+        assert judged(replace(whole, cases=mixed)).reasons == (
+            MissingCases("new", CaseNames(("allreduce 8 B nccl",)), differs=ColumnDiffers("mode", "pipelined", "isolated")),
         )
 
     def test_imported_and_measured_are_not_judged_by_each_other(self) -> None:
@@ -59,7 +59,7 @@ class TestBadInput:
         assert judged(replace(allocation("new"), imported=True), baseline=imported).result == "passed"
 
 
-def in_mode(name: Cell, mode: str) -> Cell:
+def in_mode(name: Case, mode: str) -> Case:
     return tuple(mode if column == "mode" else value for column, value in zip(COLUMNS, name, strict=True))
 
 

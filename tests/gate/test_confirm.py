@@ -1,4 +1,4 @@
-"""The suite of suspects: it is one, and it has their cells and no others."""
+"""The suite of suspects: it is one, and it has their cases and no others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import COLUMNS, CaseTimes
 from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import confirm_suite, suspects
@@ -17,25 +17,25 @@ from tests.gate.judging import BASE, SIZES, allocation, judged
 from tests.gate.verdicts import verdict as made_up
 from tests.results.rows import make_row
 
-CELLS = [cell_of(make_row(size, backend=backend)) for backend in ("nccl", "mpi") for size in (8, 64 << 20, 128 << 20)]
+CELLS = [case_of(make_row(size, backend=backend)) for backend in ("nccl", "mpi") for size in (8, 64 << 20, 128 << 20)]
 
 
 def verdict(*suspicions: Suspicion) -> Verdict:
     return made_up(result="no verdict", suspicions=suspicions)
 
 
-def suspect(kind: str, name: str, state: str = "suspected", cell: tuple[object, ...] = ()) -> Suspicion:
-    return Suspicion(kind, name, dict(zip(COLUMNS, cell, strict=False)), (1.1,), 1.02, state)
+def suspect(kind: str, name: str, state: str = "suspected", case: tuple[object, ...] = ()) -> Suspicion:
+    return Suspicion(kind, name, dict(zip(COLUMNS, case, strict=False)), (1.1,), 1.02, state)
 
 
-def test_a_cell_a_group_and_the_whole() -> None:
-    assert suspects(verdict(suspect("cell", "x", cell=CELLS[1])), CELLS) == [CELLS[1]]
+def test_a_case_a_group_and_the_whole() -> None:
+    assert suspects(verdict(suspect("cell", "x", case=CELLS[1])), CELLS) == [CELLS[1]]
     assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CELLS) == CELLS[4:]
-    assert suspects(verdict(suspect("whole", "all cells")), CELLS) == CELLS
+    assert suspects(verdict(suspect("whole", "all cases")), CELLS) == CELLS
 
 
 def test_what_is_cleared_or_confirmed_needs_no_measuring() -> None:
-    assert suspects(verdict(suspect("cell", "x", "cleared", CELLS[1]), suspect("whole", "all cells", "confirmed")), CELLS) == []
+    assert suspects(verdict(suspect("cell", "x", "cleared", CELLS[1]), suspect("whole", "all cases", "confirmed")), CELLS) == []
 
 
 def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
@@ -49,19 +49,19 @@ def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
 
 
 def test_uneven_traffic_is_named_as_left_out() -> None:
-    text = confirm_suite([cell_of(make_row(8, operation="alltoallv", traffic="experts.csv:1f2e3d4c"))])
+    text = confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="experts.csv:1f2e3d4c"))])
     assert "# left out, since a suite cannot name their traffic" in text
     assert "sweeps" not in tomllib.loads(text)
 
 
 def test_a_skew_has_a_key() -> None:
-    document = tomllib.loads(confirm_suite([cell_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
+    document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
     check_form(document, "confirm.toml")
     assert document["sweeps"][0]["skew"] == 2
 
 
-def test_a_cell_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
-    new = cell_of(make_row(1 << 30))
+def test_a_case_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
+    new = case_of(make_row(1 << 30))
     below = [
         FloorState("x", dict(zip(COLUMNS, each, strict=True)), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected")
         for each in (CELLS[1], new)
@@ -74,16 +74,16 @@ def test_what_the_suite_measures_again_is_enough_to_confirm_a_group_and_the_whol
     first = judged(allocation("a", slower))
     assert {each.kind for each in first.suspicions} == {"group", "whole"}
     again = [allocation(name, slower) for name in "bc"]
-    only = suspects(first, BASE.cells)
-    verdict = judged(allocation("a", slower), *(replace(each, cells={cell: each.cells[cell] for cell in only}) for each in again))
+    only = suspects(first, BASE.cases)
+    verdict = judged(allocation("a", slower), *(replace(each, cases={case: each.cases[case] for case in only}) for each in again))
     assert {each.state for each in verdict.suspicions} == {"confirmed"}
 
 
-def test_a_group_of_which_no_suite_can_name_a_cell_is_noted() -> None:
-    odd = [cell_of(make_row(size, operation="alltoallv", traffic="experts.csv:1f2e3d4c")) for size in (64 << 20, 128 << 20, 256 << 20)]
+def test_a_group_of_which_no_suite_can_name_a_case_is_noted() -> None:
+    odd = [case_of(make_row(size, operation="alltoallv", traffic="experts.csv:1f2e3d4c")) for size in (64 << 20, 128 << 20, 256 << 20)]
     nights = {
-        name: replace(allocation(name), cells=dict.fromkeys(odd, CaseTimes((0.1 * by,) * 5))) for name, by in (("good", 1.0), ("a", 1.1))
+        name: replace(allocation(name), cases=dict.fromkeys(odd, CaseTimes((0.1 * by,) * 5))) for name, by in (("good", 1.0), ("a", 1.1))
     }
     base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
     (note,) = judged(nights["a"], baseline=base).notes
-    assert isinstance(note, NotInSuite) and note.cells.names[0] == "alltoallv 64 MiB nccl"
+    assert isinstance(note, NotInSuite) and note.cases.names[0] == "alltoallv 64 MiB nccl"

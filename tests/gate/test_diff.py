@@ -10,7 +10,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gate.baseline import Baseline
 from collbench.gate.diff import BaselineDiff, between_allocations, between_baselines
-from tests.gate.histories import cell, nights, upgraded
+from tests.gate.histories import case, nights, upgraded
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
 SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
@@ -25,7 +25,7 @@ def test_two_allocations_around_an_upgrade() -> None:
     moves = between_allocations(BASE, "night-6", "night-7")
     assert beyond(moves) == SLOWER
     assert [each.sentence() for each in moves.changes] == ["software mpi version: 4.3 → 5.0"]
-    slow = next(each for each in moves.moved if each.about.cell == cell(64 << 20))
+    slow = next(each for each in moves.moved if each.about.case == case(64 << 20))
     assert slow.factor == pytest.approx(1.1, abs=0.02)
     assert slow.limit == pytest.approx(1.02, abs=0.02)
 
@@ -51,9 +51,9 @@ def test_of_two_single_allocations_nothing_is_known_of_chance() -> None:
     assert beyond(moves) == set()
 
 
-def test_cells_that_one_side_lacks() -> None:
+def test_cases_that_one_side_lacks() -> None:
     first, second = nights(2)
-    del second.cells[cell(8)], first.cells[cell(64)]
+    del second.cases[case(8)], first.cases[case(64)]
     moves = between_allocations(Baseline(Path("base"), [first, replace(second)]), "night-1", "night-2")
     assert [each.name for each in moves.only_old] == ["allreduce 8 B mpi"]
     assert [each.name for each in moves.only_new] == ["allreduce 64 B mpi"]

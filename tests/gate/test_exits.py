@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.gate.reasons import BeganInFuture, CellNames, ShortBaseline, StillSuspected, WrongCells
+from collbench.gate.reasons import BeganInFuture, CaseNames, ShortBaseline, StillSuspected, WrongCases
 from collbench.gate.verdict import STYLES, Verdict, code_of_failure, exit_code
 from tests.gate.verdicts import ANNOUNCED, regression, suspicion, verdict
 
@@ -27,7 +27,7 @@ ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
         (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)),
         (verdict(result="no verdict"), (3, 3, 0)),
         (regression(), (1, 2, 1)),
-        (verdict(result="wrong data", reasons=(WrongCells("new", CellNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
+        (verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
     ],
 )
 def test_a_verdict_in_every_style(given: Verdict, codes: tuple[int, ...]) -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown
+from collbench.gate.allocation import Allocation, CaseTimes, Case, Shown
 from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
-from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
+from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from tests.results.rows import NIC, make_row
 
@@ -23,24 +23,24 @@ BOUND = Ceiling("network", 100e9, "NIC 4×100 Gb/s", "bound", "sysfs")
 M = 1 << 20
 
 
-def cell(size: int = 64 * M, **changes: Any) -> Cell:
-    return cell_of(make_row(size, **{"backend": "mpi", **changes}))
+def case(size: int = 64 * M, **changes: Any) -> Case:
+    return case_of(make_row(size, **{"backend": "mpi", **changes}))
 
 
 def allocation(
-    name: str, percents: Mapping[Cell, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
+    name: str, percents: Mapping[Case, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
 ) -> Allocation:
     shown = {each: Shown(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
     return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: CaseTimes((1e-3,) * 5) for each in percents}, shown)
 
 
 def states(asked: str, *percents: float | None, **changes: Any) -> list[str]:
-    candidate = [allocation(f"night-{number}", {cell(): percent}, **changes) for number, percent in enumerate(percents)]
+    candidate = [allocation(f"night-{number}", {case(): percent}, **changes) for number, percent in enumerate(percents)]
     return [each.state for each in floor_states([read_floor(asked)], candidate)]
 
 
 def test_a_slower_link_does_not_excuse() -> None:
-    candidate = [allocation(f"night-{number}", {cell(): 95.0}) for number in range(3)]
+    candidate = [allocation(f"night-{number}", {case(): 95.0}) for number in range(3)]
     floor = read_floor("ring:80@64M-")
     was = LinkCeiling("allreduce", "mpi", "all", 4, 1, None, "ring", 2 * (NIC.bytes_per_s or 0), "NIC 8×100 Gb/s")
     assert floor_states([floor], candidate) == []
@@ -95,7 +95,7 @@ def test_below_in_three_allocations_is_confirmed_in_fewer_suspected_and_above_in
 
 
 def test_side_by_side_two_allocations_are_enough() -> None:
-    both = [allocation(name, {cell(): 70.0}) for name in ("first", "second")]
+    both = [allocation(name, {case(): 70.0}) for name in ("first", "second")]
     assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, strikes=2)] == ["confirmed"]
 
 
@@ -116,15 +116,15 @@ def test_the_hard_bound_is_another_denominator_than_the_ring() -> None:
 
 
 def test_each_size_is_held_to_it_for_itself() -> None:
-    first = allocation("night-1", {cell(M): 20.0, cell(64 * M): 70.0, cell(128 * M): 99.0, cell(256 * M): 99.0})
+    first = allocation("night-1", {case(M): 20.0, case(64 * M): 70.0, case(128 * M): 99.0, case(256 * M): 99.0})
     (found,) = floor_states([read_floor("ring:80@64M-")], [first])
     assert (found.name, found.percents, found.wanted) == ("allreduce 64 MiB mpi", (70.0,), 80.0)
-    assert (found.limited_by, found.model, found.cell["size_bytes"]) == ("NIC 4×100 Gb/s", "ring", 64 * M)
+    assert (found.limited_by, found.model, found.case["size_bytes"]) == ("NIC 4×100 Gb/s", "ring", 64 * M)
 
 
 def test_it_is_asked_of_the_operations_and_backends_that_it_names() -> None:
     first = allocation(
-        "night-1", {cell(): 70.0, cell(backend="gloo"): 60.0, cell(operation="broadcast"): 50.0, cell(0, operation="barrier"): None}
+        "night-1", {case(): 70.0, case(backend="gloo"): 60.0, case(operation="broadcast"): 50.0, case(0, operation="barrier"): None}
     )
     found = floor_states([read_floor("ring:80@1-/allreduce+mpi"), read_floor("ring:55@64M-+gl*")], [first])
     assert [(each.name, each.state) for each in found] == [("allreduce 64 MiB mpi", "suspected")]
@@ -137,20 +137,20 @@ def test_it_is_asked_of_the_operations_and_backends_that_it_names() -> None:
 
 def test_a_floor_for_nothing_that_was_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 has no such case; measure those sizes"):
-        floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {cell(): 70.0})])
+        floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {case(): 70.0})])
 
 
 def test_what_keeps_it_from_passing_is_said() -> None:
-    first = allocation("night-1", {cell(): 70.0, cell(M): None})
+    first = allocation("night-1", {case(): 70.0, case(M): None})
     suspected, unknown = floor_reasons(floor_states([read_floor("ring:80@1M-")], [first]))
-    assert suspected == SuspectedBelowFloor(CellNames(("allreduce 64 MiB mpi",)))
-    assert unknown == FloorUnknown("ring:80@1M-", CellNames(("allreduce 1 MiB mpi",)))
-    again = [allocation(name, {cell(): 70.0}) for name in ("night-1", "night-2", "night-3")]
+    assert suspected == SuspectedBelowFloor(CaseNames(("allreduce 64 MiB mpi",)))
+    assert unknown == FloorUnknown("ring:80@1M-", CaseNames(("allreduce 1 MiB mpi",)))
+    again = [allocation(name, {case(): 70.0}) for name in ("night-1", "night-2", "night-3")]
     assert floor_reasons(floor_states([read_floor("ring:80@64M-")], again)) == []
 
 
 def test_three_of_one_job_are_one() -> None:
-    low = [allocation(f"night-{number}", {cell(): 70.0}) for number in range(3)]
+    low = [allocation(f"night-{number}", {case(): 70.0}) for number in range(3)]
     floors = [read_floor("ring:80@64M-")]
     assert [each.state for each in floor_states(floors, low)] == ["confirmed"]
     assert [each.state for each in floor_states(floors, [replace(each, jobs=("Slurm job 12",)) for each in low])] == ["suspected"]

@@ -1,11 +1,11 @@
-"""The state of each group: its worst cell, what is missing, what its suspicions are."""
+"""The state of each group: its worst case, what is missing, what its suspicions are."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import COLUMNS
 from collbench.gate.baseline import scheme_of
 from collbench.gate.judge import group_states
@@ -14,28 +14,28 @@ from tests.gate.verdicts import suspicion
 from tests.results.rows import make_row
 
 SIZES = (8, 64 << 20, 128 << 20, 256 << 20)
-CELLS = [cell_of(make_row(size)) for size in SIZES]
+CELLS = [case_of(make_row(size)) for size in SIZES]
 USUAL = np.log([1e-6, 1e-3, 2e-3, 4e-3])
 
 
 def states(factors: list[float], suspicions: tuple[str, ...] = (), undecided: list[bool] | None = None) -> dict[str, object]:
-    """By class of sizes the group's state, for an allocation slower by these factors; NaN: not measured. The third cell scatters."""
+    """By class of sizes the group's state, for an allocation slower by these factors; NaN: not measured. The third case scatters."""
     history = USUAL + np.array([[0.0, 0.0, 0.1 * (-1) ** number, 0.0] for number in range(6)])
     limits = learn(history, scheme_of(CELLS))
     excess = exceed(limits, (USUAL + np.log(factors))[None, :])
-    cell = dict(zip(COLUMNS, CELLS[1], strict=True))
+    case = dict(zip(COLUMNS, CELLS[1], strict=True))
     found = group_states(
-        limits, excess, CELLS, [suspicion(state, cell=cell) for state in suspicions], None if undecided is None else np.array(undecided)
+        limits, excess, CELLS, [suspicion(state, case=case) for state in suspicions], None if undecided is None else np.array(undecided)
     )
     return {each.size_class: each for each in found}
 
 
-def test_the_worst_cell_is_the_one_nearest_to_its_own_limit() -> None:
+def test_the_worst_case_is_the_one_nearest_to_its_own_limit() -> None:
     large = states([1.0, 1.05, 1.08, 1.0])["large"]
-    assert (large.worst, large.worst_factor, large.cells, large.missing) == ("allreduce 64 MiB nccl", pytest.approx(1.05), 3, 0)
+    assert (large.worst, large.worst_factor, large.cases, large.missing) == ("allreduce 64 MiB nccl", pytest.approx(1.05), 3, 0)
 
 
-def test_a_group_without_a_figure_has_no_worst_cell() -> None:
+def test_a_group_without_a_figure_has_no_worst_case() -> None:
     large = states([1.0, np.nan, np.nan, np.nan])["large"]
     assert (large.worst, large.worst_factor, large.missing, large.factors, large.state) == (None, None, 3, (None,), "no verdict")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collbench.gate.history import CaseHistory, History, history
-from tests.gate.histories import cell, nights, upgraded
+from tests.gate.histories import case, nights, upgraded
 
 
 def named(found: History, name: str) -> CaseHistory:
@@ -15,7 +15,7 @@ def named(found: History, name: str) -> CaseHistory:
     return series
 
 
-def test_an_upgrade_shows_in_its_cells_and_their_group_and_nowhere_else() -> None:
+def test_an_upgrade_shows_in_its_cases_and_their_group_and_nowhere_else() -> None:
     found = history("base", upgraded())
     assert {each.about.name for each in found.series if each.steps} == {
         "allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)),
@@ -26,7 +26,7 @@ def test_an_upgrade_shows_in_its_cells_and_their_group_and_nowhere_else() -> Non
     assert group.largest == pytest.approx(0.0488, abs=0.01)
     (step,) = group.steps
     assert [each.sentence() for each in found.between(step.before, step.at)] == ["software mpi version: 4.3 → 5.0"]
-    assert named(found, "all cells").largest == 0
+    assert named(found, "all cases").largest == 0
 
 
 def test_up_and_down_again_is_a_trend_of_one() -> None:
@@ -37,7 +37,7 @@ def test_up_and_down_again_is_a_trend_of_one() -> None:
     assert found.between(6, 7) == []
 
 
-def test_cells_that_appear_go_and_are_missing_for_a_while() -> None:
+def test_cases_that_appear_go_and_are_missing_for_a_while() -> None:
     gone = {8: range(3), 64: range(15, 20), 1024: (4, 5, 9)}
     found = history("base", nights(20, lambda number, backend, size: None if number in gone.get(size, ()) else 1.0))
     assert found.missing(named(found, "allreduce 8 B mpi")) == "measured since night-4"
@@ -47,10 +47,10 @@ def test_cells_that_appear_go_and_are_missing_for_a_while() -> None:
     assert not any(each.steps for each in found.series)
 
 
-def test_a_cell_that_was_never_measured_has_no_level() -> None:
+def test_a_case_that_was_never_measured_has_no_level() -> None:
     allocations = nights(6)
     for each in allocations:
-        each.cells[cell(8)] = each.cells[cell(8)]._replace(medians_s=(None,) * 3, na="no such size")
+        each.cases[case(8)] = each.cases[case(8)]._replace(medians_s=(None,) * 3, na="no such size")
     series = named(found := history("base", allocations), "allreduce 8 B mpi")
     assert (series.levels, series.trend, found.missing(series)) == ([], None, "never measured")
 
@@ -63,7 +63,7 @@ def test_one_allocation_is_a_history_without_a_change() -> None:
 def test_another_state_of_the_machine_is_told_with_a_step() -> None:
     slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
     found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
-    (step,) = named(found, "all cells").steps
+    (step,) = named(found, "all cases").steps
     assert found.state(step) == "another machine state (state probe 60 → 260 ns)"
     assert history("base", slower).state(step) == ""
     unheard = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])

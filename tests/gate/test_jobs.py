@@ -64,11 +64,11 @@ def test_a_baseline_takes_each_job_once_and_tells_of_those_it_has_twice(tmp_path
 
 def test_a_baseline_of_an_earlier_collbench_knows_of_no_jobs(tmp_path: Path) -> None:
     (file,) = add_all(tmp_path, [replace(allocation("good-0"), jobs=JOB)])
-    head, *cells = file.read_text().splitlines()
+    head, *cases = file.read_text().splitlines()
     told = json.loads(head)
     assert told.pop("jobs") == list(JOB)
-    file.write_text("\n".join([json.dumps(told), *cells]))
+    file.write_text("\n".join([json.dumps(told), *cases]))
     assert load(tmp_path).allocations == [allocation("good-0")]
-    file.write_text("\n".join([json.dumps({**told, "jobs": [7]}), *cells]))
+    file.write_text("\n".join([json.dumps({**told, "jobs": [7]}), *cases]))
     with pytest.raises(UsageError, match="'jobs' in its first line is"):
         load(tmp_path)

@@ -20,19 +20,19 @@ from collbench.gate.judge import result_of
 from collbench.gate.reasons import (
     BeganBeforeBaseline,
     BeganInFuture,
-    CellNames,
-    IncompleteCells,
-    MissingCells,
+    CaseNames,
+    IncompleteCases,
+    MissingCases,
     NoHistory,
     ShortBaseline,
     StillSuspected,
     UnexpectedChange,
     UnfinishedLaunches,
     UnusedAnnouncement,
-    WrongCells,
+    WrongCases,
 )
 from collbench.gate.verdict import PASSED, from_json
-from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
+from tests.gate.judging import BASE, FACTS, SIZES, allocation, case, judged, slow
 from tests.gate.verdicts import suspicion
 from tests.results.rows import NIC
 
@@ -41,7 +41,7 @@ class TestResults:
     def test_what_is_as_it_was_passes(self) -> None:
         verdict = judged(allocation("new"))
         assert (verdict.result, verdict.exit_code, verdict.reasons, verdict.suspicions) == ("passed", 0, (), ())
-        assert (verdict.cells, verdict.allocations, verdict.thin) == (5, 6, False)
+        assert (verdict.cases, verdict.allocations, verdict.thin) == (5, 6, False)
 
     def test_one_slow_allocation_makes_a_suspect_and_no_verdict(self) -> None:
         verdict = judged(slow("new"))
@@ -51,7 +51,7 @@ class TestResults:
         assert (suspect.kind, suspect.name, suspect.state) == ("cell", "allreduce 64 MiB nccl", "suspected")
         assert suspect.factors == pytest.approx((1.1,))
         assert suspect.limit == pytest.approx(1.02)
-        assert suspect.cell["size_bytes"] == 64 << 20
+        assert suspect.case["size_bytes"] == 64 << 20
 
     def test_three_slow_allocations_are_a_regression(self) -> None:
         verdict = judged(slow("a"), slow("b", 1.09), slow("c", 1.12))
@@ -63,21 +63,21 @@ class TestResults:
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
     def test_confirmations_may_hold_the_suspects_alone(self) -> None:
-        alone = {cell(64 << 20): CaseTimes((0.0741,))}
-        verdict = judged(slow("a"), *(replace(slow(name, launches=1), cells=alone) for name in "bc"))
+        alone = {case(64 << 20): CaseTimes((0.0741,))}
+        verdict = judged(slow("a"), *(replace(slow(name, launches=1), cases=alone) for name in "bc"))
         assert verdict.result == "regression"
         assert [each.kind for each in verdict.suspicions] == ["cell"]
 
     def test_suspects_alone_say_nothing_of_the_whole(self) -> None:
         all_slow = dict.fromkeys(SIZES, 1.1)
-        alone = [replace(allocation(name, launches=1), cells={cell(64 << 20): CaseTimes((0.0741,))}) for name in "bc"]
+        alone = [replace(allocation(name, launches=1), cases={case(64 << 20): CaseTimes((0.0741,))}) for name in "bc"]
         verdict = judged(allocation("a", all_slow), *alone)
         states = {(each.kind, each.name): each.state for each in verdict.suspicions}
         assert states["cell", "allreduce 64 MiB nccl"] == "confirmed"
-        assert states["whole", "all cells"] == "suspected"
+        assert states["whole", "all cases"] == "suspected"
         assert states["group", "allreduce on nccl, large messages"] == "suspected"
 
-    def test_what_is_too_little_for_any_cell_is_found_in_the_whole(self) -> None:
+    def test_what_is_too_little_for_any_case_is_found_in_the_whole(self) -> None:
         slower = dict.fromkeys(SIZES, 1.018)
         verdict = judged(*(allocation(name, slower) for name in "abc"))
         assert verdict.result == "regression"
@@ -94,60 +94,60 @@ class TestNoPass:
     def test_four_allocations_are_a_thin_baseline(self) -> None:
         assert judged(allocation("new"), baseline=Baseline(Path("base"), BASE.allocations[:4])).thin
 
-    def test_a_missing_cell_never_passes(self) -> None:
+    def test_a_missing_case_never_passes(self) -> None:
         whole = allocation("new")
-        torn = replace(whole, cells={name: measured for name, measured in whole.cells.items() if name != cell(8)})
+        torn = replace(whole, cases={name: measured for name, measured in whole.cases.items() if name != case(8)})
         verdict = judged(torn)
         assert verdict.result == "no verdict"
-        assert verdict.reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",))),)
+        assert verdict.reasons == (MissingCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
-    def test_a_cell_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
+    def test_a_case_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
         whole = allocation("new")
-        torn = replace(whole, cells={**whole.cells, cell(8): CaseTimes((None,) * 5, 0, "no GPU")})
-        assert judged(torn).reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",)), "no GPU"),)
+        torn = replace(whole, cases={**whole.cases, case(8): CaseTimes((None,) * 5, 0, "no GPU")})
+        assert judged(torn).reasons == (MissingCases("new", CaseNames(("allreduce 8 B nccl",)), "no GPU"),)
 
-    def test_a_regression_is_told_though_another_cell_is_missing(self) -> None:
-        without = {name: measured for name, measured in slow("a").cells.items() if name != cell(8)}
-        verdict = judged(replace(slow("a"), cells=without), slow("b"), slow("c"))
+    def test_a_regression_is_told_though_another_case_is_missing(self) -> None:
+        without = {name: measured for name, measured in slow("a").cases.items() if name != case(8)}
+        verdict = judged(replace(slow("a"), cases=without), slow("b"), slow("c"))
         assert (verdict.result, len(verdict.reasons)) == ("regression", 1)
 
     def test_a_launch_that_broke_off_never_passes(self) -> None:
         verdict = judged(allocation("new", unfinished=2))
         assert (verdict.result, verdict.reasons) == ("no verdict", (UnfinishedLaunches("new", 2, 5),))
 
-    def test_a_cell_that_broke_in_some_launches_never_passes(self) -> None:
+    def test_a_case_that_broke_in_some_launches_never_passes(self) -> None:
         whole = allocation("new")
-        torn = replace(whole, cells={**whole.cells, cell(8): CaseTimes((1e-6, None, None, None, None))})
+        torn = replace(whole, cases={**whole.cases, case(8): CaseTimes((1e-6, None, None, None, None))})
         verdict = judged(torn)
         assert verdict.result == "no verdict"
-        assert verdict.reasons == (IncompleteCells("new", CellNames(("allreduce 8 B nccl",))),)
+        assert verdict.reasons == (IncompleteCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
     def test_a_confirmation_that_some_launches_lack_clears_nothing(self) -> None:
         fast = allocation("b")
         torn = {
-            **fast.cells,
-            cell(64 << 20): CaseTimes((None, None, None, None, 64e-3)),
-            cell(8): CaseTimes((None, 1e-6, 1e-6, 1e-6, 1e-6)),
+            **fast.cases,
+            case(64 << 20): CaseTimes((None, None, None, None, 64e-3)),
+            case(8): CaseTimes((None, 1e-6, 1e-6, 1e-6, 1e-6)),
         }
-        verdict = judged(slow("a"), replace(fast, cells=torn), allocation("c"))
+        verdict = judged(slow("a"), replace(fast, cases=torn), allocation("c"))
         assert verdict.result == "no verdict"
-        assert verdict.reasons == (IncompleteCells("b", CellNames(("allreduce 64 MiB nccl",))),)
+        assert verdict.reasons == (IncompleteCases("b", CaseNames(("allreduce 64 MiB nccl",))),)
         assert [each.state for each in verdict.groups] == ["passed", "no verdict"]
 
     def test_what_the_last_good_allocation_has_may_not_be_missing_though_its_history_is_short(self) -> None:
         newest = BASE.allocations[-1]
-        more = replace(newest, cells={**newest.cells, cell(2048): CaseTimes((3e-6,) * 3)})
+        more = replace(newest, cases={**newest.cases, case(2048): CaseTimes((3e-6,) * 3)})
         later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
-        assert judged(allocation("new"), baseline=later).reasons == (MissingCells("new", CellNames(("allreduce 2 KiB nccl",))),)
+        assert judged(allocation("new"), baseline=later).reasons == (MissingCases("new", CaseNames(("allreduce 2 KiB nccl",))),)
         earlier = Baseline(Path("base"), [more, *BASE.allocations[:-1]])
         assert judged(allocation("new"), baseline=earlier).result == "passed"
 
-    def test_a_baseline_in_which_no_cell_has_a_history_gives_no_verdict(self) -> None:
+    def test_a_baseline_in_which_no_case_has_a_history_gives_no_verdict(self) -> None:
         each_its_own = [
-            replace(each, cells={cell(size): CaseTimes((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
+            replace(each, cases={case(size): CaseTimes((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
         ]
         verdict = judged(allocation("new"), baseline=Baseline(Path("base"), each_its_own))
-        assert (verdict.result, verdict.cells) == ("no verdict", 0)
+        assert (verdict.result, verdict.cases) == ("no verdict", 0)
         assert verdict.reasons == (NoHistory("base", 4),)
 
     def test_a_clock_in_the_past_gives_no_verdict(self) -> None:
@@ -162,9 +162,9 @@ class TestNoPass:
 
     def test_wrong_data_come_before_everything(self) -> None:
         whole = slow("new")
-        verdict = judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((1e-6,) * 5, 7)}))
+        verdict = judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((1e-6,) * 5, 7)}))
         assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == WrongCells("new", CellNames(("allreduce 8 B nccl",)))
+        assert verdict.reasons[0] == WrongCases("new", CaseNames(("allreduce 8 B nccl",)))
 
 
 NEW = {**FACTS, "software": {"nccl": "2.30"}}
@@ -225,13 +225,13 @@ class TestFloors:
 
     def test_below_in_three_allocations_is_a_regression_though_nothing_else_is_known(self) -> None:
         asked = (read_floor("ring:80@64M"),)
-        nights = [replace(allocation(name), shown={cell(64 << 20): self.BELOW}) for name in "abc"]
+        nights = [replace(allocation(name), shown={case(64 << 20): self.BELOW}) for name in "abc"]
         verdict = judged(*nights, asked=asked, baseline=Baseline(Path("base"), BASE.allocations[:3]))
         assert (verdict.result, verdict.floors[0].state) == ("regression", "confirmed")
         assert judged(nights[0], asked=asked).result == "no verdict"
 
     def test_flipped_launches_count_neither_for_nor_against_it(self) -> None:
-        shown = {cell(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
+        shown = {case(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
         flipped = allocation("new", canary_s=(6e-8, 6e-8, 6e-8, 26e-8, 26e-8), shown=shown)
         assert judged(flipped, asked=(read_floor("ring:80@64M"),)).floors[0].percents == (71.0,)
 
@@ -247,7 +247,7 @@ def test_a_ceiling_that_fell_is_reported_and_floors_use_the_one_from_before() ->
     assert from_json(json.loads(json.dumps(given.as_json()))) == given
 
 
-def test_the_four_outcomes_of_cells_are_counted() -> None:
+def test_the_four_outcomes_of_cases_are_counted() -> None:
     assert judged(allocation("night")).outcomes == {Outcome.SLOWER: 0, Outcome.INCONCLUSIVE: 0, Outcome.NO_CHANGE: 5, Outcome.FASTER: 0}
     suspected = judged(slow("night"))
     assert suspected.outcomes[Outcome.INCONCLUSIVE] == 1 and suspected.outcomes[Outcome.SLOWER] == 0
@@ -263,20 +263,20 @@ class TestLaterAllocations:
 
     SCATTERED = CaseTimes((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
 
-    def test_cells_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+    def test_cases_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
         later = allocation("b")
-        assert judged(allocation("a"), replace(later, cells={**later.cells, cell(8): self.SCATTERED})).result == "passed"
+        assert judged(allocation("a"), replace(later, cases={**later.cases, case(8): self.SCATTERED})).result == "passed"
         first = allocation("a")
-        assert judged(replace(first, cells={**first.cells, cell(8): self.SCATTERED})).result == "no verdict"
+        assert judged(replace(first, cases={**first.cases, case(8): self.SCATTERED})).result == "no verdict"
 
-    def test_cells_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+    def test_cases_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
         later = allocation("b")
-        torn = {**later.cells, cell(8): CaseTimes((1e-6, None, 1e-6, 1e-6, 1e-6))}
-        assert judged(allocation("a"), replace(later, cells=torn)).result == "passed"
+        torn = {**later.cases, case(8): CaseTimes((1e-6, None, 1e-6, 1e-6, 1e-6))}
+        assert judged(allocation("a"), replace(later, cases=torn)).result == "passed"
 
-    def test_a_cell_that_is_slow_in_every_launch_is_slow_and_not_unstable(self) -> None:
+    def test_a_case_that_is_slow_in_every_launch_is_slow_and_not_unstable(self) -> None:
         scattered = CaseTimes(tuple((1e-6 + (64 << 20) * 1e-9) * factor for factor in (1.3, 2.0, 3.0, 1.5, 4.0)))
-        each = [replace(allocation(name), cells={**allocation(name).cells, cell(64 << 20): scattered}) for name in "abc"]
+        each = [replace(allocation(name), cases={**allocation(name).cases, case(64 << 20): scattered}) for name in "abc"]
         verdict = judged(*each)
         assert (verdict.result, verdict.reasons) == ("regression", ())
 

@@ -109,7 +109,7 @@ def test_a_head_that_no_allocation_has_is_named(tmp_path: Path, changes: dict[st
     ("column", "value"),
     [("nodes", "two"), ("in_place", 1), ("backend", None), ("size_bytes", True), ("backend", "n\x1b[2Jccl"), ("mode", [])],
 )
-def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: object) -> None:
+def test_a_column_that_no_case_has_is_named(tmp_path: Path, column: str, value: object) -> None:
     file = written(tmp_path)
     head, first, *rest = file.read_text().splitlines()
     told = json.loads(first)
@@ -119,7 +119,7 @@ def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: 
         load(tmp_path)
 
 
-def test_a_cell_that_stands_there_twice_is_named(tmp_path: Path) -> None:
+def test_a_case_that_stands_there_twice_is_named(tmp_path: Path) -> None:
     file = written(tmp_path)
     file.write_text(file.read_text() + file.read_text().splitlines()[1] + "\n")
     with pytest.raises(UsageError, match="1 of its lines repeat a case"):

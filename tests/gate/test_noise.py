@@ -18,7 +18,7 @@ def drawn(noise: Noise) -> Cluster:
     return Cluster.draw(noise, usual_scheme(), np.random.default_rng(0))
 
 
-def test_the_usual_cluster_has_the_cells_of_the_protocol() -> None:
+def test_the_usual_cluster_has_the_cases_of_the_protocol() -> None:
     scheme = usual_scheme()
     assert len(scheme.of) == 336
     assert np.bincount(scheme.classes[scheme.of]).tolist() == [144, 72, 120]
@@ -48,7 +48,7 @@ def test_what_allocations_do_is_not_in_a_pair_of_launches_side_by_side() -> None
     assert not cluster.pairs(2, 5, np.random.default_rng(1)).any()
 
 
-def test_missing_cells_are_missing_in_all_launches_of_an_allocation() -> None:
+def test_missing_cases_are_missing_in_all_launches_of_an_allocation() -> None:
     cluster = drawn(Noise(missing=0.3))
     assert 0.2 < np.isnan(cluster.allocations(6, 1, np.random.default_rng(1))).mean() < 0.4
     lacking = np.isnan(cluster.pairs(2, 5, np.random.default_rng(1)))
@@ -56,8 +56,8 @@ def test_missing_cells_are_missing_in_all_launches_of_an_allocation() -> None:
     assert (lacking == lacking[:, :1]).all()
 
 
-def test_some_cells_have_two_speeds() -> None:
-    """Half of the cells, in a fifth of their launches, by 10 %."""
+def test_some_cases_have_two_speeds() -> None:
+    """Half of the cases, in a fifth of their launches, by 10 %."""
     times = drawn(replace(SILENT, bimodal=0.5, slow_share=0.2, slow_by=0.1)).launches(1, 400, np.random.default_rng(1))[0]
     assert np.unique(times).tolist() == pytest.approx([0, np.log(1.1)])
     shares = (times > 0).mean(axis=0)

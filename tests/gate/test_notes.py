@@ -12,17 +12,17 @@ from collbench.gate.changes import Expected
 from collbench.gate.reasons import (
     BaselineWithoutProbe,
     BaselineWithoutStart,
-    CellNames,
+    CaseNames,
     ExpiredAnnouncement,
     FewLaunches,
     SlowedOnPurpose,
     SlowerLater,
-    UncheckedCells,
+    UncheckedCases,
     WithoutHistory,
     WithoutProbe,
     WithoutStart,
 )
-from tests.gate.judging import BASE, allocation, cell, judged, slow
+from tests.gate.judging import BASE, allocation, case, judged, slow
 
 
 class TestNotes:
@@ -48,14 +48,14 @@ class TestNotes:
     def test_few_launches(self) -> None:
         assert judged(allocation("a", launches=1), allocation("b", launches=2)).notes == (FewLaunches("a", 1, 3),)
 
-    def test_cells_without_a_history(self) -> None:
+    def test_cases_without_a_history(self) -> None:
         whole = allocation("new")
-        (note,) = judged(replace(whole, cells={**whole.cells, cell(2048): CaseTimes((1e-6,) * 5)})).notes
-        assert note == WithoutHistory("new", 1, CellNames(("allreduce 2 KiB nccl",)))
+        (note,) = judged(replace(whole, cases={**whole.cases, case(2048): CaseTimes((1e-6,) * 5)})).notes
+        assert note == WithoutHistory("new", 1, CaseNames(("allreduce 2 KiB nccl",)))
 
     def test_what_was_not_verified(self) -> None:
-        unchecked = {cell(size): Shown(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
-        assert judged(allocation("new", shown=unchecked)).notes == (UncheckedCells("new", CellNames(("allreduce 8 B nccl",))),)
+        unchecked = {case(size): Shown(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
+        assert judged(allocation("new", shown=unchecked)).notes == (UncheckedCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
     def test_what_is_slower_in_all_allocations_but_the_first(self) -> None:
         assert judged(allocation("a"), slow("b"), slow("c")).notes == (SlowerLater("a", ("allreduce 64 MiB nccl",)),)

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes, Cell
+from collbench.gate.allocation import Allocation, CaseTimes, Case
 from collbench.gate.changes import Expected
 from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
 from collbench.gate.reasons import (
-    CellNames,
+    CaseNames,
     EqualStacks,
-    IncompleteCells,
-    MissingCells,
-    NewCells,
+    IncompleteCases,
+    MissingCases,
+    NewCases,
     NoPairs,
     NotInterleaved,
     OtherAllocation,
@@ -38,7 +38,7 @@ from collbench.gate.reasons import (
     UnfinishedLaunches,
     WideLimits,
     WithoutProbe,
-    WrongCells,
+    WrongCases,
 )
 from collbench.gate.verdict import Verdict
 from tests.results.rows import make_row
@@ -51,14 +51,14 @@ HOSTS = {"names": "node1, node2"}
 OLD, NEW = ({"hosts": HOSTS, "software": {"nccl": version}} for version in ("2.29", "2.30"))
 
 
-def cell(size: int) -> Cell:
-    return cell_of(make_row(size))
+def case(size: int) -> Case:
+    return case_of(make_row(size))
 
 
 def stack(name: str, factors: Sequence[float], size: int | None, **changes: Any) -> Allocation:
     """Each launch takes 20 % longer than the one before; times its factor for one size, or for all."""
-    cells = {
-        cell(each): CaseTimes(
+    cases = {
+        case(each): CaseTimes(
             tuple(
                 (1e-5 + each * 1e-9) * (1 + 0.2 * number) * (factor if size in (each, None) else 1) for number, factor in enumerate(factors)
             )
@@ -67,7 +67,7 @@ def stack(name: str, factors: Sequence[float], size: int | None, **changes: Any)
     }
     canaries = changes.pop("canaries", ())
     canary_s = tuple(FLIPPED if number in canaries else CALM for number in range(len(factors)))
-    return replace(Allocation(name, "2026-11-20", len(factors), 0, canary_s, {}, cells), **changes)
+    return replace(Allocation(name, "2026-11-20", len(factors), 0, canary_s, {}, cases), **changes)
 
 
 def minutes(*numbers: int | None) -> Starts:
@@ -90,9 +90,9 @@ def judged(*both: SideBySide, expected: Sequence[Expected] = ()) -> Verdict:
 def lacking(allocation_pairs: SideBySide, stack_name: str, *launches: int) -> SideBySide:
     """Without the times of 64 MiB in these launches of a stack."""
     held: Allocation = getattr(allocation_pairs, stack_name)
-    times = held.cells[cell(LARGE)].medians_s
+    times = held.cases[case(LARGE)].medians_s
     torn = CaseTimes(tuple(None if number in launches else time for number, time in enumerate(times)))
-    changed = replace(held, cells={**held.cells, cell(LARGE): torn})
+    changed = replace(held, cases={**held.cases, case(LARGE): torn})
     return replace(allocation_pairs, old=changed) if stack_name == "old" else replace(allocation_pairs, new=changed)
 
 
@@ -100,7 +100,7 @@ class TestResults:
     def test_what_is_as_fast_passes_though_each_launch_is_slower_than_the_one_before(self) -> None:
         verdict = judged(turns())
         assert (verdict.result, verdict.exit_code, verdict.mode, verdict.reasons, verdict.notes) == ("passed", 0, "paired", (), ())
-        assert (verdict.cells, verdict.allocations, verdict.candidates, verdict.thin) == (5, 1, ("a",), False)
+        assert (verdict.cases, verdict.allocations, verdict.candidates, verdict.thin) == (5, 1, ("a",), False)
         assert [(group.name, group.state) for group in verdict.groups] == [
             ("allreduce on nccl, small messages", "passed"),
             ("allreduce on nccl, mid messages", "passed"),
@@ -126,15 +126,15 @@ class TestResults:
         verdict = judged(turns("a", 1.05), turns("b"))
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
-    def test_what_is_too_little_for_any_cell_is_found_in_the_group_and_the_whole(self) -> None:
+    def test_what_is_too_little_for_any_case_is_found_in_the_group_and_the_whole(self) -> None:
         verdict = judged(turns("a", 1.018, None), turns("b", 1.018, None))
         assert verdict.result == "regression"
         assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
 
     def test_the_second_one_may_hold_the_suspects_alone(self) -> None:
         alone = turns("b", 1.05)
-        only = {cell(LARGE): alone.new.cells[cell(LARGE)]}
-        verdict = judged(turns("a", 1.05), replace(alone, new=replace(alone.new, cells=only)))
+        only = {case(LARGE): alone.new.cases[case(LARGE)]}
+        verdict = judged(turns("a", 1.05), replace(alone, new=replace(alone.new, cases=only)))
         assert verdict.result == "regression"
 
     def test_pairs_that_scatter_do_not_exceed(self) -> None:
@@ -189,10 +189,10 @@ class TestSideBySide:
     def test_launches_are_paired_by_time_whatever_their_numbers(self) -> None:
         """Those that take 1.0, 1.2 … times as long on both sides belong together."""
         shuffled = turns()
-        times = shuffled.new.cells[cell(LARGE)].medians_s
-        again = replace(shuffled.new, cells={cell(LARGE): CaseTimes(tuple(reversed(times)))})
+        times = shuffled.new.cases[case(LARGE)].medians_s
+        again = replace(shuffled.new, cases={case(LARGE): CaseTimes(tuple(reversed(times)))})
         both = in_pairs(shuffled.old, again, minutes(0, 2, 4, 6, 8), minutes(9, 7, 5, 3, 1))
-        assert both.differences([cell(LARGE)])[:, 0] == pytest.approx([0] * 5)
+        assert both.differences([case(LARGE)])[:, 0] == pytest.approx([0] * 5)
 
     def test_one_stack_after_the_other_is_not_side_by_side(self) -> None:
         verdict = judged(turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9))))
@@ -235,30 +235,30 @@ class TestSideBySide:
 class TestFigures:
     def test_what_is_missing_never_passes(self) -> None:
         verdict = judged(lacking(turns(), "new", *range(5)))
-        assert (verdict.result, verdict.reasons) == ("no verdict", (MissingCells("a (new stack)", CellNames(("allreduce 64 MiB nccl",))),))
+        assert (verdict.result, verdict.reasons) == ("no verdict", (MissingCases("a (new stack)", CaseNames(("allreduce 64 MiB nccl",))),))
 
     @pytest.mark.parametrize("name", ["old", "new"])
     def test_nor_what_one_launch_lacks(self, name: str) -> None:
         verdict = judged(lacking(turns(), name, 2))
         assert (verdict.result, verdict.reasons) == (
             "no verdict",
-            (IncompleteCells(f"a ({name} stack)", CellNames(("allreduce 64 MiB nccl",))),),
+            (IncompleteCases(f"a ({name} stack)", CaseNames(("allreduce 64 MiB nccl",))),),
         )
         assert [group.state for group in verdict.groups] == ["passed", "passed", "no verdict"]
 
     def test_what_only_the_new_stack_has_is_told(self) -> None:
         verdict = judged(lacking(turns(), "old", *range(5)))
-        assert (verdict.result, verdict.cells) == ("passed", 4)
-        assert verdict.notes == (NewCells(1, CellNames(("allreduce 64 MiB nccl",))),)
+        assert (verdict.result, verdict.cases) == ("passed", 4)
+        assert verdict.notes == (NewCases(1, CaseNames(("allreduce 64 MiB nccl",))),)
 
     @pytest.mark.parametrize("name", ["old", "new"])
     def test_wrong_data_come_before_everything(self, name: str) -> None:
         both = turns(slower=1.1)
         held: Allocation = getattr(both, name)
-        wrong = replace(held, cells={**held.cells, cell(8): held.cells[cell(8)]._replace(wrong=3)})
+        wrong = replace(held, cases={**held.cases, case(8): held.cases[case(8)]._replace(wrong=3)})
         verdict = judged(replace(both, old=wrong) if name == "old" else replace(both, new=wrong))
         assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == WrongCells(f"a ({name} stack)", CellNames(("allreduce 8 B nccl",)))
+        assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
 
     def test_a_launch_that_broke_off_never_passes(self) -> None:
         verdict = judged(turns(old={"unfinished": 1}))
@@ -269,18 +269,18 @@ class TestFigures:
     def test_a_scatter_that_hides_much_is_told(self) -> None:
         verdict = judged(turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0]))
         assert verdict.result == "passed"
-        assert verdict.notes == (WideLimits(CellNames(("allreduce 64 MiB nccl",))),)
+        assert verdict.notes == (WideLimits(CaseNames(("allreduce 64 MiB nccl",))),)
 
     def test_nothing_in_common_is_no_verdict(self) -> None:
         both = turns()
-        others = {cell(size + 8): measured for size, measured in zip(SIZES, both.new.cells.values(), strict=True)}
-        verdict = judged(replace(both, new=replace(both.new, cells=others)))
-        assert (verdict.result, verdict.cells) == ("no verdict", 0)
+        others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
+        verdict = judged(replace(both, new=replace(both.new, cases=others)))
+        assert (verdict.result, verdict.cases) == ("no verdict", 0)
         assert verdict.reasons[1] == NoPairs("a", 4)
 
     def test_nothing_measured_is_refused(self) -> None:
-        nothing = {"cells": {cell(8): CaseTimes((None,) * 5, 0, "no GPU")}}
-        with pytest.raises(UsageError, match="allocation a has no cell with a time: name launches that measured something"):
+        nothing = {"cells": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
+        with pytest.raises(UsageError, match="allocation a has no case with a time: name launches that measured something"):
             judged(turns(old=nothing, new=nothing))
 
 
@@ -291,11 +291,11 @@ def test_two_allocations_of_one_job_repeat_nothing() -> None:
     assert verdict.reasons[0] == SameJob("a", "b", "Slurm job 7")
 
 
-def test_a_cell_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> None:
+def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> None:
     """Of five launches two have it: too few to compare with, and too few to demand it."""
     hardly = lacking(turns(), "old", 0, 1, 2)
     for both in (hardly, lacking(hardly, "new", 0, 1, 2, 3, 4)):
         verdict = judged(both, turns("b"))
-        assert not [reason for reason in verdict.reasons if isinstance(reason, MissingCells)]
+        assert not [reason for reason in verdict.reasons if isinstance(reason, MissingCases)]
     well = judged(lacking(lacking(turns(), "old", 0), "new", 0, 1, 2, 3, 4), turns("b"))
-    assert [reason for reason in well.reasons if isinstance(reason, MissingCells)]
+    assert [reason for reason in well.reasons if isinstance(reason, MissingCases)]

@@ -26,7 +26,7 @@ from collbench.gate.plausible import (
 )
 from collbench.gate.verdict import Change
 from collbench.reason import Text
-from tests.gate.patterns import LARGE, SMALL, Judged, cells, judged
+from tests.gate.patterns import LARGE, SMALL, Judged, cases, judged
 
 TODAY = date(2026, 11, 21)
 MPI = Difference(Item.of("software", "mpi mpi"), "MPICH 4.3", "MPICH 5.0")
@@ -40,13 +40,13 @@ ALL = [OURS, MPI, TORCH, KERNEL, UCX, RATE, PAGES]
 
 
 def changed(found: list[Difference], slower: Callable[[dict[str, Any]], bool], factor: float = 1.11, **changes: Any) -> list[Change]:
-    known: Judged = judged(cells(sizes=(*SMALL, *LARGE), **changes), lambda cell: factor if slower(cell) else 1.0)
-    cause = cause_of(known.suspicions, known.groups, known.cells)
+    known: Judged = judged(cases(sizes=(*SMALL, *LARGE), **changes), lambda case: factor if slower(case) else 1.0)
+    cause = cause_of(known.suspicions, known.groups, known.cases)
     return ranked(found, (), TODAY, known.suspicions, cause, groups=known.groups)
 
 
-def large(cell: dict[str, Any]) -> bool:
-    return bool(cell["size_bytes"] > 1 << 20)
+def large(case: dict[str, Any]) -> bool:
+    return bool(case["size_bytes"] > 1 << 20)
 
 
 def why(found: list[Change], of: Difference) -> Plausible | Text | None:
@@ -62,7 +62,7 @@ def test_a_link_s_new_rate_comes_first_where_the_link_became_slower_by_as_much()
 
 
 def test_a_library_that_carries_all_that_is_slower_comes_before_the_link() -> None:
-    found = changed(ALL, lambda cell: cell["backend"] == "mpi")
+    found = changed(ALL, lambda case: case["backend"] == "mpi")
     assert [each.what for each in found[:2]] == [MPI.what, UCX.what]
     assert found[0].plausible == found[1].plausible == CarriesAll()
     assert why(found, RATE) == SameLink()
@@ -70,7 +70,7 @@ def test_a_library_that_carries_all_that_is_slower_comes_before_the_link() -> No
 
 
 def test_a_kernel_comes_first_where_everything_is_slower() -> None:
-    found = changed(ALL, lambda cell: True)
+    found = changed(ALL, lambda case: True)
     assert {each.what for each in found[:2]} == {KERNEL.what, PAGES.what}
     assert found[0].plausible == OnTheHost("all")
     assert why(found, OURS) == OwnVersion()

@@ -7,41 +7,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes, Cell
+from collbench.gate.allocation import Allocation, CaseTimes, Case
 from collbench.gate.baseline import Baseline, Figures, scheme_of
 from collbench.gate.self_test import Cluster, Noise, made_up, recorded, self_test, setting_of
 from tests.results.rows import make_row
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
-FEW = [cell_of(make_row(64 << 20 << power)) for power in range(4)]
+FEW = [case_of(make_row(64 << 20 << power)) for power in range(4)]
 MANY = [
-    cell_of(make_row(8 << power, operation=operation, backend=backend))
+    case_of(make_row(8 << power, operation=operation, backend=backend))
     for operation in ("allreduce", "allgather", "reducescatter", "alltoall") for backend in ("nccl", "gloo", "mpi") for power in range(28)
 ]  # fmt: skip
 
 
-def baseline(times: Figures, cells: list[Cell]) -> Baseline:
-    """[allocations × launches × cells] ln of seconds; NaN is not measured."""
+def baseline(times: Figures, cases: list[Case]) -> Baseline:
+    """[allocations × launches × cases] ln of seconds; NaN is not measured."""
     found = [
         Allocation(
             f"good-{number}", "2026-11-12", len(each), 0, (None,) * len(each), {},
-            {cell: CaseTimes(tuple(None if np.isnan(value) else float(np.exp(value)) for value in column))
-             for cell, column in zip(cells, each.T, strict=True)},
+            {case: CaseTimes(tuple(None if np.isnan(value) else float(np.exp(value)) for value in column))
+             for case, column in zip(cases, each.T, strict=True)},
         )
         for number, each in enumerate(times)
     ]  # fmt: skip
     return Baseline(Path("base"), found)
 
 
-def of_noise(noise: Noise, allocations: int, seed: int, cells: list[Cell] = MANY) -> Baseline:
+def of_noise(noise: Noise, allocations: int, seed: int, cases: list[Case] = MANY) -> Baseline:
     random = np.random.default_rng(seed)
-    cluster = Cluster.draw(noise, scheme_of(cells), random)
-    between = random.normal(0, 1, (allocations, len(cells))) * cluster.allocation + random.normal(
+    cluster = Cluster.draw(noise, scheme_of(cases), random)
+    between = random.normal(0, 1, (allocations, len(cases))) * cluster.allocation + random.normal(
         0, noise.allocation_common, (allocations, 1)
     )
-    return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cells)
+    return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cases)
 
 
 def test_what_never_scattered_never_does() -> None:
@@ -51,8 +51,8 @@ def test_what_never_scattered_never_does() -> None:
     assert (found.launches, found.left_out) == (3, 0)
 
 
-def test_it_scatters_as_the_recorded_ones_did_in_cells_groups_and_all_together() -> None:
-    """Of 40 recorded allocations: the spread of cells of each class, of groups and of the whole, within what these can tell."""
+def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together() -> None:
+    """Of 40 recorded allocations: the spread of cases of each class, of groups and of the whole, within what these can tell."""
     noise, scheme = Noise(bimodal=0.0, spikes=0.0), scheme_of(MANY)
     drawn = recorded(of_noise(noise, 40, seed=1)).allocations(400, 3, np.random.default_rng(2))
     true = Cluster.draw(noise, scheme, np.random.default_rng(3)).allocations(400, 3, np.random.default_rng(4))
@@ -67,7 +67,7 @@ def test_it_scatters_as_the_recorded_ones_did_in_cells_groups_and_all_together()
 
 
 def test_what_launches_have_in_common_stays_common_and_cancels_nowhere() -> None:
-    """Every launch of an allocation is slower or faster by 1 % in all cells: pairs differ in all cells alike."""
+    """Every launch of an allocation is slower or faster by 1 % in all cases: pairs differ in all cases alike."""
     found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
     pairs = found.pairs(2, 5, np.random.default_rng(0))
     assert pairs.std() > 0.005
@@ -83,7 +83,7 @@ def test_what_lies_between_allocations_is_not_in_pairs() -> None:
     assert drawn == pytest.approx(np.repeat(drawn[:, :1], 4, axis=1))
 
 
-def test_cells_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_out() -> None:
+def test_cases_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_out() -> None:
     times = np.zeros((8, 3, 4))
     times[:4, :, 1] = np.nan
     times[:5, :, 2] = np.nan
@@ -93,7 +93,7 @@ def test_cells_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_o
     assert lacking == pytest.approx([0, 0.5, 0], abs=0.08)
 
 
-def test_a_launch_that_lacks_a_cell_leaves_it_to_the_others() -> None:
+def test_a_launch_that_lacks_a_case_leaves_it_to_the_others() -> None:
     times = np.zeros((4, 3, 4))
     times[:, 0, 0] = np.nan
     drawn = recorded(baseline(times, FEW)).allocations(200, 5, np.random.default_rng(0))
@@ -112,11 +112,11 @@ def test_too_little_is_refused(shape: tuple[int, int], told: str) -> None:
         recorded(baseline(np.zeros((*shape, 4)), FEW))
 
 
-def test_no_cell_in_enough_allocations_is_refused() -> None:
+def test_no_case_in_enough_allocations_is_refused() -> None:
     times = np.full((4, 3, 4), np.nan)
     for number in range(4):
         times[number, :, number] = 0.0
-    with pytest.raises(UsageError, match="base has no cell in 4 allocations: add good ones"):
+    with pytest.raises(UsageError, match="base has no case in 4 allocations: add good ones"):
         recorded(baseline(times, FEW))
 
 

@@ -9,11 +9,11 @@ from collbench.gate.baseline import CaseGroup, Scheme
 from collbench.gate.rule import exceed, learn, slower
 
 LARGE, SMALL = CaseGroup("mpi", "allreduce", "large"), CaseGroup("mpi", "allreduce", "small")
-ONE_GROUP = Scheme.of_cells([LARGE, LARGE, LARGE])
+ONE_GROUP = Scheme.of_cases([LARGE, LARGE, LARGE])
 
 
 def times(*allocations: list[float]) -> np.ndarray:
-    """[allocations × cells] ln of seconds, from microseconds."""
+    """[allocations × cases] ln of seconds, from microseconds."""
     return np.log(np.array(allocations) * 1e-6)
 
 
@@ -23,25 +23,25 @@ def still(factor: float = 1.0) -> list[float]:
 
 class TestLimits:
     def test_what_never_scatters_has_the_floor_of_its_class(self) -> None:
-        scheme = Scheme.of_cells([SMALL] * 3 + [CaseGroup("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
+        scheme = Scheme.of_cases([SMALL] * 3 + [CaseGroup("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
         limits = learn(times(*[still() * 3] * 6), scheme)
         assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
         assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
         assert np.exp(limits.whole) == pytest.approx(1.015)
 
-    def test_two_cells_are_no_group(self) -> None:
-        limits = learn(times(*[[100, 200]] * 6), Scheme.of_cells([LARGE, LARGE]))
+    def test_two_cases_are_no_group(self) -> None:
+        limits = learn(times(*[[100, 200]] * 6), Scheme.of_cases([LARGE, LARGE]))
         assert limits.groups.tolist() == [np.inf]
         assert limits.whole == np.inf
         assert limits.visible() == pytest.approx([1.02, 1.02])
 
-    def test_cells_without_a_history_do_not_make_a_group_look_steady(self) -> None:
+    def test_cases_without_a_history_do_not_make_a_group_look_steady(self) -> None:
         common = np.array([0.02, -0.02, 0.02, -0.02, 0.02, -0.02])[:, None]
         old = np.log(1e-4) + np.repeat(common, 3, axis=1)
         new = np.full((6, 6), np.nan)
         new[np.arange(6), np.arange(6)] = np.log(1e-4)
         both = np.concatenate([old, np.tile(new, 5)], axis=1)
-        alone, beside = learn(old, ONE_GROUP), learn(both, Scheme.of_cells([LARGE] * both.shape[1]))
+        alone, beside = learn(old, ONE_GROUP), learn(both, Scheme.of_cases([LARGE] * both.shape[1]))
         assert beside.groups == pytest.approx(alone.groups)
         assert beside.whole == pytest.approx(alone.whole)
 
@@ -52,20 +52,20 @@ class TestLimits:
         variance = own.var(ddof=1)
         limits = learn(data, ONE_GROUP)
         loud, quiet = (8 * variance / 3 + 5 * variance) / 13, (8 * variance / 3) / 13
-        assert limits.cells == pytest.approx(3 * np.sqrt([loud, quiet, quiet]) * np.sqrt(7 / 6))
+        assert limits.cases == pytest.approx(3 * np.sqrt([loud, quiet, quiet]) * np.sqrt(7 / 6))
 
     def test_the_centre_is_the_median_of_the_allocations(self) -> None:
         limits = learn(times(still(), still(), still(), still(), still(3.0)), ONE_GROUP)
         assert np.exp(limits.centre) == pytest.approx([100e-6, 200e-6, 400e-6])
 
-    def test_a_cell_with_a_short_history_is_not_judged(self) -> None:
+    def test_a_case_with_a_short_history_is_not_judged(self) -> None:
         data = times(*[still()] * 6)
         data[3:, 0] = np.nan
         limits = learn(data, ONE_GROUP)
         assert limits.allocations.tolist() == [3, 6, 6]
         assert limits.judged.tolist() == [False, True, True]
         assert np.isnan(limits.visible()[0])
-        assert not exceed(limits, times([1e6, 200, 400])).cells_over[0, 0]
+        assert not exceed(limits, times([1e6, 200, 400])).cases_over[0, 0]
 
     def test_one_allocation_has_no_spread_and_so_no_limit(self) -> None:
         limits = learn(times(still()), ONE_GROUP)
@@ -78,7 +78,7 @@ class TestStrikes:
 
     def test_what_exceeds_in_all_allocations_is_slower(self) -> None:
         found = slower(exceed(self.LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
-        assert found.cells.tolist() == [True, False, False]
+        assert found.cases.tolist() == [True, False, False]
         assert not found.groups.any()
         assert not found.whole
         assert found.anything
@@ -87,55 +87,55 @@ class TestStrikes:
         found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
         assert not found.anything
 
-    def test_what_is_too_little_for_a_cell_shows_in_its_group_and_in_the_whole(self) -> None:
+    def test_what_is_too_little_for_a_case_shows_in_its_group_and_in_the_whole(self) -> None:
         found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
-        assert not found.cells.any()
+        assert not found.cases.any()
         assert found.groups.tolist() == [True]
         assert found.whole
 
     def test_faster_is_never_slower(self) -> None:
         assert not slower(exceed(self.LIMITS, times(*[still(0.5)] * 3))).anything
 
-    def test_a_cell_that_one_allocation_lacks_is_not_called_slower(self) -> None:
+    def test_a_case_that_one_allocation_lacks_is_not_called_slower(self) -> None:
         candidate = times(*[[110, 200, 400]] * 3)
         candidate[1, 0] = np.nan
-        assert not slower(exceed(self.LIMITS, candidate)).cells[0]
+        assert not slower(exceed(self.LIMITS, candidate)).cases[0]
 
     def test_factors_say_by_how_much(self) -> None:
         excess = exceed(self.LIMITS, times([150, 200, 400]))
-        assert excess.cells[0] == pytest.approx([1.5, 1, 1])
+        assert excess.cases[0] == pytest.approx([1.5, 1, 1])
         assert excess.groups[0] == pytest.approx([1])
         assert excess.whole == pytest.approx([1])
 
 
 class TestCoverage:
-    """A group is judged by the cells that an allocation measured, where these are at least half."""
+    """A group is judged by the cases that an allocation measured, where these are at least half."""
 
-    SCHEME = Scheme.of_cells([LARGE] * 4 + [SMALL] * 4)
+    SCHEME = Scheme.of_cases([LARGE] * 4 + [SMALL] * 4)
     LIMITS = learn(np.log(np.full((6, 8), 1e-4)), SCHEME)
 
     @pytest.mark.parametrize(
         ("missing", "large", "whole"),
         [([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False)],
     )
-    def test_half_of_the_cells_are_enough(self, missing: list[int], large: bool, whole: bool) -> None:
+    def test_half_of_the_cases_are_enough(self, missing: list[int], large: bool, whole: bool) -> None:
         candidate = np.log(np.full((1, 8), 1.1e-4))
         candidate[0, missing] = np.nan
         excess = exceed(self.LIMITS, candidate)
         assert np.isfinite(excess.groups[0, 0]) == large and np.isfinite(excess.whole[0]) == whole
         assert excess.groups_over[0, 0] == large and excess.whole_over[0] == whole
 
-    def test_a_history_of_four_allocations_and_a_group_of_three_cells_are_judged(self) -> None:
+    def test_a_history_of_four_allocations_and_a_group_of_three_cases_are_judged(self) -> None:
         limits = learn(np.log(np.full((4, 3), 1e-4)), ONE_GROUP)
         assert limits.judged.all() and np.isfinite(limits.groups).all() and np.isfinite(limits.whole)
         assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
 
     def test_what_a_group_usually_exceeds_does_not_count(self) -> None:
-        """In four of seven allocations three of five cells are 6 % slower, no cell in most of them: usual for the group, not for a cell."""
+        """In four of seven allocations three of five cases are 6 % slower, no case in most of them: usual for the group, not for a case."""
         slow = np.zeros((7, 5))
-        for allocation, cells in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):
-            slow[allocation, cells] = np.log(1.06)
-        limits = learn(np.log(1e-4) + slow, Scheme.of_cells([LARGE] * 5))
+        for allocation, cases in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):
+            slow[allocation, cases] = np.log(1.06)
+        limits = learn(np.log(1e-4) + slow, Scheme.of_cases([LARGE] * 5))
         excess = exceed(limits, np.log(1e-4) + slow[:1])
         assert np.exp(limits.centre) == pytest.approx([1e-4] * 5) and np.exp(limits.group_centre) == pytest.approx([1.06])
         assert excess.groups[0] == pytest.approx([1.0]) and excess.whole == pytest.approx([1.0])

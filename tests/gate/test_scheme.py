@@ -24,8 +24,8 @@ def test_a_group_says_what_it_is() -> None:
 
 def test_members_and_medians_of_groups_that_are_mixed() -> None:
     a, b = CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "large")
-    scheme = Scheme.of_cells([a, b, a, b, a])
-    assert [cells.tolist() for cells in scheme.members] == [[0, 2, 4], [1, 3]]
+    scheme = Scheme.of_cases([a, b, a, b, a])
+    assert [cases.tolist() for cases in scheme.members] == [[0, 2, 4], [1, 3]]
     values = np.array([1.0, 10.0, 3.0, np.nan, 2.0])
     assert scheme.medians(values).tolist() == [2.0, 10.0]
     assert scheme.means(values).tolist() == [2.0, 10.0]

@@ -9,9 +9,9 @@ from collbench.gate.self_test import Noise, SelfTestLine, TrialSetting, made_up,
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 DONE = (
-    "nothing", "one cell of large messages slower by 5 %", "one cell of large messages slower by 10 %",
-    "one group of large messages slower by 2 %", "one group of large messages slower by 5 %", "all cells slower by 2 %",
-    "a cell slower by twice what is visible", "a cell slower by half of what is visible",
+    "nothing", "one case of large messages slower by 5 %", "one case of large messages slower by 10 %",
+    "one group of large messages slower by 2 %", "one group of large messages slower by 5 %", "all cases slower by 2 %",
+    "a case slower by twice what is visible", "a case slower by half of what is visible",
 )  # fmt: skip
 
 
@@ -34,13 +34,13 @@ def test_the_rule_seldom_alarms_and_finds_what_it_promises() -> None:
     found = shares(usual(), 60, seed=1)
     assert tuple(found) == DONE
     assert found["nothing"] <= 0.05
-    assert found["one cell of large messages slower by 5 %"] >= 0.68
-    assert found["one cell of large messages slower by 10 %"] >= 0.88
+    assert found["one case of large messages slower by 5 %"] >= 0.68
+    assert found["one case of large messages slower by 10 %"] >= 0.88
     assert 0.40 <= found["one group of large messages slower by 2 %"] <= 0.90
     assert found["one group of large messages slower by 5 %"] >= 0.93
-    assert found["all cells slower by 2 %"] >= 0.78
-    assert found["a cell slower by twice what is visible"] >= 0.90
-    assert found["a cell slower by half of what is visible"] <= 0.10
+    assert found["all cases slower by 2 %"] >= 0.78
+    assert found["a case slower by twice what is visible"] >= 0.90
+    assert found["a case slower by half of what is visible"] <= 0.10
 
 
 def test_two_stacks_side_by_side_seldom_alarm_and_are_told_apart() -> None:
@@ -48,27 +48,27 @@ def test_two_stacks_side_by_side_seldom_alarm_and_are_told_apart() -> None:
     found = shares(usual(paired=True), 24, seed=1)
     assert tuple(found) == DONE
     assert found["nothing"] <= 0.08
-    assert found["one cell of large messages slower by 5 %"] >= 0.68
+    assert found["one case of large messages slower by 5 %"] >= 0.68
     assert found["one group of large messages slower by 2 %"] >= 0.90
-    assert found["all cells slower by 2 %"] >= 0.90
-    assert found["a cell slower by half of what is visible"] <= 0.13
+    assert found["all cases slower by 2 %"] >= 0.90
+    assert found["a case slower by half of what is visible"] <= 0.13
 
 
 @pytest.mark.long
 def test_the_table_of_the_protocol_comes_out() -> None:
-    """A/A at most 0.6 %, a large group's 5 % at least 98 %, all cells' 2 % at least 85 %."""
+    """A/A at most 0.6 %, a large group's 5 % at least 98 %, all cases' 2 % at least 85 %."""
     found = shares(usual(), 2000, seed=2)
     assert found["nothing"] <= 0.006
     assert found["one group of large messages slower by 5 %"] >= 0.98
-    assert found["all cells slower by 2 %"] >= 0.85
+    assert found["all cases slower by 2 %"] >= 0.85
 
 
 @pytest.mark.long
 def test_the_table_of_two_stacks_side_by_side_comes_out() -> None:
-    """A/A at most 0.5 %, a large cell's 5 % found in at least 88 %."""
+    """A/A at most 0.5 %, a large case's 5 % found in at least 88 %."""
     found = shares(usual(paired=True), 2000, seed=2)
     assert found["nothing"] <= 0.005
-    assert found["one cell of large messages slower by 5 %"] >= 0.88
+    assert found["one case of large messages slower by 5 %"] >= 0.88
 
 
 @pytest.mark.long
@@ -91,18 +91,18 @@ def test_harsher_noise_raises_alarms_as_often_as_is_stated(name: str, most: floa
 
 
 def test_what_never_scatters_is_judged_to_its_floors() -> None:
-    """Floors of large messages: 2 % a cell, 1 % a group, 1.5 % all; of two stacks alike."""
+    """Floors of large messages: 2 % a case, 1 % a group, 1.5 % all; of two stacks alike."""
     for paired in (False, True):
         found = shares(usual(SILENT, paired=paired), 2, seed=0)
         assert list(found.values()) == [0, 1, 1, 1, 1, 1, 1, 0]
 
 
 def test_a_cluster_without_large_messages_or_groups_is_tried_on_what_it_has() -> None:
-    scheme = Scheme.of_cells(
+    scheme = Scheme.of_cases(
         [CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "mid"), CaseGroup("gloo", "allreduce", "mid")]
     )
     assert list(shares(made_up(SILENT, scheme), 1, seed=0)) == [
-        "nothing", "one cell of mid messages slower by 5 %", "one cell of mid messages slower by 10 %", *DONE[5:],
+        "nothing", "one case of mid messages slower by 5 %", "one case of mid messages slower by 10 %", *DONE[5:],
     ]  # fmt: skip
 
 

@@ -7,35 +7,35 @@ import pytest
 
 from collbench.gate.baseline import CaseGroup, Scheme
 from collbench.gate.history import CELL, GROUP, WHOLE, common, distinct_names, drawn, median_variance, sheet_of
-from tests.gate.histories import SIZES, cell, nights
+from tests.gate.histories import SIZES, case, nights
 
 
-def test_the_whole_then_groups_of_three_cells_then_cells() -> None:
+def test_the_whole_then_groups_of_three_cases_then_cases() -> None:
     sheet = sheet_of(nights(4))
     assert [about.name for about in sheet.abouts if about.kind != CELL] == [
-        "all cells", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
+        "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
         "allreduce on mpi, small messages", "allreduce on mpi, large messages",
     ]  # fmt: skip
-    assert [about.cell for about in sheet.abouts if about.kind == CELL] == [
-        cell(size, backend) for backend in ("gloo", "mpi") for size in SIZES
+    assert [about.case for about in sheet.abouts if about.kind == CELL] == [
+        case(size, backend) for backend in ("gloo", "mpi") for size in SIZES
     ]
     assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
 
 
-def test_two_cells_are_neither_a_group_nor_a_whole() -> None:
+def test_two_cases_are_neither_a_group_nor_a_whole() -> None:
     sheet = sheet_of(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
     assert [about.kind for about in sheet.abouts] == [CELL, CELL]
 
 
-def test_cells_of_one_name_are_told_apart() -> None:
-    alike = [cell(8), cell(8, mode="batched"), cell(64)]
+def test_cases_of_one_name_are_told_apart() -> None:
+    alike = [case(8), case(8, mode="batched"), case(64)]
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
 
 def test_what_is_common_is_not_moved_by_what_is_missing() -> None:
-    cells, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
-    times = cells + slower[:, None]
+    cases, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
+    times = cases + slower[:, None]
     whole = common(times)
     assert whole - whole[0] == pytest.approx(slower)
     times[1, 0] = times[4, 2] = np.nan
@@ -45,8 +45,8 @@ def test_what_is_common_is_not_moved_by_what_is_missing() -> None:
     assert np.delete(partly - partly[0], 2) == pytest.approx(np.delete(slower, 2))
 
 
-def test_a_cell_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> None:
-    scheme = Scheme.of_cells([CaseGroup("mpi", "allreduce", "large")] * 4)
+def test_a_case_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> None:
+    scheme = Scheme.of_cases([CaseGroup("mpi", "allreduce", "large")] * 4)
     values = np.zeros((6, 4))
     values[:, 3] = np.nan
     found = drawn(np.array([1.0, 1.0, 4.0, np.nan]), values, scheme)
@@ -58,15 +58,15 @@ def test_the_variance_of_a_median_follows_from_the_launches() -> None:
     assert median_variance(launches) == pytest.approx([np.pi / 2 * 0.01 / 3, np.nan], nan_ok=True)
 
 
-def test_a_cell_whose_launches_scatter_is_known_to(seed: int = 2) -> None:
+def test_a_case_whose_launches_scatter_is_known_to(seed: int = 2) -> None:
     quiet = nights(8, seed=seed)
     nervous = nights(8, seed=seed)
     for each in nervous:
-        measured = each.cells[cell(64 << 20)]
-        each.cells[cell(64 << 20)] = measured._replace(
+        measured = each.cases[case(64 << 20)]
+        each.cases[case(64 << 20)] = measured._replace(
             medians_s=tuple(time * f for time, f in zip(measured.medians_s, (0.9, 1, 1.1), strict=True))
         )
-    place = next(number for number, about in enumerate(sheet_of(quiet).abouts) if about.cell == cell(64 << 20))
+    place = next(number for number, about in enumerate(sheet_of(quiet).abouts) if about.case == case(64 << 20))
     assert sheet_of(nervous).variance()[place] > 20 * sheet_of(quiet).variance()[place]
 
 

@@ -54,7 +54,7 @@ def test_pairs_are_those_that_began_together_whatever_their_numbers(tmp_path: Pa
     (new / "launch-1").rename(new / "launch-9")
     (both,) = side_by_side([old], [new])
     assert both.order.tolist() == [[0, 1, 2, 3, 4], [4, 0, 1, 2, 3]]
-    assert both.differences(list(both.old.cells))[:, 0] == pytest.approx([0] * 5)
+    assert both.differences(list(both.old.cases))[:, 0] == pytest.approx([0] * 5)
 
 
 def test_a_launch_counts_once(tmp_path: Path) -> None:

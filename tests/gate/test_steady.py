@@ -1,4 +1,4 @@
-"""Launches in another state of the machine, and cells whose launches lie too far apart: neither is judged."""
+"""Launches in another state of the machine, and cases whose launches lie too far apart: neither is judged."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown
+from collbench.gate.allocation import Allocation, CaseTimes, Case, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.reasons import (
     AllocationStateChanged,
-    CellNames,
+    CaseNames,
     LaunchesLeftOut,
     LaunchesNeeded,
     ShortBaseline,
     StillSuspected,
-    UnstableCells,
+    UnstableCases,
 )
 from collbench.gate.state import flipped, usual_canary
 from collbench.reason import Fact
-from tests.gate.judging import BASE, allocation, cell, judged, slow
+from tests.gate.judging import BASE, allocation, case, judged, slow
 
 
 class TestState:
@@ -71,8 +71,8 @@ class TestState:
 
     def test_what_a_left_out_launch_lacks_is_not_missed_and_what_was_wrong_in_it_is(self) -> None:
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
-        assert judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((None, *(1.008e-6,) * 4))})).result == "passed"
-        assert judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
+        assert judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((None, *(1.008e-6,) * 4))})).result == "passed"
+        assert judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
 
     def test_a_flipped_launch_of_the_baseline_does_not_widen_its_limits(self) -> None:
         odd = scattered("good-9", (9.0, 1.0, 9.0), canary_s=(26e-8, 6e-8, 26e-8))
@@ -94,22 +94,22 @@ class TestState:
 def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocation:
     """Every launch slower by a factor of its own."""
     whole = allocation(name, launches=len(by_launch), **changes)
-    times = {cell: zip(by_launch, each.medians_s, strict=True) for cell, each in whole.cells.items()}
-    return replace(whole, cells={cell: CaseTimes(tuple(by * (time or 0) for by, time in both)) for cell, both in times.items()})
+    times = {case: zip(by_launch, each.medians_s, strict=True) for case, each in whole.cases.items()}
+    return replace(whole, cases={case: CaseTimes(tuple(by * (time or 0) for by, time in both)) for case, both in times.items()})
 
 
 def one_scattered(name: str, *by_launch: float) -> Allocation:
-    """The 8-byte cell alone."""
+    """The 8-byte case alone."""
     whole = allocation(name)
-    return replace(whole, cells={**whole.cells, cell(8): CaseTimes(tuple(1.008e-6 * by for by in by_launch))})
+    return replace(whole, cases={**whole.cases, case(8): CaseTimes(tuple(1.008e-6 * by for by in by_launch))})
 
 
 class TestUnstable:
-    def test_launches_far_apart_give_no_verdict_on_their_cell(self) -> None:
+    def test_launches_far_apart_give_no_verdict_on_their_case(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
         assert verdict.result == "no verdict"
         (reason,) = verdict.reasons
-        assert reason == UnstableCells("new", CellNames(("allreduce 8 B nccl",)))
+        assert reason == UnstableCases("new", CaseNames(("allreduce 8 B nccl",)))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
 
     def test_one_odd_launch_of_five_is_chance(self) -> None:
@@ -122,19 +122,19 @@ class TestUnstable:
     def test_a_suspect_is_not_cleared_by_launches_far_apart(self) -> None:
         verdict = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
         assert (verdict.suspicions[0].state, verdict.result) == ("cleared", "no verdict")
-        assert verdict.reasons[0] == UnstableCells("b", CellNames(("allreduce 8 B nccl",)))
+        assert verdict.reasons[0] == UnstableCases("b", CaseNames(("allreduce 8 B nccl",)))
 
     def test_a_regression_elsewhere_is_told(self) -> None:
-        assert judged(*(replace(slow(n), cells={**slow(n).cells, **bad(n)}) for n in "abc")).result == "regression"
+        assert judged(*(replace(slow(n), cases={**slow(n).cases, **bad(n)}) for n in "abc")).result == "regression"
 
     def test_rows_that_say_so_are_a_hint(self) -> None:
-        shown = {cell(8): Shown(frozenset({"two_modes", "few_samples"}), None, None)}
+        shown = {case(8): Shown(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
-        assert verdict.reasons[0] == UnstableCells("new", CellNames(("allreduce 8 B nccl",)), ("two_modes",))
+        assert verdict.reasons[0] == UnstableCases("new", CaseNames(("allreduce 8 B nccl",)), ("two_modes",))
 
 
-def bad(name: str) -> dict[Cell, CaseTimes]:
-    return {cell(8): one_scattered(name, 1.0, 1.3, 1.0, 1.3, 1.0).cells[cell(8)]}
+def bad(name: str) -> dict[Case, CaseTimes]:
+    return {case(8): one_scattered(name, 1.0, 1.3, 1.0, 1.3, 1.0).cases[case(8)]}
 
 
 def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:

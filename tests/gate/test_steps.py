@@ -89,9 +89,9 @@ def test_whatever_the_values_steps_are_in_order_and_between_measured_allocations
 
 
 def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figures:
-    """[allocations × launches × cells] ln of time, three launches each."""
-    noise, cells = cluster.noise, len(cluster.launch)
-    between = random.normal(0, 1, (count, cells)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
+    """[allocations × launches × cases] ln of time, three launches each."""
+    noise, cases = cluster.noise, len(cluster.launch)
+    between = random.normal(0, 1, (count, cases)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
     return np.asarray(cluster.launches(count, 3, random) + between[:, None, :])
 
 
@@ -99,32 +99,32 @@ def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
     """As `sheet_of` makes it of allocations."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
     abouts = (
-        SeriesSubject("whole", "all cells"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
+        SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
         *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of),
     )  # fmt: skip
     columns = np.column_stack([common(times), *(common(times[:, members]) for members in scheme.members), times])
     return HistoryMatrix(
-        abouts, columns, np.concatenate([[floors.whole], floors.groups, floors.cells]), median_variance(np.moveaxis(launches, 1, 2))
+        abouts, columns, np.concatenate([[floors.whole], floors.groups, floors.cases]), median_variance(np.moveaxis(launches, 1, 2))
     )
 
 
 def table(trials: int, count: int, seed: int) -> dict[str, float]:
     """How often something is marked where nothing changed, and how often a change in the middle is, at its place."""
     scheme, random = usual_scheme(), np.random.default_rng(seed)
-    cells, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
-    found = dict.fromkeys(("false cell", "false group", "cell 5 %", "cell 10 %", "group 2 %", "group 5 %"), 0)
+    cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
+    found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
     for _ in range(trials):
         launches = made_up(Cluster.draw(Noise(), scheme, random), count, random)
         quiet = _marks(sheet(scheme, launches))
-        found["false cell"] += any(quiet[cells:])
-        found["false group"] += any(quiet[:cells])
+        found["false case"] += any(quiet[cases:])
+        found["false group"] += any(quiet[:cases])
         chosen = int(random.choice(large))
         group = int(scheme.of[chosen])
-        for percent, members, marked in ((5, [chosen], cells + chosen), (10, [chosen], cells + chosen),
+        for percent, members, marked in ((5, [chosen], cases + chosen), (10, [chosen], cases + chosen),
                                          (2, scheme.members[group], 1 + group), (5, scheme.members[group], 1 + group)):  # fmt: skip
             slower = launches.copy()
             slower[count // 2 :, :, members] += log(1 + percent / 100)
-            kind = "cell" if marked >= cells else "group"
+            kind = "cell" if marked >= cases else "group"
             found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in _marks(sheet(scheme, slower))[marked])
     return {name: number / trials for name, number in found.items()}
 
@@ -144,14 +144,14 @@ def test_a_sample_of_simulated_histories() -> None:
 @pytest.mark.parametrize(
     ("count", "false_cell", "least"),
     [
-        (20, 0.03, {"cell 5 %": 0.85, "cell 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
-        (8, 0.03, {"cell 10 %": 0.75, "group 5 %": 0.95}),
+        (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
+        (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),
     ],
 )
-def test_simulated_histories(count: int, false_cell: float, least: dict[str, float]) -> None:
+def test_simulated_histories(count: int, false_case: float, least: dict[str, float]) -> None:
     shares = table(300, count, seed=1)
     print(count, shares)
-    assert shares["false cell"] <= false_cell
+    assert shares["false case"] <= false_case
     assert shares["false group"] <= 0.01
     for name, share in least.items():
         assert shares[name] >= share, name

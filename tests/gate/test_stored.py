@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_said_with_its_place(changes: dict[str, Any], said:
 
 def test_what_a_suspicion_holds_is_checked_too(tmp_path: Path) -> None:
     first = {**told()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
-    assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, told(suspicions=[first]))
+    assert "suspicions[0].case.size_bytes is [8]" in refused(tmp_path, told(suspicions=[first]))
 
 
 @pytest.mark.parametrize(

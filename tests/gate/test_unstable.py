@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import cell_of
-from collbench.gate.allocation import Allocation, CaseTimes, Cell
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import Allocation, CaseTimes, Case
 from collbench.gate.baseline import Figures, scheme_of, times_of
 from collbench.gate.rule import learn
 from collbench.gate.self_test import Cluster, Noise
@@ -18,21 +18,21 @@ from tests.results.rows import make_row
 
 SIZES = [8 << number for number in range(28)]  # 12 small, 6 mid and 10 large ones
 CELLS = [
-    cell_of(make_row(size, operation=operation, backend=backend))
+    case_of(make_row(size, operation=operation, backend=backend))
     for operation in ("allreduce", "allgather", "reducescatter", "alltoall") for backend in ("nccl", "gloo", "mpi") for size in SIZES
 ]  # fmt: skip
 
 
-def night(times: Figures, cells: Sequence[Cell]) -> Allocation:
-    """An allocation from [launches × cells] ln of time."""
-    measured = {cell: CaseTimes(tuple(map(float, each))) for cell, each in zip(cells, 1e-3 * np.exp(times.T), strict=True)}
+def night(times: Figures, cases: Sequence[Case]) -> Allocation:
+    """An allocation from [launches × cases] ln of time."""
+    measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(cases, 1e-3 * np.exp(times.T), strict=True)}
     return Allocation("night", "2026-11-20", len(times), 0, (None,) * len(times), {}, measured)
 
 
-def found(good: Sequence[Figures], new: Figures, cells: Sequence[Cell]) -> list[bool]:
-    allocations = [night(each, cells) for each in good]
-    limits = learn(times_of(allocations, cells), scheme_of(cells))
-    return list(map(bool, unstable(night(new, cells), cells, launch_limits(allocations, cells, limits))))
+def found(good: Sequence[Figures], new: Figures, cases: Sequence[Case]) -> list[bool]:
+    allocations = [night(each, cases) for each in good]
+    limits = learn(times_of(allocations, cases), scheme_of(cases))
+    return list(map(bool, unstable(night(new, cases), cases, launch_limits(allocations, cases, limits))))
 
 
 def column(*by_launch: float) -> Figures:
@@ -65,9 +65,9 @@ def test_what_the_baseline_did_is_not_unstable() -> None:
 
 
 def test_what_is_usual_for_its_like_is_not_unstable() -> None:
-    """A calm cell among restless ones of the same backend and class is one whose second mode was not seen yet."""
-    by_cell = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
-    good = [np.hstack([each[number] for each in by_cell]) for number in range(4)]
+    """A calm case among restless ones of the same backend and class is one whose second mode was not seen yet."""
+    by_case = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
+    good = [np.hstack([each[number] for each in by_case]) for number in range(4)]
     new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])
     assert found(good, new, CELLS[:3]) == [False, False, False]
     others = [*CELLS[:1], *CELLS[28:30]]  # of another backend
@@ -80,7 +80,7 @@ def test_a_baseline_of_single_launches_knows_its_scatter_from_its_allocations() 
 
 
 def rate(noise: Noise, allocations: int, trials: int, seed: int = 7) -> float:
-    """The share of gates of 336 cells, where nothing changed, in which any cell is unstable."""
+    """The share of gates of 336 cases, where nothing changed, in which any case is unstable."""
     random, alarms = np.random.default_rng(seed), 0
     for _ in range(trials):
         cluster = Cluster.draw(noise, scheme_of(CELLS), random)
@@ -89,12 +89,12 @@ def rate(noise: Noise, allocations: int, trials: int, seed: int = 7) -> float:
     return alarms / trials
 
 
-def test_chance_alone_seldom_makes_a_cell_unstable() -> None:
+def test_chance_alone_seldom_makes_a_case_unstable() -> None:
     assert rate(Noise(), 6, 12) <= 1 / 12
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("allocations", "most"), [(4, 0.07), (6, 0.03), (12, 0.02)])
-def test_so_often_does_chance_make_a_cell_unstable(allocations: int, most: float) -> None:
+def test_so_often_does_chance_make_a_case_unstable(allocations: int, most: float) -> None:
     assert rate(Noise(), allocations, 400) <= most
     assert rate(replace(Noise(), bimodal=0.3, slow_share=0.3, slow_by=0.2), allocations, 100) <= most

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from collbench.gate.reasons import CellNames, MissingCells, StillSuspected, SuspectedBelowFloor
+from collbench.gate.reasons import CaseNames, MissingCases, StillSuspected, SuspectedBelowFloor
 from collbench.gate.verdict import from_json
 from collbench.reason import Text
 from tests.gate.verdicts import regression, suspicion, verdict
@@ -23,7 +23,7 @@ def test_it_counts_suspicions_and_floors_of_a_state() -> None:
     }  # fmt: skip
 
 
-def test_a_share_that_no_cell_is_below_is_reached() -> None:
+def test_a_share_that_no_case_is_below_is_reached() -> None:
     (floor,) = regression().floors
     assert regression().reached == ["ring:50@1M-"]
     assert regression(floors=(replace(floor, state="cleared"),)).reached == ["ring:80@64M-", "ring:50@1M-"]
@@ -34,8 +34,8 @@ def test_it_waits_where_nothing_is_missing_but_a_second_look() -> None:
     first = StillSuspected(1, 2)
     undecided = {"result": "no verdict", "suspicions": (suspicion("suspected"),)}
     assert verdict(**undecided, reasons=(first,)).waits
-    assert verdict(**undecided, reasons=(first, SuspectedBelowFloor(CellNames(("allreduce 8 B mpi",))))).waits
-    assert not verdict(**undecided, reasons=(first, MissingCells("new", CellNames(("allreduce 8 B mpi",))))).waits
+    assert verdict(**undecided, reasons=(first, SuspectedBelowFloor(CaseNames(("allreduce 8 B mpi",))))).waits
+    assert not verdict(**undecided, reasons=(first, MissingCases("new", CaseNames(("allreduce 8 B mpi",))))).waits
     assert not verdict(**undecided, reasons=(Text("1 suspect"),)).waits
     assert not verdict().waits
     assert not regression(reasons=(first,)).waits

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from collbench.analysis.differences import Item
-from collbench.analysis.launches import cell_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import COLUMNS
 from collbench.gate.plausible import LinkOfAll
-from collbench.gate.reasons import CellNames, LaunchesLeftOut, MissingCells
+from collbench.gate.reasons import CaseNames, LaunchesLeftOut, MissingCases
 from collbench.gate.verdict import Announcement, Change, FloorState, GroupState, LikelyCause, Suspicion, Verdict
 from tests.results.rows import make_row
 
@@ -17,7 +17,7 @@ PASSED: dict[str, Any] = {
     "changes": (), "baseline": "base", "allocations": 6, "thin": False, "candidates": ("new",), "cells": 6, "judged_on": "2026-11-21",
     "collbench": "0.1.0",
 }  # fmt: skip
-CELL = dict(zip(COLUMNS, cell_of(make_row(64 << 20, backend="mpi")), strict=True))
+CELL = dict(zip(COLUMNS, case_of(make_row(64 << 20, backend="mpi")), strict=True))
 LINK = "NIC 4×100 Gb/s"
 ANNOUNCED = Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
 
@@ -28,13 +28,13 @@ def verdict(**changes: Any) -> Verdict:
 
 
 def suspicion(state: str = "confirmed", name: str = "allreduce 64 MiB mpi", **changes: Any) -> Suspicion:
-    """A cell 12, 11 and 13 % slower."""
+    """A case 12, 11 and 13 % slower."""
     told: dict[str, Any] = {"kind": "cell", "name": name, "cell": CELL, "factors": (1.12, 1.11, 1.13), "limit": 1.02, "state": state}
     return Suspicion(**{**told, **changes})
 
 
 def group(state: str = "passed", operation: str = "allreduce", backend: str = "mpi", **changes: Any) -> GroupState:
-    """Ten large cells."""
+    """Ten large cases."""
     told: dict[str, Any] = {
         "backend": backend, "operation": operation, "size_class": "large", "name": f"{operation} on {backend}, large messages",
         "cells": 10, "missing": 0, "factors": (1.001,), "limit": 1.01, "worst": f"{operation} 64 MiB {backend}", "worst_factor": 1.008,
@@ -47,12 +47,12 @@ def regression(**changes: Any) -> Verdict:
     """A regression with something of everything."""
     told: dict[str, Any] = {
         "result": "regression",
-        "reasons": (MissingCells("night-9", CellNames(("allreduce 8 B mpi",))),),
+        "reasons": (MissingCases("night-9", CaseNames(("allreduce 8 B mpi",))),),
         "notes": (LaunchesLeftOut("night-9", 1, 5),),
         "suspicions": (
             suspicion(),
             suspicion("accepted", "allreduce 8 B nccl", announced=ANNOUNCED, factors=(1.04, None, None)),
-            suspicion("cleared", "allreduce on mpi, large messages", kind="group", cell={}, factors=(1.03, 1.0, 1.0)),
+            suspicion("cleared", "allreduce on mpi, large messages", kind="group", case={}, factors=(1.03, 1.0, 1.0)),
         ),
         "groups": (
             group("confirmed", factors=(1.03, 1.0, 1.0), worst_factor=1.12),

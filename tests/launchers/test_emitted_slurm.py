@@ -87,18 +87,18 @@ def test_the_ranks_may_lock_what_their_nodes_allow(slurm_hosts: SlurmBed, tmp_pa
 
 
 def test_what_is_finished_stays_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
-    """As --signal=TERM@60 does, which signals the steps. Cells come in any order: either one takes seconds over this link."""
+    """As --signal=TERM@60 does, which signals the steps. Cases come in any order: either one takes seconds over this link."""
     command = ("allreduce", "--sizes", "16M,20M", "--backend", "gloo", "-n", "20", "--max-time", "60", "--warmup", "1")
     job = submit(slurm_hosts, tmp_path, "--program", str(BIN / "collbench"), command=command, env={"COLLBENCH_ITERATIONS": ""})
-    cells = tmp_path / "runs" / job / "cells.jsonl"
-    until(lambda: cells.exists() and cells.read_text().count("\n") == 1, "the first cell", 60)
+    cases = tmp_path / "runs" / job / "cells.jsonl"
+    until(lambda: cases.exists() and cases.read_text().count("\n") == 1, "the first case", 60)
     slurm_hosts.must("scancel", "--signal=TERM", job)
     (said,) = ended(slurm_hosts, job)
     assert said["ExitCode"] == "143:0"
     found = read_run(tmp_path / "runs" / job)
     assert (len(found.rows), found.info["exit_code"], found.info["finished_utc"] is not None) == (1, 143, True)
     talk = (tmp_path / f"collbench-{job}.out").read_text()
-    assert f"interrupted by SIGTERM after 1 of 2 cells: it is in runs/{job}; go on with --resume runs/{job}" in talk
+    assert f"interrupted by SIGTERM after 1 of 2 cases: it is in runs/{job}; go on with --resume runs/{job}" in talk
 
 
 def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
@@ -134,16 +134,16 @@ def test_a_requeued_job_goes_on_in_its_run_folder(slurm_hosts: SlurmBed, tmp_pat
     told = ["--runs", "./runs", "--program", str(BIN / "collbench")]
     precise = ("--max-time", "1", "--precision", "0.01")
     job = submit(slurm_hosts, tmp_path, *told, command=("allreduce", "--sizes", "8-256", "--backend", "gloo", *precise))
-    cells = tmp_path / "runs" / job / "cells.jsonl"
-    until(lambda: cells.exists() and cells.read_bytes().count(b"\n") >= 2, "two rows", 60)
+    cases = tmp_path / "runs" / job / "cells.jsonl"
+    until(lambda: cases.exists() and cases.read_bytes().count(b"\n") >= 2, "two rows", 60)
     assert slurm_hosts.call(["scontrol", "requeue", job]).returncode == 0
     shown = ["scontrol", "--oneliner", "show", "job", job]
     until(lambda: "JobState=PENDING" in slurm_hosts.call(shown).stdout, "the job's return to the queue", 30)
-    kept = cells.read_bytes()
+    kept = cases.read_bytes()
     slurm_hosts.call(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # Slurm waits two minutes otherwise
     (said,) = ended(slurm_hosts, job)
     talk = (tmp_path / f"collbench-{job}.out").read_text()
     assert (said["ExitCode"], said["Restarts"]) == ("0:0", "1"), talk
     count = len(kept.splitlines())
-    assert f"{job} has {count} of 6 cells, " in talk
-    assert cells.read_bytes().startswith(kept) and len(read_run(cells.parent).rows) == 6
+    assert f"{job} has {count} of 6 cases, " in talk
+    assert cases.read_bytes().startswith(kept) and len(read_run(cases.parent).rows) == 6

@@ -1,4 +1,4 @@
-"""Which ceiling a cell gets: by the way its bytes take, on hosts that nobody has here (so the world is a fake one)."""
+"""Which ceiling a case gets: by the way its bytes take, on hosts that nobody has here (so the world is a fake one)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import HostRates, Rate
 from collbench.measure.ceilings import Ceilings, _sharing
 from collbench.operations.registry import operations
-from tests.helpers import make_cell
+from tests.helpers import make_case
 from tests.machine.machines import dgx
 
 ETHERNET = Interface("eth0", 1500, 10e9, None, None)
@@ -42,14 +42,14 @@ def node(state: str = "active", virtual: str | None = None, rate: float | None =
 
 
 def of(machines: list[Machine], path: str = "memory", operation: str = "allreduce", per_host: int = 1, **request: Any) -> Any:
-    """(ceiling, hard bound) of a cell over both hosts, on a backend whose ranks meet over `path` inside a host."""
+    """(ceiling, hard bound) of a case over both hosts, on a backend whose ranks meet over `path` inside a host."""
     known = SimpleNamespace(**{"ceiling": None, "oversubscription": 1.0, **request})
     world = FakeWorld(per_host)
     known_ceilings = Ceilings(cast(Any, known), cast(Any, world), [ETHERNET, ETHERNET], machines)
     backend = SimpleNamespace(name="mpi", local_path=path, own_ceiling=None, ranks=2 * per_host)
     one = operations()[operation]
     groups = [[rank, rank + per_host] for rank in range(per_host)] if one.pair else [list(range(2 * per_host))]
-    return known_ceilings.of(one, make_cell(operation=operation), cast(Any, backend), groups)
+    return known_ceilings.of(one, make_case(operation=operation), cast(Any, backend), groups)
 
 
 def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
@@ -119,7 +119,7 @@ def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu
     gpus = tuple((first, second)[i] for i in gpu_of or ((0, 0, 1, 1) if by_turns else (0, 1, 0, 1)))
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, world), [], [machine, machine])
     backend = SimpleNamespace(name="nccl", own_ceiling=None, ranks=4, gpus=gpus)
-    return known.of(operations()[operation], make_cell(operation=operation, device="cuda"), cast(Any, backend), groups)
+    return known.of(operations()[operation], make_case(operation=operation, device="cuda"), cast(Any, backend), groups)
 
 
 def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> None:
@@ -156,7 +156,7 @@ def inside(operation: str, path: str) -> Any:
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
     known.rates = HostRates({400: exact(9e9)}, {400: exact(3e9)}, stream_one=exact(2e9), stream_both=exact(1e9))
     backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
-    return known.of(operations()[operation], make_cell(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
+    return known.of(operations()[operation], make_case(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
 
 
 STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9}
@@ -179,6 +179,6 @@ def test_what_is_added_up_is_set_against_sums_and_all_else_against_copies(name: 
 def test_the_same_question_is_reckoned_once() -> None:
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, FakeWorld()), [ETHERNET] * 2, [])
     backend = cast(Any, SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=2))
-    asked = [known.of(operations()[name], make_cell(operation=name, count=count), backend, [[0, 1]])
+    asked = [known.of(operations()[name], make_case(operation=name, count=count), backend, [[0, 1]])
              for name, count in (("allreduce", 1), ("allreduce", 99), ("broadcast", 1))]  # fmt: skip
     assert asked[0] is asked[1] is not asked[2]

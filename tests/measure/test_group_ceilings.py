@@ -11,10 +11,10 @@ from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
 from collbench.measure.ceilings import Ceilings
-from collbench.operations.cell import parse_split
+from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
-from tests.helpers import make_cell
+from tests.helpers import make_case
 from tests.peak.made import GEN3, gpus, infiniband, switched, wired
 
 RATE = 10e9  # of every host's NICs, where nothing else is said
@@ -33,17 +33,17 @@ def host(rate):
     return Machine("h", ("made",), nics=(Nic("mlx5_0", rdma=True, ports=(Port(rate_bits_per_s=8 * rate, state="active"),)),))
 
 
-def of(hosts, name, split=None, rates=None, *, machines=None, gpus_of=(), **cell):
+def of(hosts, name, split=None, rates=None, *, machines=None, gpus_of=(), **case):
     """(ceiling, hard bound) of an operation on ranks that lie so, at `rates` by host."""
     world, operation = world_of(hosts), operations()[name]
-    known = SimpleNamespace(ceiling=None, oversubscription=cell.pop("oversubscription", 1.0))
+    known = SimpleNamespace(ceiling=None, oversubscription=case.pop("oversubscription", 1.0))
     machines = machines or [host((rates or {}).get(one, RATE)) for one in world.hosts]
     found = Ceilings(known, world, [Interface("eth0", 1500, 1e9, None, None)] * len(world.hosts), machines)
     backend = SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=len(hosts), gpus=gpus_of)
     groups = parse_split(split).groups(len(hosts)) if split else (tuple(range(len(hosts))),)
     count = len(groups[0]) * (len(groups[0]) - 1) * 1000
     size = count * 4 * operation.parts(len(groups[0]))
-    made = make_cell(operation=name, size_bytes=size, device="cuda" if gpus_of else "cpu", **cell)
+    made = make_case(operation=name, size_bytes=size, device="cuda" if gpus_of else "cpu", **case)
     return found.of(operation, made, backend, groups)
 
 
@@ -190,11 +190,11 @@ TWO = switched(2, 12, "sm_80", nics=infiniband(2, 200))
 ADDRESSES = tuple(gpu.key for gpu in TWO.gpus)
 
 
-def on_gpus(hosts, name, split=None, machine=TWO, **cell):
+def on_gpus(hosts, name, split=None, machine=TWO, **case):
     """Ranks on hosts of this machine, each with the next GPU of its host."""
     keys = [gpu.key for gpu in machine.gpus]
     chosen = tuple(keys[hosts[:rank].count(one)] for rank, one in enumerate(hosts))
-    return of(hosts, name, split, machines=[machine] * len(set(hosts)), gpus_of=chosen, **cell)
+    return of(hosts, name, split, machines=[machine] * len(set(hosts)), gpus_of=chosen, **case)
 
 
 def test_each_group_of_gpus_has_its_own_job():

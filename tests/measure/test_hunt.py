@@ -16,7 +16,7 @@ from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.prepared_cell import WrongDataFound
+from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
 from collbench.measure.tasks.rounds import (
     Asked,
@@ -196,7 +196,7 @@ def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: st
 
 def test_where_a_rank_is_gone_at_the_end_nobody_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     acted: list[Any] = []
-    agree = World.agree
+    agree = World.allgather
 
     def gone(world: World, value: Any, what: str) -> Any:
         if what == "ending":
@@ -204,7 +204,7 @@ def test_where_a_rank_is_gone_at_the_end_nobody_is_judged(hunt: Any, monkeypatch
         return agree(world, value, what)
 
     monkeypatch.setattr(Thinker, "act", lambda *told: acted.append(told))
-    monkeypatch.setattr(World, "agree", gone)
+    monkeypatch.setattr(World, "allgather", gone)
     with pytest.raises(PeerFailed, match="rank 3 is gone"):
         hunt(ask("pairs", (0, 1)), result="confirmed")
     assert acted == [] and read_hunt(read_run(tmp_path / "run")).about["verdict"] is None
@@ -232,8 +232,8 @@ def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> N
 class Careless(SimulatedBackend):
     """Spoils what rank 3 receives from rank 0."""
 
-    def bind(self, operation: Any, cell: Any, group: Any, buffers: Any) -> Any:
-        program = super().bind(operation, cell, group, buffers)
+    def bind(self, operation: Any, case: Any, group: Any, buffers: Any) -> Any:
+        program = super().bind(operation, case, group, buffers)
         if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
             return program
         (call,) = program.slots[0]
@@ -253,10 +253,10 @@ class Fussy(SimulatedBackend):
             raise CollbenchError("no group for rank 2")
         return super().group(ranks, tuning)
 
-    def pair(self, whole: Any, ranks: Any, cell: Any) -> Any:
+    def pair(self, whole: Any, ranks: Any, case: Any) -> Any:
         if set(ranks) == {1, 2}:
             raise CollbenchError("ranks 1 and 2 do not speak")
-        return super().pair(whole, ranks, cell)
+        return super().pair(whole, ranks, case)
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_all_ranks_know_of_one_that_cannot_reduce() -> None:
     sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
     asked = PairsRequest(Request("hunt", sweep, ("simulated",), frozenset(), Budget(0.5, 8, 1), 4), size_bytes=SIZE)
     heard: list[Any] = []
-    world: Any = SimpleNamespace(first=lambda reason, what: heard.append(reason) or "too old at rank 3")
+    world: Any = SimpleNamespace(first_error=lambda reason, what: heard.append(reason) or "too old at rank 3")
     backend = SimulatedBackend()
     backend.ranks = 4
     assert no_groups(asked, backend, world) == "too old at rank 3" and heard == [None]

@@ -24,7 +24,7 @@ def world_of(*said: Any) -> Any:
     """A world whose ranks, one on each host, say this whenever they are asked; rank 0's view."""
     members = [SimpleNamespace(rank=rank, host=host) for rank, host in enumerate(NODES.names)]
     return SimpleNamespace(on_host=lambda host: [one for one in members if one.host == host], me=members[0], rank=0,
-                           agree=lambda mine, what: list(said))  # fmt: skip
+                           allgather=lambda mine, what: list(said))  # fmt: skip
 
 
 def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own() -> None:
@@ -57,11 +57,11 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     (offer, source, target), (back, sender, taker) = said
     answers = iter([[{}, offer, {}], [source, target, {}], [back, {}, {}], [taker, sender, {}]])  # first from rank 0 to rank 1, then back
     world = world_of()
-    world.agree = lambda mine, what: next(answers)
+    world.allgather = lambda mine, what: next(answers)
     monkeypatch.setattr(Streaming, "_done", lambda *those: {})
     monkeypatch.setattr(rounds, "patience", lambda world: 0.0)
     monkeypatch.setattr(rounds, "listen_at", lambda address: socket.socket())
-    world.patient, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
+    world.extend_timeout, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
     return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
 

@@ -1,4 +1,4 @@
-"""What is read around a cell: whose bytes count, how many iterations they were, and what the row is told."""
+"""What is read around a case: whose bytes count, how many iterations they were, and what the row is told."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from collbench.measure import instruments as counters
 from collbench.measure.crossing import LeastBytes
 from collbench.measure.instruments import Counters, Instruments, told
 from collbench.operations.registry import operations
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def world():
 
 def ready(device="cpu", size=8, driven=(0, 1)):
     """An all-reduce of two ranks, both driven by this process."""
-    cell = make_cell(count=size // 4, device=device)
+    case = make_case(count=size // 4, device=device)
     return SimpleNamespace(
         operation=operations()["allreduce"],
-        cell=cell,
+        case=case,
         groups=((0, 1),),
         mine=(Group((0, 1), driven),),
         must=None,
@@ -64,26 +64,26 @@ def readings(monkeypatch):
 
 
 def test_iterations_are_those_between_the_readings(world, readings):
-    instruments, cell = Instruments.ready(world, cuda=False, telemetry_hz=0), ready()
-    instruments.begin(cell, world)
-    cell.loop.iterations_run += 25
-    found = instruments.end(cell)
+    instruments, case = Instruments.ready(world, cuda=False, telemetry_hz=0), ready()
+    instruments.begin(case, world)
+    case.loop.iterations_run += 25
+    found = instruments.end(case)
     assert found == {
         "moved": {**counters.moved(Counters(), Counters()), "interfaces": {"lo": {"tx_bytes": 1000, "tx_packets": 1}}},
         "iterations": 25, "driven": [0, 1], "telemetry": [],
     }  # fmt: skip
-    moved = told(cell, world, [found])
+    moved = told(case, world, [found])
     assert (moved["iterations"], moved["other_path"], list(moved["hosts"])) == (25, None, [world.me.host])
     assert moved["inside"]["at_least_bytes"] == 2 * 8 * 25 and moved["inside"]["loopback_bytes"] == 1000 - 66
     instruments.close()
 
 
 def test_what_must_cross_in_several_operations_is_asked_of_whoever_joined_them(world, readings):
-    instruments, cell, asked = Instruments.ready(world, cuda=False, telemetry_hz=0), ready(), []
-    cell.must = lambda host_of: asked.append(host_of) or LeastBytes({world.me.host: 7.0}, {}, 9.0)
-    instruments.begin(cell, world)
-    cell.loop.iterations_run += 25
-    moved = told(cell, world, [instruments.end(cell)])
+    instruments, case, asked = Instruments.ready(world, cuda=False, telemetry_hz=0), ready(), []
+    case.must = lambda host_of: asked.append(host_of) or LeastBytes({world.me.host: 7.0}, {}, 9.0)
+    instruments.begin(case, world)
+    case.loop.iterations_run += 25
+    moved = told(case, world, [instruments.end(case)])
     assert moved["at_least_bytes"] == 9 * 25 and asked == [{0: world.me.host, 1: world.me.host}]
     assert moved["hosts"][world.me.host]["out"]["at_least_bytes"] == 7 * 25
     instruments.close()
@@ -95,7 +95,7 @@ def test_a_rank_that_is_not_its_hosts_first_reads_nothing(world, readings):
     assert instruments.end(ready())["moved"] is None and readings == []
 
 
-def test_gpus_are_read_for_cells_of_gpus_only(world, readings):
+def test_gpus_are_read_for_cases_of_gpus_only(world, readings):
     instruments = Instruments(reads=True, gpus="FAKE GPUs")
     for device in ("cpu", "cuda"):
         instruments.begin(ready(device), world)

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.backend import Group
-from collbench.measure import prepared_cell
-from collbench.measure.prepared_cell import LeftEarly, left_early
+from collbench.measure import prepared_case
+from collbench.measure.prepared_case import LeftEarly, left_early
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 PATIENT_S = 0.1  # the ranks are threads of a machine that is busy with other tests
 
@@ -58,7 +58,7 @@ class Ranks:
                 time.sleep(self.held_up_s)
             return everyone
 
-        return SimpleNamespace(agree=agree, rank=number, watchdog=SimpleNamespace(phase=lambda what: nullcontext()))
+        return SimpleNamespace(allgather=agree, rank=number, watchdog=SimpleNamespace(phase=lambda what: nullcontext()))
 
     def _ready(self, number):
         def members(ranks):
@@ -66,14 +66,14 @@ class Ranks:
             return [Group(ranks, driven)] if driven else []
 
         mine = tuple(group for ranks in self.groups for group in members(ranks))
-        cell = make_cell(operation="barrier", redop=None)
+        case = make_case(operation="barrier", redop=None)
         enter = SimpleNamespace(run=lambda n, slot: self.enter(self.processes[number][0]))
-        return SimpleNamespace(groups=self.groups, mine=mine, cell=cell, checking=enter)
+        return SimpleNamespace(groups=self.groups, mine=mine, case=case, checking=enter)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    monkeypatch.setattr(prepared_cell, "_DELAY_S", PATIENT_S)
+    monkeypatch.setattr(prepared_case, "_DELAY_S", PATIENT_S)
 
 
 def right(n):
@@ -104,9 +104,9 @@ def test_a_rank_that_was_held_up_on_its_way_raises_no_alarm():
 
 
 def test_a_rank_that_always_comes_too_late_leaves_it_open(monkeypatch):
-    monkeypatch.setattr(prepared_cell, "_LONGER", 1)
-    monkeypatch.setattr(prepared_cell, "_DELAY_S", 0.01)
-    monkeypatch.setattr(prepared_cell, "_MEETINGS", 0)
+    monkeypatch.setattr(prepared_case, "_LONGER", 1)
+    monkeypatch.setattr(prepared_case, "_DELAY_S", 0.01)
+    monkeypatch.setattr(prepared_case, "_MEETINGS", 0)
     assert Ranks(right(2), ((0, 1),), held_up_s=0.05).verify() == (0, [])
 
 
@@ -122,8 +122,8 @@ def test_ranks_of_one_process_have_no_time_of_their_own():
 
 
 def test_of_many_ranks_four_are_late():
-    ready = SimpleNamespace(groups=(tuple(range(100)),), cell=make_cell(seed=3))
-    assert len(set(prepared_cell._late_ranks(ready))) == 4 and prepared_cell._late_ranks(ready) == prepared_cell._late_ranks(ready)
+    ready = SimpleNamespace(groups=(tuple(range(100)),), case=make_case(seed=3))
+    assert len(set(prepared_case._late_ranks(ready))) == 4 and prepared_case._late_ranks(ready) == prepared_case._late_ranks(ready)
 
 
 def test_the_sentence():

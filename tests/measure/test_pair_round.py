@@ -12,7 +12,7 @@ from collbench.measure.sampling import Measurement
 from collbench.measure.tasks.rounds import _times
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 GROUPS = ((0, 2), (1, 3), (4, 6), (5, 7))  # two pairs of nodes with two ranks each
 
@@ -24,8 +24,8 @@ def times(operation: Any, mismatches: tuple[Mismatch, ...] = ()) -> Any:
         seconds[rank] = value + np.arange(12) * 1e-3
     measured = Measurement(seconds, 0.03)
     court: Any = SimpleNamespace(places=SimpleNamespace(width=2))
-    cell = make_cell(window=10, redop=None)
-    ready: Any = SimpleNamespace(operation=operation, cell=cell, groups=GROUPS, fell_back=False)
+    case = make_case(window=10, redop=None)
+    ready: Any = SimpleNamespace(operation=operation, case=case, groups=GROUPS, fell_back=False)
     return _times(court, ready, measured, mismatches)
 
 
@@ -33,7 +33,7 @@ def test_of_a_pair_of_nodes_the_slowest_pair_of_ranks_counts_and_all_of_them_mov
     found = times(P2P_BANDWIDTH)
     assert found.seconds == pytest.approx((2.0 / 20, 4.0 / 20), rel=0.01) and found.n == 12
     assert times(P2P_LATENCY).seconds == pytest.approx(
-        (2.0 / P2P_LATENCY.moves(make_cell()), 4.0 / P2P_LATENCY.moves(make_cell())), rel=0.01
+        (2.0 / P2P_LATENCY.moves(make_case()), 4.0 / P2P_LATENCY.moves(make_case())), rel=0.01
     )
 
 

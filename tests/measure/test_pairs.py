@@ -15,7 +15,7 @@ from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.prepared_cell import WrongDataFound
+from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
 from collbench.measure.tasks.rounds import IdleRanks, PairsRequest, PairsSampled, Places, places_of, run_pairs, sampled, schedule_of
 from collbench.operations.dtypes import DTYPES
@@ -194,10 +194,10 @@ def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
 class Fussy(SimulatedBackend):
     """Refuses what ranks 1 and 2 have to say to each other."""
 
-    def pair(self, whole, ranks, cell):
+    def pair(self, whole, ranks, case):
         if set(ranks) == {1, 2}:
             raise CollbenchError("ranks 1 and 2 do not speak")
-        return super().pair(whole, ranks, cell)
+        return super().pair(whole, ranks, case)
 
 
 SPOILT = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
@@ -206,8 +206,8 @@ SPOILT = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
 class Careless(SimulatedBackend):
     """Spoils what rank 3 receives from rank 0."""
 
-    def bind(self, operation, cell, group, buffers):
-        program = super().bind(operation, cell, group, buffers)
+    def bind(self, operation, case, group, buffers):
+        program = super().bind(operation, case, group, buffers)
         if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
             return program
         (call,) = program.slots[0]

@@ -21,7 +21,7 @@ from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import LineCut, RunResumed, difference, topology_difference
-from collbench.measure.tasks.cells import run
+from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_LATENCY
@@ -42,7 +42,7 @@ class Told:
     def __init__(self):
         self.rows, self.notes, self.measured = [], [], 0
 
-    def begin(self, cells, ranks, nodes, rank_map, folder):
+    def begin(self, cases, ranks, nodes, rank_map, folder):
         self.folder = folder
 
     def progress(self, title, done, total, eta_s):
@@ -59,7 +59,7 @@ class Told:
 
 
 def start(sweep=PLAN, fails_at=None, **more):
-    """Measures on 4 virtual ranks; returns the exit code, rows as planned, what was told. Breaks off at a cell's beginning."""
+    """Measures on 4 virtual ranks; returns the exit code, rows as planned, what was told. Breaks off at a case's beginning."""
     request = Request(
         "allreduce", sweep, ("simulated",), frozenset(["simulated"]),
         **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
@@ -80,7 +80,7 @@ def _fail(now):
 
 
 def broken_off(folder, after, **more):
-    """A run that failed after so many cells."""
+    """A run that failed after so many cases."""
     with pytest.raises(RunFailed, match="the disk burns"):
         start(out=folder, fails_at=after, **more)
     return read_run(folder).rows
@@ -125,7 +125,7 @@ def test_a_complete_run_is_told_again_and_left_as_it_is(whole):
     assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
 
 
-def test_cells_that_cannot_be_measured_count_as_done_and_the_code_is_that_of_all_rows(tmp_path):
+def test_cases_that_cannot_be_measured_count_as_done_and_the_code_is_that_of_all_rows(tmp_path):
     sweep = replace(PLAN, redops=("band",), dtypes=(DTYPES["float32"],))
     assert start(sweep, out=tmp_path / "run").code == 2
     found = start(sweep, resume=tmp_path / "run")
@@ -164,7 +164,7 @@ def test_a_kill_at_any_byte_loses_nothing_and_doubles_nothing(tmp_path, whole, s
     everything = read_run(whole).rows
     assert not stored.warnings
     assert stored.rows[: len(kept)] == kept
-    assert sorted(map(_cell, stored.rows)) == sorted(map(_cell, everything)) == sorted(map(_cell, found.rows))
+    assert sorted(map(_case, stored.rows)) == sorted(map(_case, everything)) == sorted(map(_case, found.rows))
     assert [_arrays(folder, row) for row in kept] == before
     assert all(_arrays(folder, row)["all_s"] for row in stored.rows if row.na is None)
     left = sum(row.na is None for row in everything) - sum(row.na is None for row in kept)  # what is n/a is no progress
@@ -200,7 +200,7 @@ def _arrays(folder, row):
     return {name: run_.array(row, name).tolist() for name in row.samples}
 
 
-def _cell(row):
+def _case(row):
     return (row.operation, row.dtype, row.redop or "", row.size_bytes, row.na or "")
 
 

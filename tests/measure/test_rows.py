@@ -11,10 +11,10 @@ from collbench.measure.row import RowContext, _above_bound, _exit_skew, _percent
 from collbench.measure.sampling import Measurement
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
-from collbench.operations.cell import Split
+from collbench.operations.case import Split
 from collbench.operations.operation import Operation
 from collbench.results.row import Row
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 RANDOM = np.random.default_rng(7)
 STEADY = RANDOM.normal(10e-6, 0.1e-6, 300)
@@ -30,7 +30,7 @@ def row_of(
     operation=ALLREDUCE,
     groups=((0, 1),),
     timed=(0, 1),
-    cell=None,
+    case=None,
     ceiling=None,
     hard_bound=None,
     **seen,
@@ -41,7 +41,7 @@ def row_of(
     known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
         operation=operation,
-        cell=make_cell(backend="mpi", mode=mode, **(cell or {})),
+        case=make_case(backend="mpi", mode=mode, **(case or {})),
         groups=groups,
         timed=list(timed),
         synchronised=True,
@@ -106,7 +106,7 @@ def test_the_skew_is_evidence_of_isolated_rows():
     assert "exit_skew_s" not in row_of(samples, np.full((2, 300), np.nan)).evidence
 
 
-def test_what_was_seen_around_the_cell_stands_on_the_row():
+def test_what_was_seen_around_the_case_stands_on_the_row():
     row = row_of([STEADY, STEADY], canary_s={"before": 65e-9, "after": 66e-9}, stolen=0.05, preempted=7, repeats=1)
     assert (row.canary_s, row.stopped, row.reached) == ({"before": 65e-9, "after": 66e-9}, "precision", True)
     assert (row.evidence["stolen"], row.evidence["preempted"], row.evidence["repeats"]) == (0.05, 7, 1)
@@ -135,19 +135,19 @@ def test_groups_that_take_turns_on_a_wire_do_not_pass_it_together():
     """In each iteration one group is done after T and the other one after 2T, now this one first and now that one."""
     first = np.arange(300) % 2 == 0
     samples = np.where([first, ~first, first, ~first], STEADY, 2 * STEADY)
-    row = row_of(samples, np.zeros_like(samples), groups=((0, 2), (1, 3)), timed=(0, 1, 2, 3), cell={"split": Split("MOD", 2)})
+    row = row_of(samples, np.zeros_like(samples), groups=((0, 2), (1, 3)), timed=(0, 1, 2, 3), case={"split": Split("MOD", 2)})
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(400 / np.median(STEADY), rel=1e-6)  # 800 bytes in 2T
 
 
 def test_one_group_is_told_once():
-    row = row_of([STEADY, STEADY], cell={"split": Split("AND", 0)})
+    row = row_of([STEADY, STEADY], case={"split": Split("AND", 0)})
     assert (row.group, row.groups) == ("all", {})
 
 
 def test_pairs_at_once_are_told_pair_by_pair():
     """Of a pair the first rank is timed; a sample is a window of messages."""
     samples = np.array([STEADY, STEADY * 4, STEADY * 99, STEADY * 99])
-    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 2), (1, 3)), timed=(0, 1), cell={"window": 10, "redop": None})
+    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 2), (1, 3)), timed=(0, 1), case={"window": 10, "redop": None})
     p50 = float(np.median(STEADY)) / 10
     assert (row.group, row.groups["p50_s"]) == ("0-2,1-3", pytest.approx([p50, 4 * p50]))
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * 400 / (4 * p50))
@@ -178,7 +178,7 @@ def test_both_percentages_are_of_the_ring_reference_and_of_the_hard_limit():
 
 def test_what_moves_nothing_has_a_time_alone():
     barrier = Operation("barrier", lambda n: 0.0, lambda x: [], is_barrier=True)
-    row = of_two_groups(2.0, operation=barrier, cell={"size_bytes": 0, "redop": None, "split": Split("MOD", 2)})
+    row = of_two_groups(2.0, operation=barrier, case={"size_bytes": 0, "redop": None, "split": Split("MOD", 2)})
     assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling, row.count) == (None, None, None, 0)
     assert (row.time_s.p50, row.groups["total_busbw_bytes_per_s"]) == (max(row.groups["p50_s"]), None)
 
@@ -186,7 +186,7 @@ def test_what_moves_nothing_has_a_time_alone():
 def test_of_pairs_the_slowest_ranks_are_named_by_their_number_in_the_job():
     """Ranks 0 and 2 are timed: the second of them is rank 2, and no rank 1."""
     samples = np.array([STEADY, STEADY * 99, STEADY * 2, STEADY * 99])
-    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 1), (2, 3)), timed=(0, 2), cell={"window": 10, "redop": None})
+    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 1), (2, 3)), timed=(0, 2), case={"window": 10, "redop": None})
     assert row.slowest_ranks == {"worst": [[2, 300]], "count": 1}
     assert row.groups["p50_s"] == pytest.approx([float(np.median(STEADY)) / 10, float(np.median(STEADY)) / 5])
 
@@ -196,7 +196,7 @@ def test_the_skew_is_compared_with_a_whole_window_of_messages(skew_s, flagged):
     """A window of ten messages takes 100 µs: a tenth of that is 10 µs."""
     samples = np.array([STEADY * 10, STEADY * 10])
     starts = [np.arange(300.0) * 1e6, np.arange(300.0) * 1e6 + skew_s * 1e9]
-    row = row_of(samples, starts, operation=P2P_BANDWIDTH, timed=(0,), cell={"window": 10, "redop": None})
+    row = row_of(samples, starts, operation=P2P_BANDWIDTH, timed=(0,), case={"window": 10, "redop": None})
     assert ("skew_limited" in row.flags) is flagged
 
 

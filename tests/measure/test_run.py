@@ -14,13 +14,13 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks import cells as checks
-from collbench.measure.tasks.cells import run, shuffled
+from collbench.measure.tasks import cases as checks
+from collbench.measure.tasks.cases import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
@@ -35,8 +35,8 @@ class Told:
     def __init__(self):
         self.began, self.titles, self.rows, self.notes = None, [], [], []
 
-    def begin(self, cells, ranks, nodes, rank_map, folder):
-        self.began = (len(cells), ranks, nodes, len(rank_map), folder)
+    def begin(self, cases, ranks, nodes, rank_map, folder):
+        self.began = (len(cases), ranks, nodes, len(rank_map), folder)
 
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
@@ -90,11 +90,11 @@ def test_rows_are_stored_told_and_equal(start):
 
 
 @given(st.integers(0, 60), st.integers(0, 2**32), st.integers(0, 50))
-def test_the_order_is_shuffled_anew_by_each_launch_of_a_seed(cells, seed, launch):
-    order = shuffled(cells, seed, launch)
-    assert sorted(order) == list(range(cells))
-    assert order == shuffled(cells, seed, launch)
-    assert cells < 20 or order != shuffled(cells, seed, launch + 1) != shuffled(cells, seed + 1, launch + 1)
+def test_the_order_is_shuffled_anew_by_each_launch_of_a_seed(cases, seed, launch):
+    order = shuffled(cases, seed, launch)
+    assert sorted(order) == list(range(cases))
+    assert order == shuffled(cases, seed, launch)
+    assert cases < 20 or order != shuffled(cases, seed, launch + 1) != shuffled(cases, seed + 1, launch + 1)
 
 
 def test_the_order_is_kept_and_can_be_had_again(start, tmp_path):
@@ -167,17 +167,17 @@ def test_of_an_odd_number_the_last_rank_rests(start):
 
 @pytest.mark.parametrize(("n", "pairs"), [(2, ((0, 1),)), (3, ((0, 1),)), (4, ((0, 2), (1, 3))), (8, ((0, 4), (1, 5), (2, 6), (3, 7)))])
 def test_pairs_cross_hosts_under_block_placement(n, pairs):
-    assert groups_of(P2P_LATENCY, Cell("p2p_latency", "mpi", dtype_named("uint8"), 8), n) == pairs
-    assert groups_of(ALLREDUCE, Cell("allreduce", "mpi", dtype_named("uint8"), 8), n) == (tuple(range(n)),)
+    assert groups_of(P2P_LATENCY, Case("p2p_latency", "mpi", dtype_named("uint8"), 8), n) == pairs
+    assert groups_of(ALLREDUCE, Case("allreduce", "mpi", dtype_named("uint8"), 8), n) == (tuple(range(n)),)
 
 
-def test_some_cells_not_applicable_is_fine_and_all_is_2(start):
+def test_some_cases_not_applicable_is_fine_and_all_is_2(start):
     mixed = start(ALLREDUCE, dtypes=("float32", "int8"), redops=("band",))
     assert (mixed.code, [row.na is None for row in mixed.rows]) == (0, [False, True])
     assert mixed.rows[0].time_s is None
 
 
-def test_when_every_cell_is_not_applicable_the_code_is_2(start):
+def test_when_every_case_is_not_applicable_the_code_is_2(start):
     found = start(ALLREDUCE, redops=("band",))
     assert (found.code, found.ended) == (2, [2])
     assert found.rows[0].na == "band is defined for integers only, not for float32"
@@ -215,7 +215,7 @@ def test_a_root_that_is_no_rank_ends_before_anything_is_made(start, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_too_little_memory_is_said_before_the_first_cell(start, tmp_path):
+def test_too_little_memory_is_said_before_the_first_case(start, tmp_path):
     with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* needs 8 TiB on .* is free"):
         start(ALLREDUCE, sizes=(8, 2**40))
     assert not (tmp_path / "run").exists()
@@ -251,7 +251,7 @@ class Native(SimulatedBackend):
 
     name, virtual, own_ceiling = "native", False, None
 
-    def bind(self, operation, cell, group, buffers):
+    def bind(self, operation, case, group, buffers):
         return Program(((NativeCall("nothing", address("collbench_nothing"), ()),),) * buffers.slots, keep=buffers)
 
     def sync(self, group):
@@ -279,14 +279,14 @@ def test_what_the_library_refuses_at_its_first_call_is_not_applicable(start, mon
         raise RuntimeError("MPI_ERR_OP: invalid reduce operation")
 
     refused = Program(((PythonCall("MPI_Allreduce", refuse),),))
-    monkeypatch.setattr(SimulatedBackend, "bind", lambda self, operation, cell, group, buffers: refused)
+    monkeypatch.setattr(SimulatedBackend, "bind", lambda self, operation, case, group, buffers: refused)
     found = start(ALLREDUCE)
     assert found.code == 2
     assert found.rows[0].na == "MPI_Allreduce failed in iteration 0: RuntimeError: MPI_ERR_OP: invalid reduce operation"
 
 
 def test_memory_that_cannot_be_had_is_not_applicable(start, monkeypatch):
-    def allocate(self, operation, cell, group, slots):
+    def allocate(self, operation, case, group, slots):
         raise MemoryError("no memory for 4096 bytes")
 
     monkeypatch.setattr(SimulatedBackend, "allocate", allocate)

@@ -8,7 +8,7 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import difference_of_what_is_asked
-from collbench.measure.tasks.cells import run
+from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
@@ -64,8 +64,8 @@ def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):
     assert "--slowed was by=2%; by=10% sizes=64K and is not set" in difference_of_what_is_asked(info, request)
 
 
-def test_a_spec_without_a_cell_or_a_rank_measures_nothing(measured, tmp_path):
-    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M' means no cell of this run"):
+def test_a_spec_without_a_case_or_a_rank_measures_nothing(measured, tmp_path):
+    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M' means no case of this run"):
         measured("by=10% sizes=1M")
     with pytest.raises(UsageError, match="names rank 4, and there are 4: choose from 0 to 3"):
         measured("by=10% ranks=4")

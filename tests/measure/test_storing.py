@@ -14,7 +14,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.measure import session as launching
 from collbench.measure.request import Request
 from collbench.measure.session import Launch, WrongDataStop
-from collbench.measure.tasks import cells as turn
+from collbench.measure.tasks import cases as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
 from collbench.results.folder import RunFolder
@@ -33,16 +33,16 @@ SENTENCES = (
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """Makes the data of the cell that is measured as the nth (from 1) wrong."""
+    """Makes the data of the case that is measured as the nth (from 1) wrong."""
 
     def at(number):
-        real, cells = turn.verify_cell, []
+        real, cases = turn.verify_case, []
 
         def verify(ready, world, calls):
-            cells.append(ready.cell)
-            return list(WRONG) if len(cells) == number else real(ready, world, calls)
+            cases.append(ready.case)
+            return list(WRONG) if len(cases) == number else real(ready, world, calls)
 
-        monkeypatch.setattr(turn, "verify_cell", verify)
+        monkeypatch.setattr(turn, "verify_case", verify)
 
     return at
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store.os, "write", full)
         with pytest.raises(
-            RunFailed, match=r"\(No space left on device\): 3 finished cells are safe in it; make room there and go on with --res"
+            RunFailed, match=r"\(No space left on device\): 3 finished cases are safe in it; make room there and go on with --res"
         ):
             start(out=tmp_path / "run", order_seed=1)
     stored = read_run(tmp_path / "run")
@@ -102,7 +102,7 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
     told.progress = lambda title, done, total, eta_s: done == 3 and (tmp_path / "run").rename(tmp_path / "there")
     monkeypatch.setattr("tests.measure.test_resume.Told", lambda: told)
     with pytest.raises(
-        RunFailed, match=r"run was moved to \S+/there while the run wrote into it: 3 finished cells are there; leave it and go on"
+        RunFailed, match=r"run was moved to \S+/there while the run wrote into it: 3 finished cases are there; leave it and go on"
     ):
         start(out=tmp_path / "run")
     monkeypatch.undo()
@@ -111,9 +111,9 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
     assert (found.code, found.told.measured, len(found.rows)) == (0, 5, 8)
 
 
-def test_a_disk_that_fails_before_the_first_cell_is_bad_input(tmp_path, monkeypatch):
+def test_a_disk_that_fails_before_the_first_case_is_bad_input(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "collbench.measure.tasks.cells.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {}
+        "collbench.measure.tasks.cases.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {}
     )
     with pytest.raises(UsageError, match="nothing was measured"):
         start(out=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""A flip of the canary: the cell is measured again while the budget lasts, and the row says so either way."""
+"""A flip of the canary: the case is measured again while the budget lasts, and the row says so either way."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement
 from collbench.reason import as_json
 
-READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
+READY = SimpleNamespace(case=SimpleNamespace(title=lambda: "a case"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 
 
 class Bird:
@@ -30,18 +30,18 @@ class Bird:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Watches a cell whose measurement takes no time, or `each` of the budget; returns (what was seen, budgets of the measurements)."""
+    """Watches a case whose measurement takes no time, or `each` of the budget; returns (what was seen, budgets of the measurements)."""
 
     def run(*songs, each=0.0, stolen=0, ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)
 
-        def time_cell(ready, world, budget):
+        def time_case(ready, world, budget):
             budgets.append(budget.max_time_s)
             clock.now += each
             return Measurement(np.ones((1, 3)), 0.03)
 
         moments = iter([SimpleNamespace(stolen=stolen * k, ticks=1000 * (k + 1), preempted=3 * k) for k in range(9)])
-        monkeypatch.setattr(watched_module, "time_cell", time_cell)
+        monkeypatch.setattr(watched_module, "time_case", time_case)
         monkeypatch.setattr(watched_module, "now", lambda: next(moments))
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
@@ -60,7 +60,7 @@ def test_a_rank_that_was_held_meanwhile_is_a_straggler_and_the_row_says_for_how_
     assert (found.flags, found.evidence["paused_s"]) == (["straggler"], {"0": 1.5})
 
 
-def test_in_one_state_a_cell_is_measured_once(seen):
+def test_in_one_state_a_case_is_measured_once(seen):
     found, budgets = seen(65e-9, 66e-9)
     assert (found.canary_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
 
@@ -108,7 +108,7 @@ def test_a_hypervisor_that_took_the_cpu_is_told(seen):
 @pytest.mark.parametrize(("enqueue_s", "bound"), [(None, False), (0.79, False), (0.8, True), (3.0, True)])
 def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
     """Each sample took 1 s."""
-    ready = SimpleNamespace(cell=READY.cell, timed=[0], loop=SimpleNamespace(enqueue_s=enqueue_s))
+    ready = SimpleNamespace(case=READY.case, timed=[0], loop=SimpleNamespace(enqueue_s=enqueue_s))
     found, _ = seen(ready=ready)
     assert (found.launch_bound, found.flags) == (bound, ["launch_bound"] if bound else [])
     assert found.evidence == {"wall_s": {"measured": 0.0}} | ({} if enqueue_s is None else {"enqueue_s": enqueue_s})

@@ -17,7 +17,7 @@ from collbench.measure.tasks import training
 from collbench.measure.tasks.servers import roles_of, roles_too_large
 from collbench.measure.tasks.step import StepPart, StepPlan, _program, must_cross, path_s
 from collbench.measure.tasks.training import run_workload
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
@@ -175,9 +175,9 @@ def test_shares_that_differ_and_a_server_s_own_are_added_up_too(train):
 class Careless(SimulatedBackend):
     """Drops the share of rank 2 in one element of what rank 1 receives, of all-reduces of 1,024 bytes."""
 
-    def bind(self, operation, cell, group, buffers):
-        program = super().bind(operation, cell, group, buffers)
-        if cell.size_bytes != 1024:
+    def bind(self, operation, case, group, buffers):
+        program = super().bind(operation, case, group, buffers)
+        if case.size_bytes != 1024:
             return program
         (call,) = program.slots[0]
 
@@ -221,10 +221,10 @@ def test_stop_on_wrong_leaves_the_rest(train, backend):
 class Fussy(SimulatedBackend):
     """Carries no all-gather."""
 
-    def bind(self, operation, cell, group, buffers):
+    def bind(self, operation, case, group, buffers):
         if operation.name == "allgather":
             raise CollbenchError("no allgather today")
-        return super().bind(operation, cell, group, buffers)
+        return super().bind(operation, case, group, buffers)
 
 
 def test_what_a_backend_refuses_is_na_and_the_rest_is_measured(train, backend):
@@ -292,7 +292,7 @@ def test_one_of_several_that_cannot_be_laid_out_may_be_left_out(train):
 
 
 def plan_by_hand(*groups):
-    """A plan of all-reduces over these groups, one part each; their cells do not matter."""
+    """A plan of all-reduces over these groups, one part each; their cases do not matter."""
     exchanges = [Exchange("allreduce", each, 4, "x") for each in groups]
     parts = tuple(StepPart("x", each, operations()["allreduce"], None, 1) for each in exchanges)
     return StepPlan(Step(tuple(exchanges), 4), parts, tuple(range(len(parts))))
@@ -315,12 +315,12 @@ def test_an_error_is_told_in_the_library_s_words_where_a_rank_rests_in_the_first
 
 def test_what_must_cross_in_a_step_is_the_sum_of_its_exchanges():
     exchanges = [Exchange("allreduce", ((0, 1, 2),), 4096, "x"), Exchange("p2p_bandwidth", ((0, 1), (2, 3)), 100, "x")]
-    cells = [Cell(one.operation, "mpi", DTYPES["float32"], one.size_bytes, window=1) for one in exchanges]
+    cases = [Case(one.operation, "mpi", DTYPES["float32"], one.size_bytes, window=1) for one in exchanges]
     found = []
-    for exchange, cell, times in zip(exchanges, cells, (2, 3), strict=True):
+    for exchange, case, times in zip(exchanges, cases, (2, 3), strict=True):
         operation = operations()[exchange.operation]
-        ready = SimpleNamespace(operation=operation, cell=cell)
-        found.append(SimpleNamespace(part=StepPart("x", exchange, operation, cell, times), ready=ready))
+        ready = SimpleNamespace(operation=operation, case=case)
+        found.append(SimpleNamespace(part=StepPart("x", exchange, operation, case, times), ready=ready))
     must = must_cross(found, {0: "a", 1: "b", 2: "b", 3: "c"})
     assert must.out == {"a": 2 * 4096 + 3 * 100, "b": 2 * 4096 + 3 * 100, "c": 0}
     assert must.into == {"a": 2 * 4096, "b": 2 * 4096 + 3 * 100, "c": 3 * 100}
@@ -343,7 +343,7 @@ def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(t
     look = SimpleNamespace(samples=np.full((2, 3), 9.0))
     step = SimpleNamespace(plan=plan, ready=SimpleNamespace(timed=[0, 1]))
     turn = SimpleNamespace(backend=SimpleNamespace(virtual=False), title="fsdp on mpi")
-    world = SimpleNamespace(timeout_s=timeout_s, decide=lambda value, what: value)
+    world = SimpleNamespace(timeout_s=timeout_s, broadcast=lambda value, what: value)
     if not refused:
         training._check_deadline(turn, step, [look], world)
         return

@@ -30,26 +30,26 @@ def bucket(size: int, times: int = 1, what: str = "bucket") -> Exchange:
 
 def test_exchanges_that_are_alike_are_one_part_and_are_run_in_their_order() -> None:
     found = plan(bucket(4096, 2, "first"), bucket(1024), bucket(4096, 3, "last"))
-    assert [(part.what, part.times, part.cell.size_bytes) for part in found.parts] == [("first … last", 5, 4096), ("bucket", 1, 1024)]
+    assert [(part.what, part.times, part.case.size_bytes) for part in found.parts] == [("first … last", 5, 4096), ("bucket", 1, 1024)]
     assert found.order == (0, 0, 1, 0, 0, 0) and found.ranks == (0, 1, 2, 3)
 
 
 def test_each_part_has_data_of_its_own() -> None:
     found = plan(bucket(4096), bucket(1024), bucket(2048))
-    seeds = [part.cell.seed for part in found.parts]
+    seeds = [part.case.seed for part in found.parts]
     assert len(set(seeds)) == 3 and min(abs(a - b) for a in seeds for b in seeds if a != b) > 100_000
 
 
 @pytest.mark.parametrize(("times", "slots"), [(1, 1), (3, 3), (1000, 64)])
 def test_a_part_uses_as_many_buffers_as_it_is_run_and_no_more_than_defeat_the_caches(times: int, slots: int) -> None:
     (part,) = plan(bucket(1 << 20, times)).parts
-    assert (part.slots, part.cell.buffers) == (slots, "rotating" if times > 1 else "fixed")
+    assert (part.slots, part.case.buffers) == (slots, "rotating" if times > 1 else "fixed")
 
 
 def test_memory_is_counted_for_the_buffers_that_are_used() -> None:
     found = plan(bucket(1 << 20, 3))
     (part,) = found.parts
-    assert slots_for(part.cell) == 64
-    whole = bytes_needed(part.operation, part.cell, 4)
+    assert slots_for(part.case) == 64
+    whole = bytes_needed(part.operation, part.case, 4)
     assert list(_on_device(found)) == [whole * 3 // 64]
     assert sum(_on_host(found, 4)) == 4 * whole * 3 // 64

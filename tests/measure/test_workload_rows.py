@@ -14,14 +14,14 @@ from collbench.measure.tasks.step import Around, PartLimit, StepPart, StepPlan, 
 from collbench.operations.registry import operations
 from collbench.results.steps import StepRow
 from collbench.workloads.step import Exchange, Step
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 MIB = 1 << 20
 
 
 def part(size: int, times: int = 1, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)) -> StepPart:
     operation = operations()["allreduce"]
-    return StepPart("x", Exchange("allreduce", groups, size, "x", times), operation, make_cell(count=size // 4), times)
+    return StepPart("x", Exchange("allreduce", groups, size, "x", times), operation, make_case(count=size // 4), times)
 
 
 def plan(*parts: StepPart) -> StepPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.measure.prepared_cell import MoreWrongData, WrongDataFound, wrong_data
+from collbench.measure.prepared_case import MoreWrongData, WrongDataFound, wrong_data
 
 NAMES = tuple("abcdef")
 

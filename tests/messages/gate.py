@@ -10,7 +10,7 @@ from pathlib import Path
 from collbench.analysis.differences import Difference, Item
 from collbench.gate import plausible, reasons
 from collbench.gate.floors import read_floor
-from collbench.gate.reasons import CellNames, ColumnDiffers
+from collbench.gate.reasons import CaseNames, ColumnDiffers
 from collbench.gate.verdict import UNDECIDED
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
@@ -18,8 +18,8 @@ from collbench.report.writers import Line
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.messages import Message
 
-CELL = CellNames(("allreduce 8 B mpi",))
-CELLS = CellNames(("allreduce 8 B mpi", "allreduce 16 B mpi"), 12)
+CELL = CaseNames(("allreduce 8 B mpi",))
+CELLS = CaseNames(("allreduce 8 B mpi", "allreduce 16 B mpi"), 12)
 RATE = Difference(Item.of("topology", "machines 3 nics mlx5_0 rate_bits_per_s"), "400000000000.0", "200000000000.0")
 JOB = "Slurm job testbed-12"
 TYPED = GateCommand(Path("base"), [Path("night-8")], [], Path("confirm.toml"), True, False, False, "local", {"--ranks": "2"}, False)
@@ -47,13 +47,13 @@ MESSAGES: dict[str, Message] = {
     "change in several places": reasons.UnexpectedChange(replace(RATE, item=Item.of("topology", "interfaces * mtu"), times=3)),
     "changes, more": reasons.MoreUnexpectedChanges(3),
     "launches, unfinished": reasons.UnfinishedLaunches("new", 2, 5),
-    "cells, missing": reasons.MissingCells("new", CELLS),
-    "cells, missing with the reason of their rows": reasons.MissingCells("new", CELL, "no GPU"),
-    "cells, missing in this mode": reasons.MissingCells("new", CELL, differs=ColumnDiffers("mode", "pipelined", "isolated")),
-    "cells, missing with an option not set": reasons.MissingCells("new", CELL, differs=ColumnDiffers("algorithm", None, "ring")),
-    "cells, incomplete": reasons.IncompleteCells("new", CELL),
-    "cells, unstable": reasons.UnstableCells("new", CELL, ("drift", "two_modes")),
-    "cells, wrong data": reasons.WrongCells("new", CELL),
+    "cases, missing": reasons.MissingCases("new", CELLS),
+    "cases, missing with the reason of their rows": reasons.MissingCases("new", CELL, "no GPU"),
+    "cases, missing in this mode": reasons.MissingCases("new", CELL, differs=ColumnDiffers("mode", "pipelined", "isolated")),
+    "cases, missing with an option not set": reasons.MissingCases("new", CELL, differs=ColumnDiffers("algorithm", None, "ring")),
+    "cases, incomplete": reasons.IncompleteCases("new", CELL),
+    "cases, unstable": reasons.UnstableCases("new", CELL, ("drift", "two_modes")),
+    "cases, wrong data": reasons.WrongCases("new", CELL),
     "suspect": reasons.StillSuspected(1, 2),
     "suspects": reasons.StillSuspected(3, 1),
     "suspects, missing in later allocations": reasons.StillSuspected(2, 0),
@@ -75,7 +75,7 @@ MESSAGES: dict[str, Message] = {
     "note, launches of the baseline left out": reasons.LaunchesLeftOut("good-9", 1, 3, "baseline"),
     "note, pairs left out": reasons.PairsLeftOut("a", 2, 7),
     "note, equal stacks": reasons.EqualStacks(),
-    "note, new cells": reasons.NewCells(1, CELL),
+    "note, new cases": reasons.NewCases(1, CELL),
     "note, wide limits": reasons.WideLimits(CELL),
     "note, slowed": reasons.SlowedOnPurpose("new", "by=10%"),
     "note, few launches": reasons.FewLaunches("a", 1, 3),
@@ -86,7 +86,7 @@ MESSAGES: dict[str, Message] = {
     "note, without start": reasons.WithoutStart("new", several=False),
     "note, several without start": reasons.WithoutStart("new", several=True),
     "note, without history": reasons.WithoutHistory("new", 14, CELLS),
-    "note, unchecked": reasons.UncheckedCells("new", CELL),
+    "note, unchecked": reasons.UncheckedCases("new", CELL),
     "note, slower later": reasons.SlowerLater("a", ("allreduce on mpi, large messages", "allreduce 64 MiB mpi")),
     "note, not in the suite": reasons.NotInSuite(CELL),
     "note, expired": reasons.ExpiredAnnouncement("ops", "upgrade", "2026-11-01"),

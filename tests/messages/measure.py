@@ -5,10 +5,10 @@ from __future__ import annotations
 from collbench.launch.software import Build, SoftwareDiffers, mismatch
 from collbench.measure.crossing import OtherPath
 from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPaused, SegmentsRetransmitted
-from collbench.measure.prepared_cell import LeftEarly, MoreWrongData, WrongDataFound
+from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
 from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import NO_BACKEND, BackendNotMeasured, BackendSkipped, WrongDataStop
-from collbench.measure.tasks.cells import CoresShared, IdleRank
+from collbench.measure.tasks.cases import CoresShared, IdleRank
 from collbench.measure.tasks.rounds import IdleRanks, NoRecommendation, PairsSampled, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
 from collbench.measure.tasks.training import WrongStepData
 

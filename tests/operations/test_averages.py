@@ -12,7 +12,7 @@ from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.data import compare, write_digits
 from collbench.operations.dtypes import DTYPES, unrepresentable_average
 from collbench.operations.operation import Place
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 COUNT = 2048
 FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
@@ -39,10 +39,10 @@ def averages(parts: Sequence[NDArray], n: int) -> list[NDArray]:
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_right_average_passes_and_a_wrong_one_is_seen(name: str) -> None:
     for n in [n for n in range(2, 65) if not unrepresentable_average(DTYPES[name], n)]:
-        cell = make_cell(count=COUNT, dtype=name, redop="avg")
-        place, parts = Place(0, n, COUNT, cell), [np.empty(COUNT, DTYPES[name].numpy) for _ in range(n)]
+        case = make_case(count=COUNT, dtype=name, redop="avg")
+        place, parts = Place(0, n, COUNT, case), [np.empty(COUNT, DTYPES[name].numpy) for _ in range(n)]
         for rank, part in enumerate(parts):
-            write_digits(part, Place(rank, n, COUNT, cell))
+            write_digits(part, Place(rank, n, COUNT, case))
         for got in averages(parts, n):
             assert compare(ALLREDUCE, place, got) is None, n
         for rank in {0, n // 2, n - 1}:

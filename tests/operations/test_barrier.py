@@ -5,7 +5,7 @@ import pytest
 from collbench.backends.backend import Group
 from collbench.backends.host import Buffers
 from collbench.operations.builtin.barrier import BARRIER
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, slots_checked, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
@@ -14,25 +14,25 @@ from collbench.operations.unsupported import NoInPlaceForm
 
 
 @pytest.fixture(params=["fixed", "rotating"])
-def cell(request) -> Cell:
+def case(request) -> Case:
     """The only one of any sweep."""
     sweep = Sweep((BARRIER,), (8, 1024), (DTYPES["float64"], DTYPES["int8"]), redops=("sum", "max"), roots=(0, 1), buffers=request.param)
-    (only,) = sweep.cells("mpi", 3)
+    (only,) = sweep.cases("mpi", 3)
     return only
 
 
-def test_one_cell_of_no_bytes(cell):
-    assert (cell.size_bytes, cell.dtype.name, cell.redop, cell.root, cell.traffic, cell.flags) == (0, "uint8", None, None, None, ())
-    assert (BARRIER.count(cell, 3), BARRIER.bus_factor(3)) == (0, 0)
-    assert BARRIER.needs(3, cell) is None
-    assert BARRIER.needs(3, cell.placed(True)) == NoInPlaceForm("barrier")
+def test_one_case_of_no_bytes(case):
+    assert (case.size_bytes, case.dtype.name, case.redop, case.root, case.traffic, case.flags) == (0, "uint8", None, None, None, ())
+    assert (BARRIER.count(case, 3), BARRIER.bus_factor(3)) == (0, 0)
+    assert BARRIER.needs(3, case) is None
+    assert BARRIER.needs(3, case.placed(True)) == NoInPlaceForm("barrier")
 
 
-def test_buffers_of_nothing(cell):
-    assert (slots_for(cell), slots_checked(cell)) == (1, [0])
-    assert bytes_needed(BARRIER, cell, 3) <= 4096
-    buffers = Buffers(BARRIER, cell, Group((0, 1, 2), (1,)), slots_for(cell))
-    assert buffers.places == [Place(1, 3, 0, cell)]
+def test_buffers_of_nothing(case):
+    assert (slots_for(case), slots_checked(case)) == (1, [0])
+    assert bytes_needed(BARRIER, case, 3) <= 4096
+    buffers = Buffers(BARRIER, case, Group((0, 1, 2), (1,)), slots_for(case))
+    assert buffers.places == [Place(1, 3, 0, case)]
     assert (buffers.send(0, 0).size, buffers.recv(0, 0).size) == (0, 0)
     for for_check in (False, True):
         buffers.fill(0, for_check)

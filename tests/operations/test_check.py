@@ -17,7 +17,7 @@ from collbench.operations.dtypes import DTYPES, unrepresentable_average
 from collbench.operations.operation import Place
 from collbench.operations.unsupported import AverageNotRepresentable
 from tests.conftest import sample
-from tests.helpers import FITTING, carried_out, make_cell, make_place, sent
+from tests.helpers import FITTING, carried_out, make_case, make_place, sent
 
 RANKS = (1, 2, 3, 4, 7, 100, 300)
 A_THIRD = 150  # of the long lists
@@ -98,8 +98,8 @@ def test_the_wrong_root_is_named():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_block_shifted_by_one_element_is_found(dtype, n):
     place, _, sends = received(REDUCESCATTER, 0, n, 200, dtype)
-    beside = Place(place.rank, n, place.count, place.cell)
-    whole = carried_out(ALLREDUCE, Place(0, n, 200 * n, make_cell(dtype, 200 * n)), sends)
+    beside = Place(place.rank, n, place.count, place.case)
+    whole = carried_out(ALLREDUCE, Place(0, n, 200 * n, make_case(dtype, 200 * n)), sends)
     assert compare(REDUCESCATTER, beside, whole[:200]) is None
     assert compare(REDUCESCATTER, beside, whole[1:201]).wrong > 20
 
@@ -144,8 +144,8 @@ def test_any_single_bit_of_any_element_that_is_flipped_is_found(kind, n, data):
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_long_buffers_are_checked_to_their_last_element(dtype):
     count = 65 * PERIOD + 3  # more than one chunk of the comparison
-    place = Place(1, 2, count, make_cell(dtype, count, redop=None, root=0))
-    got = sent(BROADCAST, Place(0, 2, count, place.cell))
+    place = Place(1, 2, count, make_case(dtype, count, redop=None, root=0))
+    got = sent(BROADCAST, Place(0, 2, count, place.case))
     assert compare(BROADCAST, place, got) is None
     for index in (count - 1, 64 * PERIOD, PERIOD):
         got[index] += 1
@@ -172,7 +172,7 @@ def test_an_average_that_multiplies_by_one_nth_first_is_right_in_any_order(dtype
         whole = order[0] * share
         for one in order[1:]:
             whole = whole + one * share
-        assert whole.dtype == place.cell.dtype.numpy
+        assert whole.dtype == place.case.dtype.numpy
         assert compare(ALLREDUCE, place, whole) is None
 
 

@@ -10,7 +10,7 @@ from collbench.operations.builtin.gather_scatter import GATHER, SCATTER
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.data import BufferExtent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
-from tests.helpers import make_cell, make_place
+from tests.helpers import make_case, make_place
 
 
 def extent(operation, rank, n=4, count=10, in_place=True, **changes):
@@ -57,24 +57,24 @@ def test_a_rank_that_does_not_send_itself_anything_sends_from_the_start():
 
 
 def test_all_slots_are_verified_where_they_are_few_and_the_same_sample_of_many_on_every_rank():
-    assert slots_checked(make_cell("int8", 2**22, buffers="rotating")) == list(range(16))
-    assert slots_checked(make_cell("int8", 2**22, buffers="fixed")) == [0]
-    sample = slots_checked(make_cell("int8", 8, buffers="rotating", seed=7))
+    assert slots_checked(make_case("int8", 2**22, buffers="rotating")) == list(range(16))
+    assert slots_checked(make_case("int8", 2**22, buffers="fixed")) == [0]
+    sample = slots_checked(make_case("int8", 8, buffers="rotating", seed=7))
     assert len({*sample}) == 16 and sample == sorted(sample) and max(sample) < 1024
-    assert sample == slots_checked(make_cell("int8", 8, buffers="rotating", seed=7, root=1))
-    assert sample != slots_checked(make_cell("int8", 8, buffers="rotating", seed=8))
+    assert sample == slots_checked(make_case("int8", 8, buffers="rotating", seed=7, root=1))
+    assert sample != slots_checked(make_case("int8", 8, buffers="rotating", seed=8))
 
 
 @pytest.mark.parametrize(("ranks", "groups", "roots"), [(4, 1, 1), (2, 8, 2), (4, 2, 2), (4, 4, 4)])
 def test_of_a_rooted_operation_the_roots_need_more_memory(ranks, groups, roots):
-    cell = make_cell(count=4 << 20, root=0, redop=None)
-    root, other = bytes_needed(GATHER, cell, 4), (4 << 20) * 4 // 4
-    assert bytes_on_host(GATHER, cell, 4, ranks, groups) - roots * root == pytest.approx((ranks - roots) * other, abs=ranks * 8192)
-    assert bytes_on_host(ALLREDUCE, make_cell(), 4, 3, 1) == 3 * bytes_needed(ALLREDUCE, make_cell(), 4)
+    case = make_case(count=4 << 20, root=0, redop=None)
+    root, other = bytes_needed(GATHER, case, 4), (4 << 20) * 4 // 4
+    assert bytes_on_host(GATHER, case, 4, ranks, groups) - roots * root == pytest.approx((ranks - roots) * other, abs=ranks * 8192)
+    assert bytes_on_host(ALLREDUCE, make_case(), 4, 3, 1) == 3 * bytes_needed(ALLREDUCE, make_case(), 4)
 
 
 def test_each_slot_has_digits_of_its_own():
-    assert [seeded(make_place(seed=5), slot).cell.seed for slot in (0, 1, 7)] == [5, 6, 12]
+    assert [seeded(make_place(seed=5), slot).case.seed for slot in (0, 1, 7)] == [5, 6, 12]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_each_slot_has_digits_of_its_own():
      ("bor", True, False), ("sum", False, False), (None, True, False)],
 )  # fmt: skip
 def test_which_reductions_change_what_the_next_call_starts_from(redop, in_place, changes):
-    assert grows(make_cell(redop=redop, in_place=in_place)) is changes
+    assert grows(make_case(redop=redop, in_place=in_place)) is changes
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_slots_are_not_a_power_of_two_apart(size, device, stride):
 
 @pytest.mark.parametrize(("size", "slots"), [(8, 1024), (1 << 20, 64), (64 << 20, 1), (1 << 30, 1)])
 def test_as_many_slots_as_defeat_the_caches(size, slots):
-    assert slots_for(make_cell(count=size // 4, buffers="rotating")) == slots
-    assert slots_for(make_cell(count=size // 4)) == 1
+    assert slots_for(make_case(count=size // 4, buffers="rotating")) == slots
+    assert slots_for(make_case(count=size // 4)) == 1

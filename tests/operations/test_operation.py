@@ -9,7 +9,7 @@ from collbench.operations.dtypes import DTYPES, dtype_named, redop_named, undefi
 from collbench.operations.operation import has_mark, in_place_only, result_first
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import NotPowerOfTwo, RedopUndefined, TooFewRanks
-from tests.helpers import make_cell, make_place
+from tests.helpers import make_case, make_place
 
 ALL = operations()
 # FIELD.md: how many parts of count·width a size has, and busbw / algbw, both by the number of ranks n.
@@ -42,13 +42,13 @@ def test_parts_and_bus_factors_are_those_of_nccl_tests(name, n):
 @pytest.mark.parametrize("name", [*FACTS, "alltoallv", "barrier"])
 def test_one_rank_has_no_bus_and_a_size_all_the_same(name):
     assert ALL[name].bus_factor(1) == 0
-    assert ALL[name].count(make_cell("float64", 100), 1) == 100
+    assert ALL[name].count(make_case("float64", 100), 1) == 100
 
 
 def test_size_is_parts_times_count_times_width():
-    counts = {name: ALL[name].count(make_cell("float64", 100), 4) for name in ("allreduce", "allgather", "hypercube")}
+    counts = {name: ALL[name].count(make_case("float64", 100), 4) for name in ("allreduce", "allgather", "hypercube")}
     assert counts == {"allreduce": 100, "allgather": 25, "hypercube": 33}
-    assert ALL["allgather"].count(make_cell("float64", 3), 4) == 0
+    assert ALL["allgather"].count(make_case("float64", 3), 4) == 0
 
 
 # (elements sent, elements received) by the ranks 0, 1, 2 of 4, where a part has 10 elements and the root is 1
@@ -153,18 +153,18 @@ def test_which_placings_each_api_knows(api, mark):
 
 @pytest.mark.parametrize(("n", "fits"), [(1, False), (2, True), (3, False), (8, True), (12, False), (1024, True)])
 def test_a_hypercube_has_a_power_of_two_corners(n, fits):
-    assert ALL["hypercube"].needs(n, make_cell()) == (None if fits else NotPowerOfTwo("hypercube", n))
+    assert ALL["hypercube"].needs(n, make_case()) == (None if fits else NotPowerOfTwo("hypercube", n))
 
 
 def test_a_ring_has_two_ranks_at_least():
     for name in ("sendrecv", "neighbor_allgather", "neighbor_alltoall"):
-        assert [ALL[name].needs(n, make_cell()) for n in (1, 2, 3)] == [TooFewRanks(name), None, None]
+        assert [ALL[name].needs(n, make_case()) for n in (1, 2, 3)] == [TooFewRanks(name), None, None]
 
 
 def test_messages_per_iteration():
-    cell = make_cell(window=64)
-    assert [ALL[name].moves(cell) for name in ("allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")] == [1, 2, 64, 64]
-    assert [ALL[name].moves(cell) for name in ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth")] == [1, 64, 1, 64]
+    case = make_case(window=64)
+    assert [ALL[name].moves(case) for name in ("allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")] == [1, 2, 64, 64]
+    assert [ALL[name].moves(case) for name in ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth")] == [1, 64, 1, 64]
 
 
 def test_marks_of_steps_add_up():
@@ -200,9 +200,9 @@ def test_reductions_without_a_meaning_on_a_type():
     assert undefined_redop("bxor", DTYPES["uint8"]) is None
 
 
-def test_a_cells_title():
-    assert make_cell("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
-    assert make_cell("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
+def test_a_cases_title():
+    assert make_case("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
+    assert make_case("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The sweep: which cells, in which order, in whole elements, each once."""
+"""The sweep: which cases, in which order, in whole elements, each once."""
 
 import pytest
 
@@ -17,13 +17,13 @@ def sweep(*operations, sizes=(8,), dtypes=(F32,), **more):
     return Sweep(tuple(operations), tuple(sizes), tuple(dtypes), **more)
 
 
-def sizes_of(cells):
-    return [(cell.size_bytes, cell.flags) for cell in cells]
+def sizes_of(cases):
+    return [(case.size_bytes, case.flags) for case in cases]
 
 
 def test_by_operation_dtype_redop_and_root_with_sizes_ascending():
     both = sweep(ALLREDUCE, BROADCAST, sizes=(8, 16), dtypes=(F32, F64), redops=("sum", "max"), roots=(0, 1))
-    found = [(c.operation, c.dtype.name, c.redop, c.root, c.size_bytes) for c in both.cells("mpi", 2)]
+    found = [(c.operation, c.dtype.name, c.redop, c.root, c.size_bytes) for c in both.cases("mpi", 2)]
     assert found[:5] == [
         ("allreduce", "float32", "sum", None, 8), ("allreduce", "float32", "sum", None, 16),
         ("allreduce", "float32", "max", None, 8), ("allreduce", "float32", "max", None, 16),
@@ -35,30 +35,30 @@ def test_by_operation_dtype_redop_and_root_with_sizes_ascending():
     assert len(found) == len(set(found)) == 16
 
 
-def test_cells_carry_what_was_asked_for():
-    (cell,) = sweep(P2P_BANDWIDTH, mode="pipelined", in_place=True, buffers="rotating", window=5, seed=9).cells("gloo", 2)
-    assert (cell.backend, cell.mode, cell.in_place, cell.buffers, cell.window, cell.seed) == ("gloo", "pipelined", True, "rotating", 5, 9)
-    assert (cell.redop, cell.root, cell.flags) == (None, None, ())
+def test_cases_carry_what_was_asked_for():
+    (case,) = sweep(P2P_BANDWIDTH, mode="pipelined", in_place=True, buffers="rotating", window=5, seed=9).cases("gloo", 2)
+    assert (case.backend, case.mode, case.in_place, case.buffers, case.window, case.seed) == ("gloo", "pipelined", True, "rotating", 5, 9)
+    assert (case.redop, case.root, case.flags) == (None, None, ())
 
 
 def test_only_windowed_operations_have_a_window():
-    assert next(sweep(ALLREDUCE).cells("mpi", 2)).window is None
+    assert next(sweep(ALLREDUCE).cases("mpi", 2)).window is None
 
 
 def test_sizes_are_rounded_down_to_whole_elements_and_flagged():
-    assert sizes_of(sweep(ALLREDUCE, sizes=(10, 16, 21)).cells("mpi", 2)) == [(8, ("size_rounded",)), (16, ()), (20, ("size_rounded",))]
+    assert sizes_of(sweep(ALLREDUCE, sizes=(10, 16, 21)).cases("mpi", 2)) == [(8, ("size_rounded",)), (16, ()), (20, ("size_rounded",))]
 
 
 def test_the_smallest_size_is_one_element():
-    assert sizes_of(sweep(ALLREDUCE, sizes=(1,), dtypes=(F64,)).cells("mpi", 2)) == [(8, ("size_rounded",))]
+    assert sizes_of(sweep(ALLREDUCE, sizes=(1,), dtypes=(F64,)).cases("mpi", 2)) == [(8, ("size_rounded",))]
 
 
 def test_sizes_that_round_to_the_same_are_measured_once():
-    assert sizes_of(sweep(ALLREDUCE, sizes=(1, 2, 3, 4, 5, 7, 8)).cells("mpi", 2)) == [(4, ("size_rounded",)), (8, ())]
+    assert sizes_of(sweep(ALLREDUCE, sizes=(1, 2, 3, 4, 5, 7, 8)).cases("mpi", 2)) == [(4, ("size_rounded",)), (8, ())]
 
 
 def test_operations_of_several_parts_round_to_whole_parts():
-    assert [c.size_bytes for c in sweep(ALLGATHER, sizes=(8, 100), dtypes=(I8,)).cells("mpi", 3)] == [6, 99]
+    assert [c.size_bytes for c in sweep(ALLGATHER, sizes=(8, 100), dtypes=(I8,)).cases("mpi", 3)] == [6, 99]
 
 
 @pytest.mark.parametrize("root", [2, 99])
@@ -84,8 +84,8 @@ def habits(backend):
     return {"nccl": NCCL, "torch-nccl": CUDA}.get(backend, CPU)
 
 
-def tunings_of(cells):
-    return [(cell.registration, cell.algorithm, cell.protocol) for cell in cells]
+def tunings_of(cases):
+    return [(case.registration, case.algorithm, case.protocol) for case in cases]
 
 
 @pytest.mark.parametrize(
@@ -97,30 +97,30 @@ def tunings_of(cells):
     ],
 )
 def test_what_was_not_asked_for_is_the_backends_habit(backend, device, mode, buffers, largest):
-    cells = list(sweep(ALLREDUCE, defaults=habits).cells(backend, 2))
-    assert {(cell.device, cell.mode, cell.buffers) for cell in cells} == {(device, mode, buffers)}
-    usual = list(Sweep((ALLREDUCE,), None, (F32,), defaults=habits).cells(backend, 2))
+    cases = list(sweep(ALLREDUCE, defaults=habits).cases(backend, 2))
+    assert {(case.device, case.mode, case.buffers) for case in cases} == {(device, mode, buffers)}
+    usual = list(Sweep((ALLREDUCE,), None, (F32,), defaults=habits).cases(backend, 2))
     assert (usual[0].size_bytes, usual[1].size_bytes, usual[-1].size_bytes) == (8, 16, largest)
 
 
 def test_what_was_asked_for_holds_for_every_backend():
     asked = sweep(ALLREDUCE, device="cuda", mode="batched", buffers="fixed", defaults=habits)
     for backend in ("mpi", "nccl"):
-        (cell,) = asked.cells(backend, 2)
-        assert (cell.size_bytes, cell.device, cell.mode, cell.buffers) == (8, "cuda", "batched", "fixed")
+        (case,) = asked.cases(backend, 2)
+        assert (case.size_bytes, case.device, case.mode, case.buffers) == (8, "cuda", "batched", "fixed")
 
 
 def test_the_step_between_the_usual_sizes():
-    assert [c.size_bytes for c in Sweep((ALLREDUCE,), None, (F32,), step="x4", defaults=habits).cells("nccl", 2)] == [8, 32, 128, 512]
+    assert [c.size_bytes for c in Sweep((ALLREDUCE,), None, (F32,), step="x4", defaults=habits).cases("nccl", 2)] == [8, 32, 128, 512]
 
 
 def test_all_combinations_stand_beside_the_automatic_choice_sizes_ascending_in_each():
     asked = sweep(ALLREDUCE, sizes=(8, 16), algorithms=("ring", "tree"), protocols=("ll", "ll128"), defaults=habits)
-    cells = list(asked.cells("nccl", 2))
-    assert tunings_of(cells)[::2] == tunings_of(cells)[1::2] == [
+    cases = list(asked.cases("nccl", 2))
+    assert tunings_of(cases)[::2] == tunings_of(cases)[1::2] == [
         ("none", None, None), ("none", "ring", "ll"), ("none", "ring", "ll128"), ("none", "tree", "ll"), ("none", "tree", "ll128"),
     ]  # fmt: skip
-    assert [cell.size_bytes for cell in cells] == [8, 16] * 5
+    assert [case.size_bytes for case in cases] == [8, 16] * 5
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_all_combinations_stand_beside_the_automatic_choice_sizes_ascending_in_e
     ],
 )
 def test_what_is_not_named_is_left_to_the_library(asked, tunings):
-    assert tunings_of(sweep(ALLREDUCE, defaults=habits, **asked).cells("nccl", 2)) == tunings
+    assert tunings_of(sweep(ALLREDUCE, defaults=habits, **asked).cases("nccl", 2)) == tunings
 
 
-def test_other_backends_have_one_plain_cell_and_a_note_says_so():
+def test_other_backends_have_one_plain_case_and_a_note_says_so():
     asked = sweep(ALLREDUCE, algorithms=("ring", "tree"), registrations=("none", "symmetric"), defaults=habits)
-    assert tunings_of(asked.cells("mpi", 2)) == tunings_of(asked.cells("torch-nccl", 2)) == [(None, None, None)]
+    assert tunings_of(asked.cases("mpi", 2)) == tunings_of(asked.cases("torch-nccl", 2)) == [(None, None, None)]
     assert tuning_note(asked, ["nccl", "mpi"]).endswith("not to mpi")
     assert tuning_note(asked, ["nccl", "mpi", "gloo"]).endswith("not to mpi and gloo")
     assert tuning_note(asked, ["nccl"]) is None
@@ -148,4 +148,4 @@ def test_other_backends_have_one_plain_cell_and_a_note_says_so():
 def test_a_window_is_64_messages_and_at_most_256_mib():
     sizes = (8, 4 << 20, 8 << 20, 64 << 20, 1 << 30)
     plan = Sweep((P2P_BANDWIDTH,), sizes, (DTYPES["uint8"],))
-    assert [cell.window for cell in plan.cells("mpi", 2)] == [64, 64, 32, 4, 1]
+    assert [case.window for case in plan.cases("mpi", 2)] == [64, 64, 32, 4, 1]

@@ -141,7 +141,7 @@ MISTAKES = {  # what follows "suite a.toml"
     SWEEP + "sizes = 0": ", sweeps[1] 'large': sizes = 0 does not fit: message sizes as --sizes takes them, like \"1K-1G\", "
                          "\"1K-1G:x4\", \"1K-64K:+1K\" or [8, \"1K\", \"1M\"]; K = 1024; left out: 8-64M on CPUs, 8-1G on NCCL",
     SWEEP + "[run]\nmax_time = 'fast'":
-        ', [run]: max_time = "fast" does not fit: seconds per cell, before all counts, a number above 0; left out: 5',
+        ', [run]: max_time = "fast" does not fit: seconds per case, before all counts, a number above 0; left out: 5',
     "schema = 1\nsweeps = [3]": ", sweeps[1]: not a table: write its keys below [[sweeps]], one key = value per line",
     "schema = 1\nrun = 3":
         ": run = 3 does not fit: a table of what concerns the whole launch, with the names of the long options",
@@ -188,7 +188,7 @@ def test_a_built_in_suite_is_sound_and_begins_with_its_schema(name: str) -> None
     assert all(table.name for table in found.sweeps), "by its name another suite replaces a sweep"
 
 
-def test_full_has_every_operation_and_gate_the_cells_of_the_gate() -> None:
+def test_full_has_every_operation_and_gate_the_cases_of_the_gate() -> None:
     full = {one.name for table in read_suite("full").sweeps for one in operations_of(table.values["operations"])}
     assert full == set(operations())
     (gate,) = read_suite("gate").sweeps

@@ -12,7 +12,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import EVEN, Traffic, elements, is_rough, skewed
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 COUNTS = st.integers(0, 2**41)
 UNEVEN = Traffic("made up", matrix=((0.0, 60.0, 12.0), (8.0, 0.0, 0.0), (4.0, 4.0, 4.0)))
@@ -84,39 +84,39 @@ def test_traffic_that_does_not_fit_the_ranks(traffic, n, sentence):
         Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=traffic).check_ranks(n)
 
 
-def test_cells_are_scaled_and_say_where_rounding_tells():
+def test_cases_are_scaled_and_say_where_rounding_tells():
     """72 bytes are what rank 0 sends: 18 floats, of which 60 and 12 bytes are whole ones, as all others are."""
     sweep = Sweep((ALLTOALLV,), (4, 72, 73, 1 << 20), (DTYPES["float32"],), traffic=UNEVEN)
-    cells = list(sweep.cells("mpi", 3))
-    assert [(cell.size_bytes, cell.flags) for cell in cells] == [(4, ("size_rounded",)), (72, ()), (1 << 20, ())]
-    assert {cell.traffic for cell in cells} == {UNEVEN} and UNEVEN.own_bytes() == 72
-    assert [cell.flags for cell in Sweep((ALLTOALLV,), (73,), (DTYPES["float32"],), traffic=UNEVEN).cells("mpi", 3)] == [("size_rounded",)]
+    cases = list(sweep.cases("mpi", 3))
+    assert [(case.size_bytes, case.flags) for case in cases] == [(4, ("size_rounded",)), (72, ()), (1 << 20, ())]
+    assert {case.traffic for case in cases} == {UNEVEN} and UNEVEN.own_bytes() == 72
+    assert [case.flags for case in Sweep((ALLTOALLV,), (73,), (DTYPES["float32"],), traffic=UNEVEN).cases("mpi", 3)] == [("size_rounded",)]
 
 
 def test_every_part_arrives_behind_that_of_the_rank_before():
-    cell = make_cell(count=72, dtype="int8", operation="alltoallv", redop=None, traffic=UNEVEN)
+    case = make_case(count=72, dtype="int8", operation="alltoallv", redop=None, traffic=UNEVEN)
     blocks = [
-        [(block.sources, block.at, block.count) for block in ALLTOALLV.expected_blocks(Place(rank, 3, 72, cell))] for rank in range(3)
+        [(block.sources, block.at, block.count) for block in ALLTOALLV.expected_blocks(Place(rank, 3, 72, case))] for rank in range(3)
     ]
     assert blocks == [[([1], 0, 8), ([2], 0, 4)], [([0], 0, 60), ([2], 4, 4)], [([0], 60, 12), ([2], 8, 4)]]
-    assert [ALLTOALLV.sends(Place(rank, 3, 72, cell)) for rank in range(3)] == [72, 8, 12]
+    assert [ALLTOALLV.sends(Place(rank, 3, 72, case)) for rank in range(3)] == [72, 8, 12]
 
 
 @settings(max_examples=50, deadline=None)
 @given(traffics(), st.integers(1, 10**6))
 def test_the_rank_that_needs_most_memory_is_counted(made, count):
     n, traffic = made
-    cell = make_cell(count=count, operation="alltoallv", redop=None, traffic=traffic)
-    largest = max(BufferExtent.of(ALLTOALLV, Place(rank, n, count, cell)).total for rank in range(n)) * 4
-    assert largest <= bytes_needed(ALLTOALLV, cell, n) < largest + 8192
+    case = make_case(count=count, operation="alltoallv", redop=None, traffic=traffic)
+    largest = max(BufferExtent.of(ALLTOALLV, Place(rank, n, count, case)).total for rank in range(n)) * 4
+    assert largest <= bytes_needed(ALLTOALLV, case, n) < largest + 8192
 
 
 def test_a_rank_s_block_lies_behind_what_its_sender_sends_to_the_ranks_before():
     traffic = Traffic("by hand", matrix=((0.0, 3.0, 5.0), (2.0, 0.0, 6.0), (7.0, 1.0, 0.0)))
     parts = elements(traffic, 3, 80)
-    cell = make_cell(count=80, redop=None, traffic=traffic)
+    case = make_case(count=80, redop=None, traffic=traffic)
     for rank in range(3):
-        blocks = ALLTOALLV.expected_blocks(Place(rank, 3, 80, cell))
+        blocks = ALLTOALLV.expected_blocks(Place(rank, 3, 80, case))
         assert [(block.sources[0], block.at, block.count) for block in blocks] == [
             (sender, int(parts[sender, :rank].sum()), int(parts[sender, rank])) for sender in range(3) if sender != rank
         ]

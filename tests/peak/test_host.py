@@ -21,7 +21,7 @@ def test_by_model(model, wanted, by):
     found = memory_ceiling(model, 2**20, RATES)
     assert found.bytes_per_s == pytest.approx(wanted, rel=1e-3)
     assert (found.kind, found.limited_by) == ("measured", by)
-    assert "before the first cell" in found.source
+    assert "before the first case" in found.source
 
 
 @pytest.mark.parametrize(

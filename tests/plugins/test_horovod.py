@@ -19,8 +19,8 @@ from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, Re
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
-from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
-from tests.helpers import make_cell
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.helpers import make_case
 from tests.plugins.stack import collbench_of, environment_of, rows_of, share_of_link
 
 SUMS = ["float64", "float32", "float16", "int64", "int32"]
@@ -163,17 +163,17 @@ STAND_IN_HOROVOD = SimpleNamespace(mpi_ops=SimpleNamespace(mpi_lib=BUILD))
 @pytest.mark.parametrize(
     ("operation", "cell", "why"),
     [
-        ("allreduce", make_cell(), None),
-        ("allgather", make_cell("float8_e5m2", redop=None), None),  # moved as bytes
-        ("allreduce", make_cell("bfloat16"), DtypeUnsupported("horovod", "bfloat16", "send", "allreduce")),
-        ("reducescatter", make_cell(), DtypeUnsupported("horovod", "float32", "send", "reducescatter")),
-        ("reducescatter", make_cell(redop="max"), RedopUnsupported("horovod over Gloo", "max", "reducescatter", tuple(horovod._SCATTERED))),
-        ("allreduce", make_cell(redop="bxor"), RedopUnsupported("horovod over Gloo", "bxor", "allreduce", tuple(horovod._REDOPS))),
-        ("allreduce", make_cell("float32", 2**33), LimitExceeded("horovod", "elements per tensor", 2**31 - 1)),
+        ("allreduce", make_case(), None),
+        ("allgather", make_case("float8_e5m2", redop=None), None),  # moved as bytes
+        ("allreduce", make_case("bfloat16"), DtypeUnsupported("horovod", "bfloat16", "send", "allreduce")),
+        ("reducescatter", make_case(), DtypeUnsupported("horovod", "float32", "send", "reducescatter")),
+        ("reducescatter", make_case(redop="max"), RedopUnsupported("horovod over Gloo", "max", "reducescatter", tuple(horovod._SCATTERED))),
+        ("allreduce", make_case(redop="bxor"), RedopUnsupported("horovod over Gloo", "bxor", "allreduce", tuple(horovod._REDOPS))),
+        ("allreduce", make_case("float32", 2**33), LimitExceeded("horovod", "elements per tensor", 2**31 - 1)),
     ],
 )
-def test_what_a_build_cannot_do(operation, cell, why):
-    assert unsupported(StandInTorch(), STAND_IN_HOROVOD, operations()[operation], cell, 2) == why
+def test_what_a_build_cannot_do(operation, case, why):
+    assert unsupported(StandInTorch(), STAND_IN_HOROVOD, operations()[operation], case, 2) == why
 
 
 def test_it_has_no_messages_and_nothing_rooted_but_broadcast():
@@ -185,8 +185,8 @@ def test_it_has_no_messages_and_nothing_rooted_but_broadcast():
 def test_every_operation_is_right_or_not_applicable(n):
     asked, outcome = launched("horovod", n, environment_of("horovod"))
     assert outcome.code == 0, outcome.stderr
-    for row, cell in zip(outcome.rows, cells_of(asked, "horovod", n), strict=True):
-        assert_as_promised(row, cell, "horovod", n)
+    for row, case in zip(outcome.rows, cases_of(asked, "horovod", n), strict=True):
+        assert_as_promised(row, case, "horovod", n)
 
 
 @in_turn

@@ -13,8 +13,8 @@ from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownV
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
-from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
-from tests.helpers import make_cell
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.helpers import make_case
 from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
 
 INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
@@ -103,9 +103,9 @@ class Here:
 
 
 def buffers_of_one_rank(operation):
-    cell = make_cell(operation=operation, in_place=False, redop="sum")
+    case = make_case(operation=operation, in_place=False, redop="sum")
     group = Group((0,), (0,), SimpleNamespace(local_devices=["cpu"]))
-    made = JaxBuffers(Here, operations()[operation], cell, group, 2)
+    made = JaxBuffers(Here, operations()[operation], case, group, 2)
     for slot in range(2):
         made.fill(slot, for_check=True)
     return made
@@ -155,14 +155,14 @@ def test_a_broken_jax_is_one_sentence_and_exit_code_2(tmp_path):
 @pytest.mark.in_turn
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("n", sample([2, 3], 1))
-def test_every_cell_is_right_or_not_applicable(n):
+def test_every_case_is_right_or_not_applicable(n):
     asked, outcome = launched("jax", n, environment_of("jax"))
     assert outcome.code == 0, outcome.stderr
-    cells = cells_of(asked, "jax", n)
+    cases = cases_of(asked, "jax", n)
     ran = {row.operation for row in outcome.rows if row.na is None}
     assert ran == {name for name in STEPS if name not in ("broadcast", "barrier")}
-    for row, cell in zip(outcome.rows, cells, strict=True):
-        assert_as_promised(row, cell, "jax", n)
+    for row, case in zip(outcome.rows, cases, strict=True):
+        assert_as_promised(row, case, "jax", n)
 
 
 @pytest.mark.in_turn

@@ -21,8 +21,8 @@ from collbench.workloads.shape import shape_of
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
-from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
-from tests.helpers import make_cell
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.helpers import make_case
 from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
 
 GET = tensorflow._GET
@@ -74,20 +74,20 @@ def there(monkeypatch, found, versions):
 @pytest.mark.parametrize(
     ("operation", "cell", "reason"),
     [
-        ("allreduce", make_cell(), None),
-        ("allreduce", make_cell(redop="band", dtype="int32"), RedopUnsupported("tensorflow", "band")),
-        ("allreduce", make_cell("int8"), DtypeUnsupported("tensorflow", "int8")),
-        ("broadcast", make_cell("uint8", redop=None, root=0), DtypeUnsupported("tensorflow", "uint8", "send", "its collectives")),
-        ("broadcast", make_cell("uint32", 2**29 - 1, redop=None, root=0), None),
-        ("broadcast", make_cell("uint32", 2**29, redop=None, root=0), TOO_LARGE),
-        ("allreduce", make_cell("float32", 2**29), None),  # in two parts
-        ("reducescatter", make_cell(), OperationUnsupported),
+        ("allreduce", make_case(), None),
+        ("allreduce", make_case(redop="band", dtype="int32"), RedopUnsupported("tensorflow", "band")),
+        ("allreduce", make_case("int8"), DtypeUnsupported("tensorflow", "int8")),
+        ("broadcast", make_case("uint8", redop=None, root=0), DtypeUnsupported("tensorflow", "uint8", "send", "its collectives")),
+        ("broadcast", make_case("uint32", 2**29 - 1, redop=None, root=0), None),
+        ("broadcast", make_case("uint32", 2**29, redop=None, root=0), TOO_LARGE),
+        ("allreduce", make_case("float32", 2**29), None),  # in two parts
+        ("reducescatter", make_case(), OperationUnsupported),
     ],
 )  # fmt: skip
-def test_what_it_cannot_do(operation, cell, reason):
+def test_what_it_cannot_do(operation, case, reason):
     backend = TensorFlowBackend()
     backend.ranks = 2
-    answered = backend.supports(operations()[operation], cell)
+    answered = backend.supports(operations()[operation], case)
     assert answered == reason or (isinstance(reason, type) and isinstance(answered, reason))
 
 
@@ -123,8 +123,8 @@ def test_every_operation_is_right_or_not_applicable(n):
     asked, outcome = launched("tensorflow", n, environment_of("tensorflow"))
     assert outcome.code == 0, outcome.stderr
     assert outcome.stderr == ""
-    for row, cell in zip(outcome.rows, cells_of(asked, "tensorflow", n), strict=True):
-        assert_as_promised(row, cell, "tensorflow", n)
+    for row, case in zip(outcome.rows, cases_of(asked, "tensorflow", n), strict=True):
+        assert_as_promised(row, case, "tensorflow", n)
 
 
 @in_turn

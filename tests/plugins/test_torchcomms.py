@@ -17,8 +17,8 @@ from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
-from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
-from tests.helpers import make_cell
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.helpers import make_case
 from tests.plugins.stack import environment_of, share_of_link
 
 in_turn = pytest.mark.in_turn
@@ -59,8 +59,8 @@ def test_one_that_is_built_with_gloo_is_at_hand(monkeypatch):
 @pytest.mark.parametrize(("dtype", "reduced"), [("float32", True), ("bfloat16", True), ("uint32", False), ("float8_e5m2", False)])
 def test_the_types_that_its_gloo_reduces(dtype, reduced):
     backend = TorchCommsBackend()
-    assert (backend.supports(operations()["allreduce"], make_cell(dtype)) is None) == reduced
-    assert backend.supports(operations()["allgather"], make_cell(dtype, redop=None)) is None
+    assert (backend.supports(operations()["allreduce"], make_case(dtype)) is None) == reduced
+    assert backend.supports(operations()["allgather"], make_case(dtype, redop=None)) is None
 
 
 def test_ranks_outside_a_group_only_count_it(monkeypatch):
@@ -99,8 +99,8 @@ def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path):
 def test_every_operation_is_right_or_not_applicable(n):
     asked, outcome = launched("torchcomms", n, environment_of("torchcomms"))
     assert outcome.code == 0, outcome.stderr
-    for row, cell in zip(outcome.rows, cells_of(asked, "torchcomms", n), strict=True):
-        assert_as_promised(row, cell, "torchcomms", n)
+    for row, case in zip(outcome.rows, cases_of(asked, "torchcomms", n), strict=True):
+        assert_as_promised(row, case, "torchcomms", n)
 
 
 @in_turn

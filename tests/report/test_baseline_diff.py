@@ -9,7 +9,7 @@ from pathlib import Path
 from collbench.gate.baseline import Baseline
 from collbench.gate.diff import between_allocations, between_baselines
 from collbench.report.baseline import diff_lines
-from tests.gate.histories import cell, nights, upgraded
+from tests.gate.histories import case, nights, upgraded
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
 
@@ -18,7 +18,7 @@ def test_what_moved_and_what_else_changed() -> None:
     told = [line.text for line in diff_lines(between_allocations(BASE, "night-6", "night-7"), "table")]
     assert told[:3] == [
         "night-6: 2026-11-06 on node1, node2", "night-7: 2026-11-07 on node1, node2",
-        "14 cells: 4 slower, 0 faster, 10 no change (limit inside ±5 %), 0 inconclusive",
+        "14 cases: 4 slower, 0 faster, 10 no change (limit inside ±5 %), 0 inconclusive",
     ]  # fmt: skip
     moved = [re.fullmatch(r"  slower: (.*): \+\d+\.\d % time; noise limit \+\d\.\d %", line) for line in told[3:8]]
     assert {each[1] for each in moved if each} == {
@@ -36,14 +36,14 @@ def test_faster_has_a_limit_below_one() -> None:
     assert re.fullmatch(r"  faster: .*: -\d+\.\d % time; noise limit -\d\.\d %", told[3])
 
 
-def test_nothing_known_and_cells_of_one_side() -> None:
+def test_nothing_known_and_cases_of_one_side() -> None:
     first, second = nights(2)
-    del second.cells[cell(8)]
+    del second.cases[case(8)]
     moves = between_baselines(Baseline(Path("a"), [first]), Baseline(Path("b"), [second]))
     told = [line.text for line in diff_lines(moves, "table")]
     assert told[2:] == [
-        "13 cells: 0 slower, 0 faster, 0 no change (limit inside ±5 %), 13 inconclusive",
-        "of 13 cells the noise is unknown: too few allocations measured them",
+        "13 cases: 0 slower, 0 faster, 0 no change (limit inside ±5 %), 13 inconclusive",
+        "of 13 cases the noise is unknown: too few allocations measured them",
         "only in a: allreduce 8 B mpi", "no other recorded change",
     ]  # fmt: skip
 

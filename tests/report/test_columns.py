@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling, given_ceiling, no_ceiling
-from collbench.report.cells import (
+from collbench.report.cases import (
     headline,
     interval,
     limited_by,
@@ -170,7 +170,7 @@ GROUPS = {
 
 
 def titles(*rows: Any, **known: Any) -> list[str]:
-    """The columns of a table of these rows or cells."""
+    """The columns of a table of these rows or cases."""
     return [column.title for column in shown_columns(PlanSummary.of(rows, **known))]
 
 
@@ -225,15 +225,15 @@ def test_traffic_streams_and_groups_are_told_where_they_differ_else_above_the_ta
     assert "traffic skew 4 · 4 streams · split MOD 2" in facts[1]
 
 
-def test_cells_know_their_groups_before_the_first_row() -> None:
-    from collbench.operations.cell import Split
-    from tests.helpers import make_cell
+def test_cases_know_their_groups_before_the_first_row() -> None:
+    from collbench.operations.case import Split
+    from tests.helpers import make_case
 
-    plan = PlanSummary.of([make_cell(split=Split("MOD", 2))], ranks=4, nodes=1)
+    plan = PlanSummary.of([make_case(split=Split("MOD", 2))], ranks=4, nodes=1)
     assert plan.some("group") == ["MOD 2"]
-    assert PlanSummary.of([make_cell(operation="p2p_latency")], ranks=4).some("group") == ["0-2,1-3"]
-    assert PlanSummary.of([make_cell(operation="p2p_latency")], ranks=1).some("group") == []
-    assert PlanSummary.of([make_cell(split=Split("DIV", 8))], ranks=4).some("group") == ["all"]
+    assert PlanSummary.of([make_case(operation="p2p_latency")], ranks=4).some("group") == ["0-2,1-3"]
+    assert PlanSummary.of([make_case(operation="p2p_latency")], ranks=1).some("group") == []
+    assert PlanSummary.of([make_case(split=Split("DIV", 8))], ranks=4).some("group") == ["all"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def row(size: int, p50: float, **changes: Any) -> Row:
 
 
 def side(folder: Path, factor: float, launches: int, extra: list[Row], **info: Any) -> Path:
-    """Launches of a few cells, all `factor` slower than the first side's; `extra` are rows of every launch."""
+    """Launches of a few cases, all `factor` slower than the first side's; `extra` are rows of every launch."""
     for number in range(launches):
         noise = 1 + 0.002 * (number % 3)
         canary = {"before": 65e-9 * factor, "after": 65e-9 * factor}
@@ -93,8 +93,8 @@ def test_intervals_without_worth_are_not_dressed_up(tmp_path: Path) -> None:
 def test_json(both: tuple[Path, Path]) -> None:
     found = json.loads(printed(*both, "json")[0])
     assert (found["schema"], found["a"], found["b"]) == (2, {"name": "before", "launches": 5}, {"name": "after", "launches": 5})
-    cells = {(cell["size_bytes"], cell["in_place"]): cell for cell in found["cells"]}
-    assert {key: cell["outcome"] for key, cell in cells.items()} == {
+    cases = {(case["size_bytes"], case["in_place"]): case for case in found["cells"]}
+    assert {key: case["outcome"] for key, case in cases.items()} == {
         (8, False): "slower", (16, False): "n/a", (1024, False): "no change", (2048, False): "faster", (4096, False): "no change",
         (64 << 20, False): "slower", (32, True): "only in A", (64, False): "only in B",
     }  # fmt: skip
@@ -103,12 +103,12 @@ def test_json(both: tuple[Path, Path]) -> None:
         "slower": 2, "inconclusive": 0, "no_change": 1, "faster": 1, "one_run_each": 0, "not_available": 1, "wrong_data": 1,
         "only_a": 1, "only_b": 1,
     }  # fmt: skip
-    first = cells[8, False]
+    first = cases[8, False]
     assert first["time_ratio"]["value"] == pytest.approx(1.3) and first["time_ratio"]["low"] < 1.3 < first["time_ratio"]["high"]
     assert first["busbw_ratio"]["value"] == pytest.approx(1 / 1.3)
     assert (first["interval_over_launches"], first["machine_state_differs"], first["time_ratio"]["n"]) == (True, True, 5)
     assert (first["b"]["launches"], first["b"]["canary_s"]) == (5, pytest.approx(84.5e-9))
-    assert (cells[4096, False]["b"]["wrong"], cells[16, False]["a"]["na"]) == (35, "no bfloat16")
+    assert (cases[4096, False]["b"]["wrong"], cases[16, False]["a"]["na"]) == (35, "no bfloat16")
     assert found["differences"] == [
         {"kind": "software", "what": "mpi mpi", "a": "MPICH 4.3", "b": "MPICH 5.0"},
         {"kind": "environment", "what": "MPICH_CH4_NETMOD", "a": "–", "b": "u|cx\x1b"},

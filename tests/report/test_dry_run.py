@@ -1,4 +1,4 @@
-"""What --dry-run prints: cells by sweep and backend, each cell as JSON and CSV, and a time that says what it rests on."""
+"""What --dry-run prints: cases by sweep and backend, each case as JSON and CSV, and a time that says what it rests on."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations.cell import Split
+from collbench.operations.case import Split
 from collbench.operations.traffic import EVEN
 from collbench.report.dry_run import Planned, write_dry_run
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 CELLS = [
-    ("sweeps[1] 'a'", make_cell(count=2)),
-    ("sweeps[1] 'a'", make_cell(count=256, split=Split("MOD", 2))),
-    ("sweeps[2]", make_cell("uint8", 1, operation="barrier", size_bytes=0, redop=None, traffic=EVEN)),
+    ("sweeps[1] 'a'", make_case(count=2)),
+    ("sweeps[1] 'a'", make_case(count=256, split=Split("MOD", 2))),
+    ("sweeps[2]", make_case("uint8", 1, operation="barrier", size_bytes=0, redop=None, traffic=EVEN)),
 ]
 
 
@@ -41,7 +41,7 @@ cases that a backend cannot measure take no time
 """, "")  # fmt: skip
 
 
-def test_an_earlier_run_says_how_long_a_cell_takes() -> None:
+def test_an_earlier_run_says_how_long_a_case_takes() -> None:
     out, _ = printed(done=5, known_s=1.25, known_from="runs/x", launches=2, ranks=1, notes=["without gloo: no torch"])
     assert out.splitlines()[4:] == [
         "suite a: 3 cases on 1 rank; runs/x has 5 more",
@@ -53,10 +53,10 @@ def test_an_earlier_run_says_how_long_a_cell_takes() -> None:
 
 
 def test_a_run_that_is_complete_leaves_nothing() -> None:
-    assert printed(cells=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cases on 2 ranks; runs/x has 5 more\n", "")
+    assert printed(cases=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cases on 2 ranks; runs/x has 5 more\n", "")
 
 
-def test_json_has_a_cell_per_line_and_the_time_beside_it() -> None:
+def test_json_has_a_case_per_line_and_the_time_beside_it() -> None:
     out, talk = printed("json")
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert (first["sweep"], first["operation"], first["backend"], first["dtype"], first["size_bytes"]) == (
@@ -81,9 +81,9 @@ def test_a_plan_has_no_form_of_nccl_tests() -> None:
 
 def test_a_strangers_words_are_letters() -> None:
     evil = "=1+\x1b[2J\u202e"
-    cells = [(evil, make_cell(count=2))]
-    assert "\x1b" not in printed(title=evil, cells=cells, notes=[evil])[0] and "=1+?[2J?" in printed(title=evil, cells=cells)[0]
-    out, talk = printed("csv", title=evil, cells=cells)
+    cases = [(evil, make_case(count=2))]
+    assert "\x1b" not in printed(title=evil, cases=cases, notes=[evil])[0] and "=1+?[2J?" in printed(title=evil, cases=cases)[0]
+    out, talk = printed("csv", title=evil, cases=cases)
     assert next(iter(list(csv.reader(io.StringIO(out)))[1])) == "'=1+?[2J?"
     assert talk.startswith("=1+?[2J?: 1 case")
-    assert json.loads(printed("json", cells=cells)[0])["sweep"] == evil
+    assert json.loads(printed("json", cases=cases)[0])["sweep"] == evil

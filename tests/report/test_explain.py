@@ -10,7 +10,7 @@ from collbench.errors import UsageError
 from collbench.gate import verdict as gate
 from collbench.machine.doctor.finding import pages as findings
 from collbench.report import baseline, channels, dry_run, pairs, training
-from collbench.report.cells import COLUMNS
+from collbench.report.cases import COLUMNS
 from collbench.report.explain import GROUPS, index, page, pages
 from collbench.report.writers import csv_columns
 from collbench.results.flags import FLAGS, flag_names

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.cells import defused
+from collbench.report.cases import defused
 from collbench.report.frame import PlanSummary
 from collbench.report.progress import make_reporter
 from collbench.report.runs import report_run
@@ -67,7 +67,7 @@ def test_csv() -> None:
     assert json.loads(third["slowest_ranks"]) == {"count": 3}
 
 
-def test_csv_keeps_both_values_and_why_a_cell_stopped() -> None:
+def test_csv_keeps_both_values_and_why_a_case_stopped() -> None:
     modes = [{"time_s": 2.3e-06, "share": 0.82}, {"time_s": 1.07e-05, "share": 0.18}]
     row = records(live("csv", [make_row(modes=modes, stopped="max_time", launches=5)]))[0]
     assert (json.loads(row["modes"]), row["stopped"], row["launches"]) == (modes, "max_time", "5")
@@ -75,7 +75,7 @@ def test_csv_keeps_both_values_and_why_a_cell_stopped() -> None:
 
 
 @pytest.mark.parametrize(("letters", "kept"), [(32_766, 32_766), (32_767, 32_766), (200_000, 32_766)])
-def test_no_cell_is_longer_than_a_spreadsheets(letters: int, kept: int) -> None:
+def test_no_case_is_longer_than_a_spreadsheets(letters: int, kept: int) -> None:
     assert len(defused("x" * letters)) == kept
     assert len(defused("=" + "x" * letters)) == 32_767
     assert defused("x" * letters).endswith("…") is (letters > kept)
@@ -87,7 +87,7 @@ def test_formulas_are_defused_and_numbers_are_not(text: str) -> None:
     assert (row["na"], row["operation"], row["n_eff"]) == (f"'{text}", f"'{text}", "-1.5")
 
 
-def test_json_is_what_cells_jsonl_holds(tmp_path: Path) -> None:
+def test_json_is_what_cases_jsonl_holds(tmp_path: Path) -> None:
     path = store(tmp_path / "run", ROWS)
     assert live("json", [*ROWS[1:]]).splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
     assert live("json", ROWS).isascii()

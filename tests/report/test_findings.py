@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.cells import times
+from collbench.report.cases import times
 from collbench.report.headlines import lines
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object, to_line
-from tests.analysis.test_alpha_beta import SIZES, cell
+from tests.analysis.test_alpha_beta import SIZES, case
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured
 
 
-def stored(path: Path, ranks: int, cells: int = 12, slow: int | None = None, **changes: Any) -> Run:
-    """A run whose rank `slow` is 20 % above the others in the cells from 1 KiB on."""
+def stored(path: Path, ranks: int, cases: int = 12, slow: int | None = None, **changes: Any) -> Run:
+    """A run whose rank `slow` is 20 % above the others in the cases from 1 KiB on."""
     folder = RunFolder.create(path, "allreduce", {"rank_map": [{"rank": rank, "host": f"node{rank:02d}"} for rank in range(ranks)]})
     rng = np.random.default_rng(11)
-    for power in range(8, 8 + cells):
+    for power in range(8, 8 + cases):
         times = 1e-4 * np.exp(0.05 * rng.normal(size=(ranks, 100)))
         if slow is not None and power >= 10:
             times[slow] *= 1.2
@@ -42,10 +42,10 @@ def texts(runs: list[Run], rows: list[Row]) -> list[str]:
 
 
 def test_both_sections(tmp_path: Path) -> None:
-    rows = [cell(size, alpha, backend=backend) for backend, alpha in (("nccl", 8e-6), ("mpi", 1e-6)) for size in SIZES]
-    rows += [cell(size, *((2e-6, 1e9) if size < 65536 else (40e-6, 20e9)), backend="gloo") for size in SIZES]
-    rows[20] = cell(SIZES[20], 16e-6, 24e9)
-    rows[3] = cell(SIZES[3], flags=("two_modes",))
+    rows = [case(size, alpha, backend=backend) for backend, alpha in (("nccl", 8e-6), ("mpi", 1e-6)) for size in SIZES]
+    rows += [case(size, *((2e-6, 1e9) if size < 65536 else (40e-6, 20e9)), backend="gloo") for size in SIZES]
+    rows[20] = case(SIZES[20], 16e-6, 24e9)
+    rows[3] = case(SIZES[3], flags=("two_modes",))
     rows[4] = not_measured("no", size_bytes=SIZES[4])
     found = lines([stored(tmp_path / "run", 10, slow=3)], rows)
     assert_golden("findings.txt", "".join(f"{line.text}\n" for line in found))
@@ -60,8 +60,8 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
 
 def test_a_latency_that_large_sizes_cannot_tell_has_an_upper_end_only() -> None:
     rng = np.random.default_rng(5)
-    rows = [cell(size, 1e-9, 10e9 * (1 + 0.05 * rng.normal())) for size in SIZES[13:]]
-    rows[6] = cell(SIZES[19], 1e-9, 10e9 / 25)
+    rows = [case(size, 1e-9, 10e9 * (1 + 0.05 * rng.normal())) for size in SIZES[13:]]
+    rows[6] = case(SIZES[19], 1e-9, 10e9 / 25)
     figures = re.split("  +", texts([], rows)[3])
     assert re.fullmatch(r"at most 1\.\d+", figures[3])
     assert figures[-3:] == ["–", "–", "4 MiB (25 times)"]
@@ -81,18 +81,18 @@ def test_several_runs_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> None:
-    launches = [stored(tmp_path / name, 2, cells=4, slow=1) for name in ("one", "two", "three")]
+    launches = [stored(tmp_path / name, 2, cases=4, slow=1) for name in ("one", "two", "three")]
     together = [replace(run, info={**run.info, "allocation_id": "job-7"}) for run in launches]
     found = texts(together, [])
     assert found[2].startswith("rank 1 (node01) ends last in 99 % of the samples")
-    assert "in 6 of 12 cells" in found[2]
+    assert "in 6 of 12 cases" in found[2]
     assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
     other = replace(together[2], info={"allocation_id": "job-8"})
     assert [line for line in texts([*together[:2], other], []) if line.endswith(":")] == ["one and 1 more:", "three:"]
 
 
 def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
-    found = texts([stored(tmp_path / "run", 32, cells=4)], [])
+    found = texts([stored(tmp_path / "run", 32, cases=4)], [])
     assert sum("█" in line for line in found) == 8
     assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
@@ -130,7 +130,7 @@ _FIELDS = {
 def test_rows_from_hostile_files_never_raise(data: st.DataObject) -> None:
     rows = []
     for size in SIZES[:8]:
-        values = {**cell(size).as_json(), **data.draw(st.fixed_dictionaries({}, optional=_FIELDS))}
+        values = {**case(size).as_json(), **data.draw(st.fixed_dictionaries({}, optional=_FIELDS))}
         try:
             rows.append(row_from_json(parse_object(to_line(values).encode())))
         except ValueError:

@@ -11,7 +11,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gate.history import CELL, CaseHistory, SeriesSubject, history
 from collbench.report.baseline import BARS, FIGURES, chosen, course, history_lines, letters_for
-from tests.gate.histories import cell, nights, upgraded
+from tests.gate.histories import case, nights, upgraded
 
 FOUND = history("base", upgraded())
 
@@ -22,8 +22,8 @@ def text(pattern: str = "*") -> list[str]:
 
 def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
     shown = text()
-    assert shown[0] == "base: 20 allocations from 2026-11-01 to 2026-11-20, 14 cells; changed: 1 group, 4 cells"
-    assert shown[3].startswith("all cells  ")
+    assert shown[0] == "base: 20 allocations from 2026-11-01 to 2026-11-20, 14 cases; changed: 1 group, 4 cases"
+    assert shown[3].startswith("all cases  ")
     group = next(number for number, line in enumerate(shown) if line.startswith("allreduce on mpi, large messages"))
     assert re.fullmatch(r"allreduce on mpi, large messages +20 of 20 +– +× 1\.0[45]\d +[0-2]{10}[7-9]{10}", shown[group])
     assert re.fullmatch(
@@ -31,9 +31,9 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
         r"with it: software mpi version: 4\.3 → 5\.0", shown[group + 1],
     )  # fmt: skip
     assert group == 4, "what changed stands above what did not"
-    cells = [line.split("  ")[0] for line in shown[group + 2 :] if line.startswith("allreduce ") and " on " not in line]
-    assert set(cells[:4]) == {f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)}
-    assert len(cells) == 14
+    cases = [line.split("  ")[0] for line in shown[group + 2 :] if line.startswith("allreduce ") and " on " not in line]
+    assert set(cases[:4]) == {f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)}
+    assert len(cases) == 14
 
 
 def test_faster_and_nothing_recorded() -> None:
@@ -50,7 +50,7 @@ def test_notes_and_gaps_are_told() -> None:
     assert "    measured since night-5" in told
 
 
-def test_only_some_cells_and_their_groups() -> None:
+def test_only_some_cases_and_their_groups() -> None:
     names = [each.about.name for each in chosen(FOUND, "*64 MiB*")]
     assert names == [
         "allreduce on gloo, large messages", "allreduce on mpi, large messages", "allreduce 64 MiB gloo", "allreduce 64 MiB mpi",
@@ -78,17 +78,17 @@ def test_bars_are_for_terminals_that_can_show_them(encoding: str | None, painted
     assert letters_for(encoding, painted) == letters
 
 
-def test_of_many_cells_the_first_are_shown_and_the_rest_counted() -> None:
+def test_of_many_cases_the_first_are_shown_and_the_rest_counted() -> None:
     many = history("base", nights(1, sizes=range(8, 8 + 100)))
     told = [line.text for line in history_lines(many, "table")]
-    assert told[-1] == "and 140 more cells: ask for some with --only PATTERN, or for all with --format json"
+    assert told[-1] == "and 140 more cases: ask for some with --only PATTERN, or for all with --format json"
 
 
 def test_json_has_an_object_for_each_series() -> None:
     told = [json.loads(line.text) for line in history_lines(FOUND, "json")]
     assert [each["kind"] for each in told] == ["whole"] + ["group"] * 4 + ["cell"] * 14
     one = next(each for each in told if each["name"] == "allreduce 64 MiB mpi")
-    assert one["cell"]["size_bytes"] == cell(64 << 20)[-1]
+    assert one["cell"]["size_bytes"] == case(64 << 20)[-1]
     assert (len(one["time_s"]), len(one["allocations"]), one["missing"]) == (20, 20, "")
     (step,) = one["steps"]
     assert (step["since"], step["last_before"], step["changes"]) == ("night-11", "night-10", ["software mpi version: 4.3 → 5.0"])

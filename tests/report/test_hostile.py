@@ -103,10 +103,10 @@ def check_letters(text: str, also: str = "\n") -> None:
 def check_csv(text: str) -> None:
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert len({len(row) for row in rows}) == 1
-    for cell in (cell for row in rows for cell in row):
-        assert not cell.startswith(("=", "+", "@", "\t", "\r", "＝", "＋", "－", "＠")) and (
-            not cell.startswith("-") or _is_number(cell)
-        ), cell[:80]
+    for case in (case for row in rows for case in row):
+        assert not case.startswith(("=", "+", "@", "\t", "\r", "＝", "＋", "－", "＠")) and (
+            not case.startswith("-") or _is_number(case)
+        ), case[:80]
     check_letters(text, also="\r\n")
 
 
@@ -187,7 +187,7 @@ def test_texts_of_a_run_are_letters_everywhere(text: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＠A1"])
-def test_no_cell_of_a_spreadsheet_is_a_formula(text: str, tmp_path: Path) -> None:
+def test_no_case_of_a_spreadsheet_is_a_formula(text: str, tmp_path: Path) -> None:
     run, rows = evil_run(tmp_path / "run", text), tmp_path / "rows.csv"
     assert report_run([run], rows, "table", io.StringIO(), err=io.StringIO()) == 0
     check_csv(rows.read_bytes().decode())

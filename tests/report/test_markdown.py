@@ -42,7 +42,7 @@ def test_peaks_findings_and_rows(tmp_path: Path) -> None:
     assert lines[0] == "# collbench report"
     peak = "| allreduce | nccl | ? 42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring) | 64 MiB | 3.000 µs at 8 B |"
     assert peak in lines
-    assert any(line.startswith("- doubtful: drift (1 of 3 cells") for line in lines)
+    assert any(line.startswith("- doubtful: drift (1 of 3 cases") for line in lines)
     assert "| allreduce | 16 B | nccl | float32 | sum | n/a (no memory) |  |  |  |  |  |  |  |" in lines
     assert lines.count("## run") == 1
 
@@ -66,7 +66,7 @@ def test_several_runs_are_compared_and_their_differences_told(tmp_path: Path) ->
     assert "- A → B: software nccl nccl: 2.10 → 2.12" in lines
 
 
-def test_runs_without_a_common_cell_say_so(tmp_path: Path) -> None:
+def test_runs_without_a_common_case_say_so(tmp_path: Path) -> None:
     text = written(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, ranks=8)]))
     assert "- no case in common: ranks 4 → 8" in text.splitlines()
 
@@ -110,6 +110,6 @@ def test_a_line_opens_no_block(text: str, kept: str) -> None:
 def test_any_text_is_nothing_but_text(text: str) -> None:
     own = {"bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close"}
     assert kinds("\n".join(items([text]))) <= own | _OWN
-    cells = {f"{part}_{side}" for part in ("table", "thead", "tbody", "tr", "th", "td") for side in ("open", "close")}
-    assert kinds("\n".join(markdown_table(["a", "b"], [[text, "b"]], [False, True]))) <= cells | _OWN
+    cases = {f"{part}_{side}" for part in ("table", "thead", "tbody", "tr", "th", "td") for side in ("open", "close")}
+    assert kinds("\n".join(markdown_table(["a", "b"], [[text, "b"]], [False, True]))) <= cases | _OWN
     assert "\n" not in escaped(text)

@@ -96,7 +96,7 @@ def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
     assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
-def test_two_values_and_why_cells_stopped_stand_in_the_comments() -> None:
+def test_two_values_and_why_cases_stopped_stand_in_the_comments() -> None:
     modes = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
     rows = [make_row(8, modes=modes, flags=("two_modes",), stopped="max_time"), make_row(16, stopped="precision")]
     foot = [line for line in text_of(rows).splitlines() if line.startswith(("# bimodal", "# stopped", "# flag"))]

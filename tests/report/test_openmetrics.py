@@ -86,7 +86,7 @@ def test_several_runs_have_their_names_and_their_ends(tmp_path: Path) -> None:
     assert ({"severity": "wrong_data"}, 0) in found["collbench_concerns"]
 
 
-def test_a_cell_that_occurs_twice_is_one_series(tmp_path: Path) -> None:
+def test_a_case_that_occurs_twice_is_one_series(tmp_path: Path) -> None:
     found = samples(written(store(tmp_path / "run", [make_row(8, time_s=make_times(1e-6)), make_row(8, time_s=make_times(2e-6))])))
     assert [value for _, value in found["collbench_time_seconds"]] == [2e-6]
 

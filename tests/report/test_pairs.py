@@ -15,7 +15,7 @@ import pytest
 
 from collbench.analysis.pairs import PairFinding, doubts, findings
 from collbench.errors import UsageError
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, heatmap, place_lines, place_rows, write_pairs
 from collbench.report.runs import report_run
 from collbench.results.rounds import PairMatrix, PairRound

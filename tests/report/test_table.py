@@ -84,7 +84,7 @@ def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
     assert lines[4].startswith("\x1b[1;31m")
 
 
-def test_why_cells_stopped() -> None:
+def test_why_cases_stopped() -> None:
     rows = [make_row(stopped=word) for word in ("most_samples", "precision", "luck", "iterations", "precision", "max_time", None)]
     assert stopped_by(rows) == ["stopped by: precision 2, max-time 1, most samples 1, iterations 1, luck 1"]
     assert stopped_by([make_row(), not_measured("no")]) == []
@@ -110,7 +110,7 @@ def test_nothing_is_cut_and_no_control_character_is_written() -> None:
     assert all(letter.isprintable() or letter == "\n" for letter in out + err)
 
 
-def test_each_line_is_flushed_when_its_cell_is_done() -> None:
+def test_each_line_is_flushed_when_its_case_is_done() -> None:
     read, write = os.pipe()
     with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
         reporter = make_reporter("table", out, io.StringIO())

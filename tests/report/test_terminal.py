@@ -102,9 +102,9 @@ def test_a_log_hears_from_a_silent_run_every_ten_seconds() -> None:
         if second == 24:
             screen.data(Line("a row"))
     assert err.getvalue().splitlines() == [
-        "3 of 34 cells measured: allreduce 1 MiB mpi",  # at 12 s
-        "6 of 34 cells measured: allreduce 1 MiB mpi",  # at 24 s, when a row appears too
-        "9 of 34 cells measured, 1 min 05 s left: allreduce 1 MiB mpi",  # at 36 s
+        "3 of 34 cases measured: allreduce 1 MiB mpi",  # at 12 s
+        "6 of 34 cases measured: allreduce 1 MiB mpi",  # at 24 s, when a row appears too
+        "9 of 34 cases measured, 1 min 05 s left: allreduce 1 MiB mpi",  # at 36 s
     ]
     assert out.getvalue() == "a row\n"
 
@@ -136,4 +136,4 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
         for row in [*stored, not_measured("no")]:
             reporter.row(row)
     last = out.getvalue().splitlines()[-1]
-    assert last.startswith("rank 1 (node05) ends last in 99 % of the samples (50 % if the ranks were alike) in 4 of 4 cells, ")
+    assert last.startswith("rank 1 (node05) ends last in 99 % of the samples (50 % if the ranks were alike) in 4 of 4 cases, ")

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from collbench.report.cells import CHOICE_TITLE, choice_sentences, headline
+from collbench.report.cases import CHOICE_TITLE, choice_sentences, headline
 from collbench.report.frame import PlanSummary
 from collbench.report.headlines import lines as findings
 from collbench.report.progress import make_reporter

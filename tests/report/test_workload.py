@@ -55,8 +55,8 @@ def text_of(*rows: StepRow, format: str = "table", **options: Any) -> str:
 
 
 def fields(line: str) -> list[str]:
-    """A table's cells."""
-    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+    """A table's cases."""
+    return [case.strip() for case in line.split("  ") if case.strip()]
 
 
 def test_a_training_says_what_it_is_how_long_and_what_limits_it() -> None:

@@ -36,7 +36,7 @@ def test_the_default_folder_is_named_by_time_operation_and_id(tmp_path: Path, mo
     assert RunFolder.create(None, "allreduce", {}).path != folder.path
 
 
-def test_run_json_is_complete_before_the_first_cell_and_after_the_last(tmp_path: Path) -> None:
+def test_run_json_is_complete_before_the_first_case_and_after_the_last(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "a" / "b", "p2p", {"seed": 7, "command": ["collbench", "p2p"], "bad": math.nan})
     first = json.loads((folder.path / "run.json").read_text())
     assert (first["schema"], first["id"], first["operation"], first["seed"], first["bad"]) == (1, "b", "p2p", 7, None)
@@ -135,17 +135,17 @@ def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callabl
     assert list(path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_cell(mounted: Callable[[str], Path]) -> None:
+def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_case(mounted: Callable[[str], Path]) -> None:
     folder = RunFolder.create(mounted("size=2m") / "run", "allreduce", {})
     rows = []
     with pytest.raises(
-        RunFailed, match=r"can no longer be written to \S+ \(No space left on device\): \d+ finished cells are safe"
+        RunFailed, match=r"can no longer be written to \S+ \(No space left on device\): \d+ finished cases are safe"
     ) as told:
         for _ in range(100):
             rows.append(folder.append(make_row(), {"max_s": np.ones(30_000)}))
     run = read_run(folder.path)
     assert 3 < len(rows) < 100
-    assert f"{len(rows)} finished cells" in str(told.value)
+    assert f"{len(rows)} finished cases" in str(told.value)
     assert run.rows == rows
     assert np.array_equal(run.array(rows[-1], "max_s"), np.ones(30_000))
 
@@ -177,7 +177,7 @@ except RunFailed as error:
 def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _TOO_LARGE, tmp_path / "run"], capture_output=True, text=True, check=True)
     run = read_run(tmp_path / "run")
-    assert re.search(r"\(File too large\): 5 finished cells are safe", done.stdout)
+    assert re.search(r"\(File too large\): 5 finished cases are safe", done.stdout)
     assert (len(run.rows), run.warnings) == (5, [])
     assert (tmp_path / "run" / "samples.bin").stat().st_size == 5 * 4000
 
@@ -196,12 +196,12 @@ for number in range(10**6):
 """
 
 
-def test_a_run_killed_at_any_moment_reads_back_every_finished_cell(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_moment_reads_back_every_finished_case(tmp_path: Path) -> None:
     writers = [(n, path, _start_writer(path)) for n, path in ((n, tmp_path / f"run{n}") for n in sample(range(20), 6))]
     for number, path, writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "start\n"
-        lines = [writer.stdout.readline() for _ in range(number)]  # killed after another number of cells each time
+        lines = [writer.stdout.readline() for _ in range(number)]  # killed after another number of cases each time
         writer.send_signal(signal.SIGKILL)
         lines += writer.stdout.readlines()
         assert writer.wait() == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""A run killed at any byte, or whose machine lost its power: the folder reads back to its last finished cell, and can be gone on with."""
+"""A run killed at any byte, or whose machine lost its power: the folder reads back to its last finished case, and can be gone on with."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Disk:
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Disk:
-    """A run of four cells, recorded at its system calls."""
+    """A run of four cases, recorded at its system calls."""
     seen, path = Disk(), tmp_path_factory.mktemp("kill") / "run"
     write, fdatasync, replace = os.write, os.fdatasync, folder.replace
 

@@ -139,9 +139,9 @@ _JSON = st.recursive(
 
 
 @FUZZ
-@given(run=st.binary(max_size=200), cells=st.binary(max_size=200), events=st.binary(max_size=100))
-def test_arbitrary_bytes_never_raise_anything_else(tmp_path: Path, run: bytes, cells: bytes, events: bytes) -> None:
-    for name, data in (("run.json", run), ("cells.jsonl", cells), ("events.jsonl", events)):
+@given(run=st.binary(max_size=200), cases=st.binary(max_size=200), events=st.binary(max_size=100))
+def test_arbitrary_bytes_never_raise_anything_else(tmp_path: Path, run: bytes, cases: bytes, events: bytes) -> None:
+    for name, data in (("run.json", run), ("cells.jsonl", cases), ("events.jsonl", events)):
         (tmp_path / name).write_bytes(data)
     _read_and_report(tmp_path)
 

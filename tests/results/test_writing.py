@@ -25,7 +25,7 @@ Break = Callable[[str, int], None]
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """A run with two finished cells."""
+    """A run with two finished cases."""
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     for size in (8, 16):
         folder.append(make_row(size), {"max_s": np.arange(3.0)})
@@ -57,7 +57,7 @@ def test_later_it_is_a_failure_and_what_is_stored_stays(run: RunFolder, breaks: 
             run.append(make_row(32), {"max_s": np.arange(3.0)})
     assert told.value.exit_code == 4
     assert str(told.value) == (
-        f"results can no longer be written to {run.path} ({os.strerror(number)}): 2 finished cells are safe in it; make room there and go "
+        f"results can no longer be written to {run.path} ({os.strerror(number)}): 2 finished cases are safe in it; make room there and go "
         f"on with --resume {run.path}, or run again with --out DIR on another disk"
     )
     stored = read_run(run.path)
@@ -107,7 +107,7 @@ class TestVanished:
         with pytest.raises(RunFailed) as told:
             run.append(make_row(32), {})
         assert str(told.value) == (
-            f"{run.path} was moved to {there} while the run wrote into it: 2 finished cells are there; leave it and go on with "
+            f"{run.path} was moved to {there} while the run wrote into it: 2 finished cases are there; leave it and go on with "
             f"--resume {there}"
         )
         run.end_early("abort", str(told.value), 4)
@@ -117,7 +117,7 @@ class TestVanished:
     def test_deleted(self, run: RunFolder) -> None:
         subprocess.run(["rm", "-r", run.path], check=True)
         with pytest.raises(
-            RunFailed, match=r"run is gone, and with it what was stored \(2 finished cells\): it was deleted, or its disk is no "
+            RunFailed, match=r"run is gone, and with it what was stored \(2 finished cases\): it was deleted, or its disk is no "
         ):
             run.append(make_row(32), {})
 
@@ -153,7 +153,7 @@ class TestVanished:
         finally:
             subprocess.run(["umount", "-l", point], check=True)
         try:
-            with pytest.raises(RunFailed, match=r"is gone, and with it what was stored \(1 finished cell\)"):
+            with pytest.raises(RunFailed, match=r"is gone, and with it what was stored \(1 finished case\)"):
                 run.append(make_row(16), {})
             run.give_up()
             assert RunFolder.reopen(again / "run").go_on() == {}
@@ -223,9 +223,9 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("operation", "rows", "sentence"),
     [
-        ("allreduce", 0, "0 of 40 cells; go on with --resume {path}"),
-        ("allreduce", 1, "1 of 40 cells: it is in {path}; go on with --resume {path}"),
-        ("run-quick", 12, "12 of 40 cells: they are in {path}; go on with --resume {path}"),
+        ("allreduce", 0, "0 of 40 cases; go on with --resume {path}"),
+        ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with --resume {path}"),
+        ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with --resume {path}"),
         ("pairs", 3, "3 of 40 rounds: `collbench report {path}` shows them"),
         ("workload", 3, "3 of 40 rows: `collbench report {path}` shows them"),
     ],

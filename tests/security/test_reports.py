@@ -119,8 +119,8 @@ def test_no_markup_of_a_stranger_is_markup_of_the_page(make: Callable[[Path], li
 def test_67_a_formula_is_text_in_csv(tmp_path: Path) -> None:
     run = first_run(tmp_path, FORMULA).rename(tmp_path / "=cmd|x")
     text = written(run_here(tmp_path, "report", str(run), "--csv"))
-    cells = [cell for row in csv.reader(text.splitlines()) for cell in row]
-    assert not [cell for cell in cells if re.match(r"[=@\t\r]|[+-](?![\d.])", cell)]
+    cases = [case for row in csv.reader(text.splitlines()) for case in row]
+    assert not [case for case in cases if re.match(r"[=@\t\r]|[+-](?![\d.])", case)]
 
 
 def test_68_no_metric_is_forged(tmp_path: Path) -> None:

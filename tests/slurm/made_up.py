@@ -56,19 +56,19 @@ def baseline(folder: Path, run: Path) -> Path:
     added = run_here(folder.parent, "baseline", "add", str(folder), str(run))
     assert added.returncode == 0, said(added)
     (real,) = folder.iterdir()
-    head, *cells = real.read_text().splitlines()
+    head, *cases = real.read_text().splitlines()
     real.unlink()
     draw = random.Random(8)
     for night in range(1, NIGHTS + 1):
         told = {**json.loads(head), "name": f"night-{night}", "began_utc": f"2026-01-{night:02d}T00:00:00+00:00", "launches": 3}
         told["canary_s"] = [None] * 3  # the machine's state is not what these tests are about, and a busy one changes it
-        lines = [_again(json.loads(cell), draw.gauss(1, _SPREAD)) for cell in cells]
+        lines = [_again(json.loads(case), draw.gauss(1, _SPREAD)) for case in cases]
         (folder / f"night-{night}.allocation.jsonl").write_text("\n".join([json.dumps(told), *map(json.dumps, lines), ""]))
     return folder
 
 
-def _again(cell: list[object], times: float) -> list[object]:
-    *named, medians, wrong, na = cell
+def _again(case: list[object], times: float) -> list[object]:
+    *named, medians, wrong, na = case
     assert isinstance(medians, list)
     return [*named, [medians[0] * times] * 3, wrong, na]
 

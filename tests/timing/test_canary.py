@@ -20,7 +20,7 @@ def main(world):
     made = state_probe(world)
     heard = []
     for _ in range(20):
-        world.agree(None, "probing")
+        world.allgather(None, "probing")
         heard.append(made.measure())
     return [made.kind, made._ball is not None, [one for one in heard if one is not None and not 1e-9 < one < 1e-2]]
 """

@@ -269,4 +269,4 @@ def test_what_a_program_keeps_is_let_go_with_its_loop(kind):
     alive, loop = weakref.ref(kept), make(Recorder(), kind, keep=kept)
     loop.run(2)
     del kept, loop
-    assert alive() is None  # and not only at the next garbage collection: the next cell's buffers need the room
+    assert alive() is None  # and not only at the next garbage collection: the next case's buffers need the room

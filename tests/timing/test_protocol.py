@@ -1,4 +1,4 @@
-"""How often a cell is run: budget before counts, warm-up by a test, stop by the median's interval; with made-up samples and clock."""
+"""How often a case is run: budget before counts, warm-up by a test, stop by the median's interval; with made-up samples and clock."""
 
 import numpy as np
 import pytest
@@ -235,8 +235,8 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     world, stub, graph = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0), Stub(), Stub(iterations=20)
     one, several = (schedule(Budget(5.0, 3, 2), 8, mode, [0], now=lambda: 0.0) for mode in ("pipelined", "graph"))
     try:
-        found = measure(stub, world, one, "a cell")
-        of_graph = measure(graph, world, several, "a cell of a graph that holds 20 iterations")
+        found = measure(stub, world, one, "a case")
+        of_graph = measure(graph, world, several, "a case of a graph that holds 20 iterations")
     finally:
         world.close()
     assert (graph.looks, of_graph.samples.tolist()) == ([(1, 1), (1, 1), (3, 1)], [[2e-3] * 3])
@@ -256,10 +256,10 @@ def test_the_watchdog_is_told_which_looks_are_warm_up():
 
     phases, world = [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
     try:
-        measure(Stub(), world, schedule(Budget(5.0, 3, 2), 8, "isolated", [0]), "a cell")
+        measure(Stub(), world, schedule(Budget(5.0, 3, 2), 8, "isolated", [0]), "a case")
     finally:
         world.close()
-    assert phases == ["a cell: warm-up", "a cell: warm-up", "a cell: measuring"]
+    assert phases == ["a case: warm-up", "a case: warm-up", "a case: measuring"]
 
 
 def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():

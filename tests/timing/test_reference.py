@@ -13,7 +13,7 @@ from collbench.measure.references import measure_memory, measure_streams
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from tests.control.together import Meeting, together
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def alone():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copy_and_sum_rates_at_every_size(alone, dtype):
-    cells = [make_cell(dtype, count) for count in (1, 1000, 50_000)]
-    rates = measure_memory(alone, cells, True, 0.01)
-    sizes = {cell.size_bytes for cell in cells}
+    cases = [make_case(dtype, count) for count in (1, 1000, 50_000)]
+    rates = measure_memory(alone, cases, True, 0.01)
+    sizes = {case.size_bytes for case in cases}
     assert set(rates.copy) == set(rates.sum) == sizes
     for rate in (*rates.copy.values(), *rates.sum.values()):
         assert 0 < rate.low <= rate.value <= rate.high < 1e13
@@ -35,13 +35,13 @@ def test_copy_and_sum_rates_at_every_size(alone, dtype):
 
 
 def test_without_reductions_no_sum_is_measured(alone):
-    rates = measure_memory(alone, [make_cell()], False, 0.01)
+    rates = measure_memory(alone, [make_case()], False, 0.01)
     assert rates.sum == {}
     assert rates.copy[400].value > 0
 
 
 def test_rotating_buffers_are_rotated_in_the_reference_too(alone):
-    rates = measure_memory(alone, [replace(make_cell(count=2**18), buffers="rotating")], True, 0.01)
+    rates = measure_memory(alone, [replace(make_case(count=2**18), buffers="rotating")], True, 0.01)
     assert rates.copy[2**20].value > 0
 
 
@@ -52,7 +52,7 @@ def test_nothing_to_measure(alone):
 def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
     for module in ("references", "loop"):
         monkeypatch.setattr(f"collbench.measure.{module}.library", lambda: None)
-    rates = measure_memory(alone, [make_cell("bfloat16"), make_cell()], True, 0.01)
+    rates = measure_memory(alone, [make_case("bfloat16"), make_case()], True, 0.01)
     assert rates.copy[200].value > 0
     assert rates.sum[400].value > 0
 
@@ -71,7 +71,7 @@ def test_the_native_copy_and_sum_do_what_they_say(dtype):
 
         Loop(Timed(Program(((references._call(kind, buffers, 0),),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
 
-    buffers = Buffers(references._REFERENCE, make_cell(dtype, 1001), Group((0,), (0,)), 1)
+    buffers = Buffers(references._REFERENCE, make_case(dtype, 1001), Group((0,), (0,)), 1)
     buffers.send(0, 0)[:] = np.arange(1001) % 50
     buffers.recv(0, 0)[:] = 7
     run("sum", buffers)
@@ -88,10 +88,10 @@ def test_one_rank_has_nobody_to_stream_to(alone):
 def test_loopback_streams_one_way_and_both(tmp_path, n):
     body = """
 from collbench.measure.references import measure_memory, measure_streams
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 def main(world):
-    rates = measure_memory(world, [Cell("allreduce", "mpi", DTYPES["float32"], 1024, redop="sum")], True, 0.01)
+    rates = measure_memory(world, [Case("allreduce", "mpi", DTYPES["float32"], 1024, redop="sum")], True, 0.01)
     found = [*measure_streams(world), rates.copy[1024], rates.sum[1024]]
     return [[rate.low, rate.value, rate.high, rate.disturbed] for rate in found]
 """
@@ -105,7 +105,7 @@ def scripted(monkeypatch, alone, rates):
     """The rates of measure_memory where the rounds of its one reference are `rates`, and how many were measured."""
     left = list(rates)
     monkeypatch.setattr(references, "_rate", lambda *_: Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02))
-    found = measure_memory(alone, [make_cell()], False, 0.01).copy[400]
+    found = measure_memory(alone, [make_case()], False, 0.01).copy[400]
     return found, len(rates) - len(left)
 
 

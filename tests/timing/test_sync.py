@@ -29,10 +29,10 @@ from collbench.addresses import is_own, listen_at
 from collbench.measure.sync import _GREETING, _accept, _connect, host_sync
 
 def main(world):
-    shared = world.decide("{folder}/counters", "sharing")
+    shared = world.broadcast("{folder}/counters", "sharing")
     if world.rank == 0:
         Path(shared).write_bytes(bytes(8 * world.size))
-    world.agree(None, "sharing")
+    world.allgather(None, "sharing")
     with open(shared, "r+b") as file:
         passed = np.frombuffer(mmap.mmap(file.fileno(), 8 * world.size), np.int64)
     sync = host_sync(world)
@@ -79,7 +79,7 @@ from collbench.measure import sync
 sync._SHARED = Path("{folder}")
 def main(world):
     made = sync.host_sync(world)
-    world.agree(None, "looking")
+    world.allgather(None, "looking")
     return sorted(file.name for file in Path("{folder}").glob("collbench-*"))
 """
     found = together(body.replace("{folder}", str(tmp_path)), 2, Meeting("ipc", tmp_path))
@@ -170,7 +170,7 @@ def test_in_each_round_a_host_connects_to_the_one_that_is_twice_as_far(monkeypat
         hosts=hosts,
         me=members[6],
         timeout_s=1.0,
-        agree=lambda mine, what: told,
+        allgather=lambda mine, what: told,
         on_host=lambda host: [one for one in members if one.host == host],
     )
     monkeypatch.setattr(sync_module, "_connect", lambda target, number, timeout_s: (target[1], number))

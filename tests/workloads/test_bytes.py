@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.measure.crossing import least
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
@@ -103,8 +103,8 @@ def test_what_nobody_can_know_is_said(operation, algorithm, why):
         moved(exchange(operation), algorithm=algorithm)
 
 
-def cell_of(one):
-    return Cell(one.operation, "simulated", dtype_named(one.dtype), one.size_bytes, redop=one.redop, root=one.root, traffic=one.traffic,
+def case_of(one):
+    return Case(one.operation, "simulated", dtype_named(one.dtype), one.size_bytes, redop=one.redop, root=one.root, traffic=one.traffic,
                 window=1)  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_no_regime_moves_less_than_must_cross_and_messages_move_just_that(name, 
         return
     for one in exchanges:
         found = moved(one, hosts)
-        bound = least(operations()[one.operation], cell_of(one), one.groups, {rank: str(host) for rank, host in enumerate(hosts)})
+        bound = least(operations()[one.operation], case_of(one), one.groups, {rank: str(host) for rank, host in enumerate(hosts)})
         for host in set(hosts):
             must = (one.times * bound.out.get(str(host), 0.0), one.times * bound.into.get(str(host), 0.0))
             got = (found.sent[host], found.received[host])

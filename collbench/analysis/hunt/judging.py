@@ -204,7 +204,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
     """If one way is slow, the other counts, too, if it is at least half as slow."""
     effects = np.array([view.fit.rows[place], view.fit.columns[place]])
     if (effects > -PLACES[view.quantity].least).all():  # it was fast with no partner, and the fit blames the partners
-        effects = np.array([float(np.nanmedian(cells)) - view.fit.middle for cells in (view.speeds[place], view.speeds[:, place])])
+        effects = np.array([float(np.nanmedian(cases)) - view.fit.middle for cases in (view.speeds[place], view.speeds[:, place])])
     slow = low | (effects < effects.min() * _FAST)
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
     depth = -float(effects[slow].mean())
@@ -216,7 +216,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
 
 def _paths(view: MatrixView) -> Iterator[Candidate]:
     """Single pairs that are slower than their places explain; and the worst one by the noise of the others, if it lags noticeably."""
-    mask, level = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity]
+    mask, level = view.exceptions(view.slow_cases(np.array(True))), CELLS[view.quantity]
     for a, b in _pairs(mask):
         noise = max(view.noise, view.error)
         tail = view.depth(twice=True) / noise if noise > 0 else 0.0
@@ -247,8 +247,8 @@ def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[flo
 
 def _fast_with(view: MatrixView, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
     """Return the partners with which it was slow in none of the ways, the fastest first."""
-    cells = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
-    behind: Figures = np.min([each - view.fit.middle for each in cells], axis=0)  # NaN where any of them is unknown
+    cases = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
+    behind: Figures = np.min([each - view.fit.middle for each in cases], axis=0)  # NaN where any of them is unknown
     fast = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
     return tuple(int(each) for each in fast[np.argsort(-behind[fast])])
 

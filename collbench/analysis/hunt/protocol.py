@@ -263,11 +263,11 @@ def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: GroupFigure
     """The interval is that of the slower direction; relative to the speed it is taken for both."""
     ways = [each for each in (figure.speed, figure.backward) if each]
     low, high = ((bound or np.nan) / min(ways) for bound in (figure.low, figure.high))
-    for cell, speed in ((pair, figure.speed), (pair[::-1], figure.backward)):
-        figures["bandwidth"][cell] = speed or np.nan
-        figures["low"][cell], figures["high"][cell] = (speed or np.nan) * low, (speed or np.nan) * high
-        figures["latency"][cell] = figure.latency_s or np.nan
-        figures["wrong"][cell] = figure.wrong
+    for case, speed in ((pair, figure.speed), (pair[::-1], figure.backward)):
+        figures["bandwidth"][case] = speed or np.nan
+        figures["low"][case], figures["high"][case] = (speed or np.nan) * low, (speed or np.nan) * high
+        figures["latency"][case] = figure.latency_s or np.nan
+        figures["wrong"][case] = figure.wrong
 
 
 def _clean(figure: GroupFigure) -> GroupFigure:

@@ -141,8 +141,8 @@ def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alik
     """Return the logarithms of the sweep's pairs without suspects, of the kind of path that the suspect was measured on."""
     figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
     kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
-    cells = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
-    return np.array([figures[cell] for cell in cells if not kinds or alike(*cell) in kinds])
+    cases = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
+    return np.array([figures[case] for case in cases if not kinds or alike(*case) in kinds])
 
 
 def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:

@@ -42,7 +42,7 @@ from collbench.backends.nccl.library import (
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import OpenGpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, slots_checked
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program
@@ -101,7 +101,7 @@ def open_nccl(world: World, k: int) -> Opened:
     together.
     """
     library, indices, mine = _look(world, k)
-    everyone = world.agree(mine, "opening nccl: which GPUs")
+    everyone = world.allgather(mine, "opening nccl: which GPUs")
     wrong = next((said["wrong"] for said in everyone if said.get("wrong")), None) or _versions_differ(everyone)
     if wrong or library is None:
         raise UsageError(wrong or "no NCCL library is found")
@@ -223,7 +223,7 @@ class NcclBackend(BackendBase):
     def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
         """Raise RunFailed on all ranks if any failed, with the message of a rank that has the cause."""
         try:
-            everyone = self._world.agree([wrong, code], what)
+            everyone = self._world.allgather([wrong, code], what)
         except CollbenchError:
             if wrong:
                 raise RunFailed(wrong) from None
@@ -252,7 +252,7 @@ class NcclBackend(BackendBase):
                 said = [self._library.unique_id(), None]
             except CollbenchError as error:
                 said = [None, str(error)]
-        identity, wrong = self._world.agree(said, what)[first // len(self._driven)]
+        identity, wrong = self._world.allgather(said, what)[first // len(self._driven)]
         if wrong or not identity:
             raise RunFailed(wrong or "NCCL gave no identity for a communicator")
         return identity
@@ -275,11 +275,11 @@ class NcclBackend(BackendBase):
         for graphs in self._graphs:
             graphs.free(comms)
 
-    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why this NCCL version cannot run the case, else None."""
-        return limits(operation, cell, self._library, [rank.gpu.arch for rank in self._driven])
+        return limits(operation, case, self._library, [rank.gpu.arch for rank in self._driven])
 
-    def free_bytes(self, cell: Cell) -> int | None:
+    def free_bytes(self, case: Case) -> int | None:
         """Return the GPU's free bytes divided by the ranks that drive it."""
         return min(rank.gpu.free_bytes() // self._drivers[rank.gpu.bus_id] for rank in self._driven)
 
@@ -290,22 +290,22 @@ class NcclBackend(BackendBase):
         names = dict.fromkeys(rank.gpu.name for rank in self._driven)
         return {"nccl": dotted(self._library.version), "nccl_path": self._library.path, **cuda_versions(), "gpus": ", ".join(names)}
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> DeviceBuffers:
+    def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> DeviceBuffers:
         """Return buffers in GPU memory, from NCCL's allocator for registered cases. Raises MemoryError, RunFailed."""
-        known = cell.registration in REGISTRATIONS
-        needed, ranks = bytes_needed(operation, cell, group.n), self._ranks_of(group)
+        known = case.registration in REGISTRATIONS
+        needed, ranks = bytes_needed(operation, case, group.n), self._ranks_of(group)
         gpus, streams, take = [rank.gpu for rank in ranks], [rank.stream for rank in ranks], self._of_nccl if known else OpenGpu.allocate
 
         def make() -> DeviceBuffers:
             for gpu in gpus:
                 self._ask_room(gpu, needed)
-            return DeviceBuffers(operation, cell, group, slots, gpus, streams, take)
+            return DeviceBuffers(operation, case, group, slots, gpus, streams, take)
 
-        made = self._in_step(cell, make) if cell.registration == "symmetric" else make()
+        made = self._in_step(case, make) if case.registration == "symmetric" else make()
         if known:
-            with self._world.watchdog.phase(f"{cell.title()}: registering its buffers"):
+            with self._world.watchdog.phase(f"{case.title()}: registering its buffers"):
                 register(
-                    self._library, [held for held in made.memory if isinstance(held, NcclMemory)], group.handle, str(cell.registration)
+                    self._library, [held for held in made.memory if isinstance(held, NcclMemory)], group.handle, str(case.registration)
                 )
         return made
 
@@ -321,7 +321,7 @@ class NcclBackend(BackendBase):
             about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
             raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
 
-    def _in_step(self, cell: Cell, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
+    def _in_step(self, case: Case, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
         """Create buffers on all ranks together: all ranks create symmetric windows, so a rank without memory must not leave others
         waiting.
         """
@@ -330,12 +330,12 @@ class NcclBackend(BackendBase):
             made = make()
         except (MemoryError, CollbenchError) as error:
             made = str(error)
-        reason = self._world.first(made if isinstance(made, str) else None, f"{cell.title()}: allocating")
+        reason = self._world.first_error(made if isinstance(made, str) else None, f"{case.title()}: allocating")
         if reason or isinstance(made, str):
             raise MemoryError(reason or made)
         return made
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+    def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return one program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
         steps = operation.steps_of(self.api, self.passes_messages)
@@ -345,7 +345,7 @@ class NcclBackend(BackendBase):
             slots.append(together([list(steps(binding)) for binding in bound], self._library))
             bindings += bound
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.given_up)
-        return self._captured(program, group, {0, *slots_checked(cell)}) if cell.mode == "graph" else program
+        return self._captured(program, group, {0, *slots_checked(case)}) if case.mode == "graph" else program
 
     def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
         """Return graphs of 20 iterations over the buffer slots in turn, and of one iteration for each slot that is verified.

@@ -175,16 +175,16 @@ class NcclBinding(NativeBinding):
     """
 
     def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
-        (index, slot), cell = turn, buffers.cell
-        place, width, version = buffers.places[index], cell.dtype.size, library.version
-        super().__init__(library.handle, cell, place.rank, group.n, place.count)
+        (index, slot), case = turn, buffers.case
+        place, width, version = buffers.places[index], case.dtype.size, library.version
+        super().__init__(library.handle, case, place.rank, group.n, place.count)
         self._group = group
         self.send, self.recv = Address(buffers.send_at(index, slot), width), Address(buffers.recv_at(index, slot), width)
         self.scratch = Address(driven.scratch.address, 1)
         self.comm, self.stream, self.status = group.handle[index], driven.stream.address, 0
-        self.type = datatype(cell.dtype.name, width, version, buffers.operation.reduces) or 0
+        self.type = datatype(case.dtype.name, width, version, buffers.operation.reduces) or 0
         self.byte = datatype("uint8", 1, version, reduces=False) or 0
-        self.redop = REDOPS[cell.redop].number if cell.redop else 0
+        self.redop = REDOPS[case.redop].number if case.redop else 0
 
     def peer(self, rank: int) -> int:
         """Return the rank within the communicator."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.unsupported import (
     ArchitectureUnsupported,
@@ -275,29 +275,29 @@ def _text(raw: bytes | None) -> str:
 # What the loaded NCCL cannot do, as reasons for rows.
 
 
-def limits(operation: Operation, cell: Cell, library: NcclLibrary, archs: Iterable[str]) -> Reason | None:
+def limits(operation: Operation, case: Case, library: NcclLibrary, archs: Iterable[str]) -> Reason | None:
     """Return why this NCCL cannot run a case on GPUs of these architectures ("sm_90"), or None."""
-    reductions = _reductions(cell, library, archs) if operation.reduces else iter(())
-    return next(reductions, None) or next(_registrations(operation, cell, library), None) or next(_tunings(operation, cell, library), None)
+    reductions = _reductions(case, library, archs) if operation.reduces else iter(())
+    return next(reductions, None) or next(_registrations(operation, case, library), None) or next(_tunings(operation, case, library), None)
 
 
-def _reductions(cell: Cell, library: NcclLibrary, archs: Iterable[str]) -> Iterator[Reason]:
-    redop, name = cell.redop or "sum", cell.dtype.name
+def _reductions(case: Case, library: NcclLibrary, archs: Iterable[str]) -> Iterator[Reason]:
+    redop, name = case.redop or "sum", case.dtype.name
     if redop not in REDOPS:
         yield RedopUnsupported("NCCL", redop)
     elif REDOPS[redop].since > library.version:
         yield _needs(redop, REDOPS[redop].since, library)
     if name not in DATATYPES:
         yield DtypeUnsupported("NCCL", name)
-    elif datatype(name, cell.dtype.size, library.version, reduces=True) is None:
+    elif datatype(name, case.dtype.size, library.version, reduces=True) is None:
         yield _needs(name, DATATYPES[name].since, library)
     old = [arch for arch in archs if name.startswith("float8") and _capability(arch) < FP8_REDUCES_FROM]
     if old:
         yield ArchitectureUnsupported("NCCL", name, old[0], "9.0")
 
 
-def _registrations(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
-    kind = cell.registration or "none"
+def _registrations(operation: Operation, case: Case, library: NcclLibrary) -> Iterator[Reason]:
+    kind = case.registration or "none"
     if kind in REGISTRATIONS:
         function, since = REGISTRATIONS[kind]
         if since > library.version or not library.has(function):
@@ -306,15 +306,15 @@ def _registrations(operation: Operation, cell: Cell, library: NcclLibrary) -> It
         yield OptionUnsupported(("--registration symmetric",), operation.name, "collectives")
 
 
-def _tunings(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
-    if not (cell.algorithm or cell.protocol):
+def _tunings(operation: Operation, case: Case, library: NcclLibrary) -> Iterator[Reason]:
+    if not (case.algorithm or case.protocol):
         return
     if "nccl" not in operation.steps or operation.name in MADE_OF_MESSAGES:
-        options = ("--algorithms",) * bool(cell.algorithm) + ("--protocols",) * bool(cell.protocol)
+        options = ("--algorithms",) * bool(case.algorithm) + ("--protocols",) * bool(case.protocol)
         yield OptionUnsupported(options, f"{operation.name} (which NCCL makes of sends and receives)", "collectives with algorithms")
-    since = max(OBEYS_FROM, ALGORITHM_SINCE.get(cell.algorithm or "", OBEYS_FROM))
+    since = max(OBEYS_FROM, ALGORITHM_SINCE.get(case.algorithm or "", OBEYS_FROM))
     if since > library.version:
-        yield _needs(" ".join(word for word in (cell.algorithm, cell.protocol) if word), since, library)
+        yield _needs(" ".join(word for word in (case.algorithm, case.protocol) if word), since, library)
 
 
 def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:

@@ -105,8 +105,8 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 # A reference is not a limit. It is measured with all ranks busy, so an operation in which one rank works while others wait (gather of
 # two ranks) has more memory bandwidth for itself: up to 1.8 times on two cores. Operations that keep data in cache may exceed it, too.
 
-_SOURCE = "measured by all ranks of the host at once, before the first cell"
-_AT_SIZE = "measured at this size by all ranks of the host at once, before the first cell"
+_SOURCE = "measured by all ranks of the host at once, before the first case"
+_AT_SIZE = "measured at this size by all ranks of the host at once, before the first case"
 AGREEMENT = 1.15  # rounds of a steady reference differ by at most this factor
 _WIDEST = 0.25  # half of the interval, relative to the rate
 

@@ -29,7 +29,7 @@ from collbench.machine.peak.links import Link
 from collbench.measure import counters, tcp_streams
 from collbench.measure.instruments import grown, moved, read
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.prepared_cell import BackendContext, PreparedCase, make_groups, prepare, time_cell, verify_cell
+from collbench.measure.prepared_case import BackendContext, PreparedCase, make_groups, prepare, time_case, verify_case
 from collbench.measure.probing import together_or_alone
 from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
 from collbench.measure.request import Budget
@@ -56,7 +56,7 @@ from collbench.measure.wire_tools import (
     write_to,
 )
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.program import NativeCall, Program
 from collbench.results.steps import WRONG, Channel
@@ -425,19 +425,19 @@ def _opened(world: World) -> tuple[Backend | None, str | None]:
 
 def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
     device = _DEVICES[row.channel]
-    cell = Cell("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
-    why = world.first(can_do(backend, P2P_BANDWIDTH, cell), f"asking mpi for {device}")
+    case = Case("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
+    why = world.first_error(can_do(backend, P2P_BANDWIDTH, case), f"asking mpi for {device}")
     if why:
         return replace(row, na=why)
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
-    ready = prepare(P2P_BANDWIDTH, cell, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
+    ready = prepare(P2P_BANDWIDTH, case, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, str):
         return replace(row, na=ready)
     before, already = read(), ready.loop.iterations_run
-    measured = time_cell(ready, world, Budget(seconds))
+    measured = time_case(ready, world, Budget(seconds))
     way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))
-    wrong = verify_cell(ready, world, 1)
+    wrong = verify_case(ready, world, 1)
     if measured is None:
         return row
     told = _told(row, way, links, backend)
@@ -447,7 +447,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
 
 def _bytes_each(ready: PreparedCase) -> float:
     """Return the bytes that leave the sending host in one iteration of all pairs."""
-    return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.cell) * ready.cell.size_bytes)
+    return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.case) * ready.case.size_bytes)
 
 
 def _figures(row: Channel, ready: PreparedCase, measured: Measurement, wrong: str | None) -> Channel:
@@ -536,7 +536,7 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
     """
     mine = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
     tools = [why_not(), why_not(cuda=True)] if machine else None
-    told: list[Any] = world.agree([mine, tools], "looking for RDMA devices")
+    told: list[Any] = world.allgather([mine, tools], "looking for RDMA devices")
     rows: list[Channel] = []
     for pair in pairs(world):
         (sources, why), (targets, other) = told[pair.source.rank], told[pair.target.rank]
@@ -670,7 +670,7 @@ def links_of(world: World) -> dict[str, Link]:
     if len(world.hosts) > 1 and world.on_host()[0] == world.me:
         link = tcp_link(read_interface(interface_with(world.me.address)))
         mine = (link.bytes_per_s, link.name, link.source)
-    told = world.agree(mine, "reading the interfaces")
+    told = world.allgather(mine, "reading the interfaces")
     return {member.host: Link(*words) for member in world.members if (words := told[member.rank])}
 
 
@@ -702,7 +702,7 @@ def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], li
     (address, port, key), waits = offer, patience(world)
     send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
     mine: dict[str, Told] = {}
-    with world.patient(way.seconds + 2 * waits):
+    with world.extend_timeout(way.seconds + 2 * waits):
         sender = threading.Thread(target=lambda: mine.update(source=attempt(send)), daemon=True)
         if world.me == way.pair.source:
             sender.start()
@@ -710,7 +710,7 @@ def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], li
             mine["target"] = attempt(lambda: _received(way, listener[0], bytes.fromhex(key), waits))
         if world.me == way.pair.source:
             sender.join()
-        told = world.agree(mine, "measuring TCP")
+        told = world.allgather(mine, "measuring TCP")
     return told[way.pair.source.rank].get("source", {}), told[way.pair.target.rank].get("target", {})
 
 
@@ -808,7 +808,7 @@ def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, t
         rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
         if world.rank == 0:
             tell(rows)
-        return world.decide(exit_code(rows), "sending the results")
+        return world.broadcast(exit_code(rows), "sending the results")
 
 
 def exit_code(rows: Sequence[Channel]) -> int:
@@ -847,8 +847,8 @@ def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
 def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
     """Return the rows inside all hosts at rank 0; empty elsewhere."""
     jobs = _jobs(world, host, seconds) if host else []
-    most = max(world.agree(len(jobs), "counting the channels"))
-    with world.patient(most * (seconds + _AROUND_S)):
+    most = max(world.allgather(len(jobs), "counting the channels"))
+    with world.extend_timeout(most * (seconds + _AROUND_S)):
         mine = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
         told = world.gather(mine, "measuring the hosts")
     return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in told or [] for row in rows]

@@ -55,7 +55,7 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int
             raise UsageError(f"{error}: use a smaller --size, or free memory of the GPU") from error
         if wrong:
             raise RunFailed(_wrong(wrong[0]))
-        return world.decide(FINE, _WHAT)
+        return world.broadcast(FINE, _WHAT)
 
 
 def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: World) -> list[KernelFigure]:
@@ -65,14 +65,14 @@ def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: Worl
     for figure in figures(gpus, fitting):
         show.figure(figure)
         wrong += [figure] if figure.wrong else []
-        world.decide(_GOING_ON, _WHAT)
+        world.broadcast(_GOING_ON, _WHAT)
     show.end()
     return wrong
 
 
 def _wait(world: World) -> int:
     """Wait for rank 0, at the other ranks, which must not disturb the GPUs."""
-    while (code := world.decide(FINE, _WHAT)) == _GOING_ON:
+    while (code := world.broadcast(FINE, _WHAT)) == _GOING_ON:
         pass
     return code
 

@@ -32,7 +32,7 @@ from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.monitored import StateProbe, state_probe, watched
-from collbench.measure.prepared_cell import (
+from collbench.measure.prepared_case import (
     BackendContext,
     MoreWrongData,
     PreparedCase,
@@ -40,7 +40,7 @@ from collbench.measure.prepared_cell import (
     prepare_over,
     release,
     time_shortly,
-    verify_cell,
+    verify_case,
     wrong_data,
 )
 from collbench.measure.request import Budget, Request
@@ -59,12 +59,12 @@ from collbench.measure.session import (
     ranks_by_host,
     run_with_cleanup,
 )
-from collbench.measure.tasks.cells import check_memory, notes, stage_of
+from collbench.measure.tasks.cases import check_memory, notes, stage_of
 from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
 from collbench.measure.wire_tools import FLAGS, LATENCY, Course, ToolRequest, ToolResult, Tools, WireTool, installed_tools, run_tool
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Round, Schedule, schedule
@@ -335,7 +335,7 @@ def rails_of(world: World, places: Places) -> Rails:
     if places.by != "node":
         return {}
     leaders = _leaders(world, places)
-    told = world.agree(_addresses() if world.me in leaders else {}, "reading the interfaces' addresses")
+    told = world.allgather(_addresses() if world.me in leaders else {}, "reading the interfaces' addresses")
     each = [told[leader.rank] for leader in leaders]
     return {name: known for name in sorted(each[0]) if (known := _common([one.get(name, {}) for one in each]))}
 
@@ -449,10 +449,10 @@ class Streaming:
             return [listener[0].getsockname()[1], key.hex()]
 
         awaited = mine and mine.target == world.me
-        offers = world.agree(attempt(partial(listen, mine.target_address)) if mine and awaited else {}, "listening for TCP streams")
+        offers = world.allgather(attempt(partial(listen, mine.target_address)) if mine and awaited else {}, "listening for TCP streams")
         try:
-            with world.patient(self.seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
-                told = world.agree(self._done(mine, offers[mine.target.rank], listener) if mine else {}, "measuring TCP")
+            with world.extend_timeout(self.seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
+                told = world.allgather(self._done(mine, offers[mine.target.rank], listener) if mine else {}, "measuring TCP")
         finally:
             for each in listener:
                 each.close()
@@ -523,7 +523,7 @@ class RoundMeasurement:
     """One of the three measurements of a round, with its budget; `backward`: the second place of each pair sends."""
 
     operation: Operation
-    cell: Cell
+    case: Case
     budget: Budget
     backward: bool = False
 
@@ -533,18 +533,18 @@ def ways_of(asked: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundM
     budget = asked.launch.budget
     latency, bandwidth = (
         RoundMeasurement(
-            operation, _cell(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups)
+            operation, _case(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups)
         )
         for operation, size, warmups in zip(OPERATIONS, (asked.latency_size_bytes, asked.size_bytes), _WARMUPS, strict=True)
     )
     return latency, bandwidth, replace(bandwidth, backward=True)
 
 
-def _cell(asked: PairsRequest, operation: Operation, size_bytes: int, backend: str) -> Cell:
+def _case(asked: PairsRequest, operation: Operation, size_bytes: int, backend: str) -> Case:
     sweep = asked.launch.sweep
     assert isinstance(sweep, Sweep)
-    (cell,) = replace(sweep, operations=(operation,), sizes=(size_bytes,)).cells(backend, 2)
-    return cell.placed(False)
+    (case,) = replace(sweep, operations=(operation,), sizes=(size_bytes,)).cases(backend, 2)
+    return case.placed(False)
 
 
 @dataclass(frozen=True)
@@ -633,12 +633,12 @@ def _without(court: PairContext, number: int, pairs: Round, again: bool, reason:
 def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times | str | None:
     """Return one measurement, with figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
-    ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
+    ready = prepare_over(way.operation, way.case, groups, court.stage_for(way), court.world)
     if isinstance(ready, str):
         return ready
     check = court.asked.launch.check
     measured = time_shortly(ready, court.world, way.budget)
-    mismatches = verify_cell(ready, court.world, check) if check else []
+    mismatches = verify_case(ready, court.world, check) if check else []
     release(ready, court.stage.backend)
     if measured is None or mismatches is None:
         return None
@@ -652,7 +652,7 @@ def _times(court: PairContext, ready: PreparedCase, measured: Measurement, misma
     width = court.places.width
     initiators = [group[0] for group in ready.groups]
     each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
-    messages = ready.operation.moves(ready.cell) * (width if ready.operation is P2P_BANDWIDTH else 1)
+    messages = ready.operation.moves(ready.case) * (width if ready.operation is P2P_BANDWIDTH else 1)
     found = [_figure(slowest(measured.samples, ranks) / messages) for ranks in each]
     turn_of = {rank: turn // width for turn, group in enumerate(ready.groups) for rank in group}
     wrong: Counter[int] = Counter()
@@ -705,19 +705,21 @@ class GroupResult:
     na: str | None = None
 
 
-def group_cell(asked: PairsRequest, backend: Backend) -> Cell:
-    """Return the all-reduce cell of groups: with the size of the messages, and a floating-point type as gradients have."""
+def group_case(asked: PairsRequest, backend: Backend) -> Case:
+    """Return the all-reduce case of groups: with the size of the messages, and a floating-point type as gradients have."""
     sweep = asked.launch.sweep
     assert isinstance(sweep, Sweep)
-    (cell,) = replace(sweep, operations=(ALLREDUCE,), sizes=(asked.size_bytes,), dtypes=(dtype_named("float32"),)).cells(
+    (case,) = replace(sweep, operations=(ALLREDUCE,), sizes=(asked.size_bytes,), dtypes=(dtype_named("float32"),)).cases(
         backend.name, backend.ranks
     )
-    return placed(cell, ALLREDUCE, backend)
+    return placed(case, ALLREDUCE, backend)
 
 
 def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None:
     """Return why this backend cannot reduce over groups at some rank, the same at all ranks; or None. All ranks call."""
-    return world.first(can_do(backend, ALLREDUCE, group_cell(asked, backend)), f"asking {backend.name} whether it reduces over groups")
+    return world.first_error(
+        can_do(backend, ALLREDUCE, group_case(asked, backend)), f"asking {backend.name} whether it reduces over groups"
+    )
 
 
 def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None:
@@ -737,18 +739,18 @@ def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None
 def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], tuple[str, ...]]:
     """Return the result of each group, at rank 0."""
     backend, request = court.stage.backend, court.asked.launch
-    cell, members = group_cell(court.asked, backend), court.stage.members
+    case, members = group_case(court.asked, backend), court.stage.members
     with court.world.watchdog.phase(f"making groups on {backend.name}"):
         wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
-    reason = court.world.first(wrong, "making the groups of a round")
+    reason = court.world.first_error(wrong, "making the groups of a round")
     stage: BackendContext = replace(court.stage, members=members | made)
-    ready = reason or prepare_over(ALLREDUCE, cell, groups, stage, court.world)
+    ready = reason or prepare_over(ALLREDUCE, case, groups, stage, court.world)
     if isinstance(ready, str):
         _free(backend, made)
         return dict.fromkeys(groups, GroupResult(na=ready)), ()
     budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
     measured = time_shortly(ready, court.world, budget)
-    mismatches = verify_cell(ready, court.world, request.check) if request.check else []
+    mismatches = verify_case(ready, court.world, request.check) if request.check else []
     release(ready, backend)
     _free(backend, made)
     if measured is None or mismatches is None:
@@ -791,7 +793,7 @@ def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mi
     found = {}
     for ranks in ready.groups:
         samples = slowest(measured.samples, list(ranks))
-        known, moved = median(samples), ready.cell.size_bytes * ALLREDUCE.bus_factor(len(ranks))
+        known, moved = median(samples), ready.case.size_bytes * ALLREDUCE.bus_factor(len(ranks))
         apart = samples.min() < samples.max()  # equal samples have no interval: the clock's step hides how far apart they are
         ends = (known.ci_low, known.ci_high) if apart else (None, None)
         low, high = (rate(moved, seconds) for seconds in reversed(ends))
@@ -967,13 +969,13 @@ def play_all(hunting: HuntRun, field: RoundRunner) -> None:
     for number in count():
         wanted = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
         time.sleep(wanted.get("pause_s", 0.0))
-        told = world.decide(wanted, "choosing the next round")
+        told = world.broadcast(wanted, "choosing the next round")
         if not told:
             return
         last = field.play(number, Asked.told(told))
         if last:
             _take(hunting, last)
-        if hunting.asked.pairs.launch.stop_on_wrong and world.decide(bool(last and any(last.wrong)), "deciding whether to go on"):
+        if hunting.asked.pairs.launch.stop_on_wrong and world.broadcast(bool(last and any(last.wrong)), "deciding whether to go on"):
             hunting.note(WrongDataStop(f"round {number + 1}"))
             hunting.stopped = True
             return
@@ -993,8 +995,8 @@ def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
     for fact in (*_wrong(hunting), *world.remarks()):
         hunting.note(fact)
     verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
-    code = world.decide(_code(hunting, verdict), "ending")
-    world.agree(None, "ending")  # all are still there: no node is drained for another that died
+    code = world.broadcast(_code(hunting, verdict), "ending")
+    world.allgather(None, "ending")  # all are still there: no node is drained for another that died
     if launch.folder:
         hunting.about["verdict"] = verdict
         launch.folder.update(hunt=hunting.about)
@@ -1036,18 +1038,18 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others
     """Raise UsageError on all ranks for messages that the backend or the memory cannot handle, and for a --slowed
     without effect.
 
-    others: cells that are measured in addition to the messages.
+    others: cases that are measured in addition to the messages.
     """
     backend, world = opened.backend, launch.world
     assert backend is not None
     ways = ways_of(asked, backend.name)
-    refusals = [can_do(backend, way.operation, way.cell) for way in ways]
-    reason = world.first(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
+    refusals = [can_do(backend, way.operation, way.case) for way in ways]
+    reason = world.first_error(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
     if reason:
         world.refuse(f"no pair can be measured on {backend.name}: {reason}")
-    asked.launch.slowed.check([*(way.cell for way in ways), *(cell for _, cell, _ in others)], backend.ranks)
-    largest = max(ways, key=lambda way: way.cell.size_bytes)
-    check_memory([(largest.operation, largest.cell, opened), *others], world)
+    asked.launch.slowed.check([*(way.case for way in ways), *(case for _, case, _ in others)], backend.ranks)
+    largest = max(ways, key=lambda way: way.case.size_bytes)
+    check_memory([(largest.operation, largest.case, opened), *others], world)
 
 
 def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
@@ -1055,9 +1057,9 @@ def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, place
     backend, world = opened.backend, launch.world
     assert backend is not None
     ways = ways_of(asked, backend.name)
-    stage = stage_of(launch, [(way.operation, way.cell, opened) for way in ways], backend)
-    crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].cell.device == "cpu"
-    flags = {"slowed": any(asked.launch.slowed.of(way.cell) for way in ways), "oversubscribed": crowded}
+    stage = stage_of(launch, [(way.operation, way.case, opened) for way in ways], backend)
+    crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].case.device == "cpu"
+    flags = {"slowed": any(asked.launch.slowed.of(way.case) for way in ways), "oversubscribed": crowded}
     on = (*backend.flags, *(flag for flag, true in flags.items() if true))
     return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
@@ -1069,7 +1071,7 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
     """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 where a place is confirmed. Raises
     CollbenchError.
 
-    `ended` gets the exit code before the libraries are closed, as in `cells.run`.
+    `ended` gets the exit code before the libraries are closed, as in `cases.run`.
     """
     request, waiting = asked.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -1077,7 +1079,7 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
     assert opened.backend is not None
     places = places_of(asked.pairs, world.hosts, ranks_by_host(opened.backend, world))
     lacking = no_groups(asked.pairs, opened.backend, world)
-    others = [] if lacking else [(ALLREDUCE, group_cell(asked.pairs, opened.backend), opened)]
+    others = [] if lacking else [(ALLREDUCE, group_case(asked.pairs, opened.backend), opened)]
     check_pairs(asked.pairs, launch, opened, others)
     rails = {} if opened.backend.virtual else rails_of(world, places)
     about = _about(asked, opened, places, rails, lacking) | {"nodes": _nodes(asked, world)}
@@ -1093,10 +1095,10 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
     """Return run.json's "hunt", before anything is measured."""
     backend, pairs = opened.backend, asked.pairs
     assert backend is not None
-    cell = ways_of(pairs, backend.name)[1].cell
+    case = ways_of(pairs, backend.name)[1].case
     return {
         "places": list(places.names), "by": places.by, "backend": backend.name, "virtual": backend.virtual, "size_bytes": pairs.size_bytes,
-        "latency_size_bytes": pairs.latency_size_bytes, "window": cell.window, "ranks_per_place": places.width, "method": asked.method,
+        "latency_size_bytes": pairs.latency_size_bytes, "window": case.window, "ranks_per_place": places.width, "method": asked.method,
         "most_rounds": asked.rounds, "growing": asked.growing, "isolate": asked.isolate, "no_groups": lacking, "nics": list(rails),
         "max_time_s": pairs.launch.budget.max_time_s, "budget_s": pairs.budget_s, "rounds": None, "ceiling": None, "verdict": None,
     }  # fmt: skip
@@ -1105,7 +1107,7 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
 def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
     """Return the listener's plan, at all ranks. Raises UsageError on all where it refuses."""
     mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
-    agreed: dict[str, Any] = world.decide(mine or {}, "planning the hunt")
+    agreed: dict[str, Any] = world.broadcast(mine or {}, "planning the hunt")
     return agreed
 
 
@@ -1143,11 +1145,11 @@ def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[s
     backend, places = court.stage.backend, court.places
     if first.kind == "pairs":
         way, groups = court.ways[1], places.groups([(group[0], group[1]) for group in first.groups])
-        ceiling, _ = ceilings.of(way.operation, way.cell, backend, groups)
+        ceiling, _ = ceilings.of(way.operation, way.case, backend, groups)
         many = places.width
     else:
         ranks = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
-        ceiling, _ = ceilings.of(ALLREDUCE, group_cell(court.asked, backend), backend, ranks)
+        ceiling, _ = ceilings.of(ALLREDUCE, group_case(court.asked, backend), backend, ranks)
         many = 1
     if ceiling.bytes_per_s is None:
         return None
@@ -1225,7 +1227,7 @@ class PairRun:
         """Return whether wrong data has ended the launch, the same at all ranks. All ranks call."""
         if not self.asked.launch.stop_on_wrong:
             return False
-        wrong: bool = self.launch.world.decide(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
+        wrong: bool = self.launch.world.broadcast(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
         return wrong
 
     @property
@@ -1236,11 +1238,11 @@ class PairRun:
 
     def about(self, measured: int | None) -> dict[str, Any]:
         """Return run.json's "pairs"; measured: number of pairs, None while the run continues."""
-        asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
+        asked, case = self.asked, ways_of(self.asked, self.backend.name)[1].case
         sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
             "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
-            "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
+            "latency_size_bytes": asked.latency_size_bytes, "window": case.window, "streams": case.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
             "possible": self.plan.possible, "measured": measured, "sampled": sample.render() if sample else None,
             **({"sampled_fact": as_json(sample)} if sample else {}),
@@ -1264,7 +1266,7 @@ def measure_rounds(match: PairRun, court: PairContext) -> bool:
     """
     world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
     for number, pairs in enumerate(match.plan.rounds()):
-        spent_s = world.decide(time.monotonic() - match.began, "playing the next round")
+        spent_s = world.broadcast(time.monotonic() - match.began, "playing the next round")
         whole = number % match.plan.parts == 0
         if spent_s > match.asked.budget_s and number >= least and whole:
             break
@@ -1293,7 +1295,7 @@ def measure_again(match: PairRun, court: PairContext) -> None:
     for number in count(match.plan.number):
         wanted = dict(match.listener.again(last) or {}) if match.listener else {}
         time.sleep(wanted.get("pause_s", 0.0))
-        told = world.decide(wanted, "choosing the pairs to measure again")
+        told = world.broadcast(wanted, "choosing the pairs to measure again")
         if not told:
             return
         if number == match.plan.number:
@@ -1322,7 +1324,7 @@ def conclude_pairs(match: PairRun) -> int:
     if match.listener and match.theirs:
         match.listener.theirs(match.theirs)
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
-    code = launch.world.decide(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
+    code = launch.world.broadcast(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
         for sentence in found.pop("findings", ()):
             launch.folder.event("finding", text=sentence)
@@ -1365,9 +1367,9 @@ def beside(match: PairRun, tools: Tools) -> None:
         return
     world, began = match.launch.world, time.monotonic()
     match.note(ToolsRun(tuple(_named(tools, tool) for tool in tools.tools)))
-    done, rounds = 0, list(match.plan.rounds())[: world.decide(_rounds(match), "choosing the tools' rounds")]
+    done, rounds = 0, list(match.plan.rounds())[: world.broadcast(_rounds(match), "choosing the tools' rounds")]
     for number, pairs in enumerate(rounds):
-        spent_s = world.decide(time.monotonic() - began, "running the next tools")
+        spent_s = world.broadcast(time.monotonic() - began, "running the next tools")
         if number and spent_s > match.asked.budget_s:
             break
         for row in _of_round(match, tools, pairs):
@@ -1440,7 +1442,7 @@ def _keep(match: PairRun, row: Row) -> None:
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
     """Measure all pairs on all ranks of `world`. Return the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` gets the exit code before the libraries are closed, as in `cells.run`.
+    `ended` gets the exit code before the libraries are closed, as in `cases.run`.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)

@@ -26,10 +26,10 @@ from collbench.measure.ceilings import Ceilings
 from collbench.measure.request import Budget
 from collbench.measure.row import check_fields, doubts, wrong_evidence
 from collbench.measure.session import Launch, OpenBackend, members_of
-from collbench.measure.tasks.cells import free_memory
+from collbench.measure.tasks.cases import free_memory
 from collbench.measure.tasks.step import StepPlan, Training, check_number, moved_by, times_of
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import POISON, Mismatch
 from collbench.operations.dtypes import DTYPES, DType, dtype_named
 from collbench.results.row import Times
@@ -539,7 +539,7 @@ def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
     with world.watchdog.phase(f"{title}: starting its parameter servers"):
         library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
     works = world.rank in served.roles.workers
-    with world.patient(budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
+    with world.extend_timeout(budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
         warm = _samples(library, works, max(1, _WARMUPS if budget.warmup is None else budget.warmup), world)
         series = _samples(library, works, _enough_workload_served(warm, budget, title, world), world)
     exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
@@ -566,7 +566,7 @@ def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.floa
 
 def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: str, world: World) -> int:
     """Return how many samples fit into the budget, the same at all ranks, from the last warm-up times."""
-    slowest = max(world.agree(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
+    slowest = max(world.allgather(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
     return budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
 
 
@@ -575,12 +575,12 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
 
     Every server's sums, and every worker's pulled variables, must equal one update of each worker.
     """
-    world.agree(None, f"{title}: the steps of its workers")  # a server has had nothing to wait for
+    world.allgather(None, f"{title}: the steps of its workers")  # a server has had nothing to wait for
     if world.rank in served.roles.servers:
         library.clear()
-    world.agree(None, f"{title}: clearing its sums")
+    world.allgather(None, f"{title}: clearing its sums")
     pulled = library.step() if world.rank in served.roles.workers else []
-    world.agree(None, f"{title}: verifying")
+    world.allgather(None, f"{title}: verifying")
     found = [
         wrong for server, parts in enumerate(pulled) for wrong in _compared(served, server, parts, (world.rank, "the model that it pulled"))
     ]
@@ -643,11 +643,11 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     done = RankReport()
     with _watched(turn, world, "making its buffers"):
         done = _ready(roles, world.rank)
-    world.agree(None, f"{turn.title}: beginning")
-    with world.patient(budget.max_time_s):
+    world.allgather(None, f"{turn.title}: beginning")
+    with world.extend_timeout(budget.max_time_s):
         with _watched(turn, world, what):
             _go_on(done, carrier, budget, world)
-        updates = world.agree(len(done.round_s), f"{turn.title}: {what}")
+        updates = world.allgather(len(done.round_s), f"{turn.title}: {what}")
     pushed = {rank: updates[rank] for rank in roles.workers}
     checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
     wrong = _verified(done, carrier, pushed, turn, world) if checked else []
@@ -752,8 +752,8 @@ def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
     serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
     if serving & working:
         return no_ceiling(_NO_CEILING)
-    cell = Cell("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
-    found = ceilings.of(P2P_BANDWIDTH, cell, backend, ((roles.workers[0], roles.servers[0]),))[0]
+    case = Case("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
+    found = ceilings.of(P2P_BANDWIDTH, case, backend, ((roles.workers[0], roles.servers[0]),))[0]
     if found.kind == "given" or not found.bytes_per_s:
         return found
     return replace(found, bytes_per_s=found.bytes_per_s * min(1.0, len(working) / len(roles.servers)))
@@ -842,7 +842,7 @@ class Turn:
         """Return the row with these figures and the values known before the measurement."""
         shape, step = self.shape, self.step
         sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
-        device = self.plan.parts[0].cell.device if self.plan else "cpu"
+        device = self.plan.parts[0].case.device if self.plan else "cpu"
         moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
         moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
         return StepRow(

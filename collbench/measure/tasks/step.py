@@ -1,4 +1,4 @@
-"""Measure a training step: its exchanges as cells of a backend, timed as one iteration, with each part also timed
+"""Measure a training step: its exchanges as cases of a backend, timed as one iteration, with each part also timed
 alone.
 
 Exchanges that are alike are one part, with one set of buffers. The buffers take turns, as many as are larger than the
@@ -27,13 +27,13 @@ from collbench.measure.ceilings import Ceilings
 from collbench.measure.crossing import LeastBytes, least
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.prepared_cell import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
+from collbench.measure.prepared_case import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import placed
 from collbench.measure.row import doubts
 from collbench.measure.sampling import Measurement, measure, short_schedule, slowest, sound
-from collbench.measure.tasks.cells import free_memory
-from collbench.operations.cell import Cell, Split
+from collbench.measure.tasks.cases import free_memory
+from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, poison, seeded, slots_for, wanted_of
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
@@ -73,7 +73,7 @@ class _Server:
             at += block.count
         if not shares:
             return None
-        totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.cell.dtype.numpy)
+        totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.case.dtype.numpy)
         return cls(place, buffers, driven, tuple(shares), totals)
 
     def add(self, slot: int) -> None:
@@ -164,7 +164,7 @@ class StepPart:
     what: str
     exchange: Exchange
     operation: Operation
-    cell: Cell
+    case: Case
     times: int
 
     @property
@@ -180,12 +180,12 @@ class StepPart:
     @property
     def slots(self) -> int:
         """The number of buffers that a step really uses in turn."""
-        return min(slots_for(self.cell), self.times)
+        return min(slots_for(self.case), self.times)
 
     @property
-    def laid(self) -> tuple[Operation, Cell]:
-        """The operation and cell from which the groups are derived. Pairs are included as they are named."""
-        return replace(self.operation, pair=False), replace(self.cell, split=_given(self.groups))
+    def laid(self) -> tuple[Operation, Case]:
+        """The operation and case from which the groups are derived. Pairs are included as they are named."""
+        return replace(self.operation, pair=False), replace(self.case, split=_given(self.groups))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class StepPlan:
 
 
 def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
-    """Return the step's parts as cells.
+    """Return the step's parts as cases.
 
     Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be
     prepared.
@@ -251,11 +251,11 @@ def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) 
     first, last = alike[0], alike[-1]
     operation, times = operation_of(first), sum(exchange.times for exchange in alike)
     what = first.what if first.what == last.what else f"{first.what} … {last.what}"
-    cell = _cell(first, operation, times, request, backend)
-    return StepPart(what, first, operation, replace(cell, seed=cell.seed + turn * _BETWEEN_PARTS), times)
+    case = _case(first, operation, times, request, backend)
+    return StepPart(what, first, operation, replace(case, seed=case.seed + turn * _BETWEEN_PARTS), times)
 
 
-def _cell(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Cell:
+def _case(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Case:
     sweep, n, dtype = request.sweep.each[0], len(exchange.groups[0]), dtype_named(exchange.dtype)
     if exchange.size_bytes < dtype.size * operation.parts(n):
         least = dtype.size * operation.parts(n)
@@ -269,31 +269,31 @@ def _cell(exchange: Exchange, operation: Operation, times: int, request: Request
         algorithms=sweep.algorithms[:1], protocols=sweep.protocols[:1], registrations=sweep.registrations[:1], backends=(), split=None,
         traffic=exchange.traffic, streams=None,
     )  # fmt: skip
-    cell = _last(asked, backend.name, n)
+    case = _last(asked, backend.name, n)
     whole = exchange.groups == (tuple(range(backend.ranks)),)
-    cell = cell if operation.pair or whole else replace(cell, split=_given(exchange.groups))
-    return _in_place(cell, operation, backend)
+    case = case if operation.pair or whole else replace(case, split=_given(exchange.groups))
+    return _in_place(case, operation, backend)
 
 
-def _last(sweep: Sweep, backend: str, n: int) -> Cell:
-    """Return the one cell. For a forced algorithm or protocol the sweep has the library's own choice before it."""
-    return list(sweep.cells(backend, n))[-1]
+def _last(sweep: Sweep, backend: str, n: int) -> Case:
+    """Return the one case. For a forced algorithm or protocol the sweep has the library's own choice before it."""
+    return list(sweep.cases(backend, n))[-1]
 
 
 def _given(groups: Groups) -> NamedGroups:
     return NamedGroups("GROUPS", len(groups), groups)
 
 
-def _in_place(cell: Cell, operation: Operation, backend: Backend) -> Cell:
-    """Return the cell with its placement: gradients are all-reduced in place, as in training; others use the default."""
-    if cell.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
-        return cell.placed(True)
-    return placed(cell, operation, backend)
+def _in_place(case: Case, operation: Operation, backend: Backend) -> Case:
+    """Return the case with its placement: gradients are all-reduced in place, as in training; others use the default."""
+    if case.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
+        return case.placed(True)
+    return placed(case, operation, backend)
 
 
 def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
     """Return why a step's buffers do not fit this host or its GPUs, before anything is measured; None where they do."""
-    device = backend.free_bytes(plan.parts[0].cell)
+    device = backend.free_bytes(plan.parts[0].case)
     here = backend.ranks if backend.virtual else len(world.on_host())
     need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
     free = device if device is not None else free_memory()
@@ -307,20 +307,20 @@ def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str
 
 
 def _on_device(plan: StepPlan) -> Iterator[int]:
-    return (_used(part, bytes_needed(part.operation, part.cell, part.width)) for part in plan.parts)
+    return (_used(part, bytes_needed(part.operation, part.case, part.width)) for part in plan.parts)
 
 
 def _used(part: StepPart, of_all_slots: int) -> int:
     """Return the bytes of the slots that the step uses."""
-    return of_all_slots * part.slots // slots_for(part.cell)
+    return of_all_slots * part.slots // slots_for(part.case)
 
 
 def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
     """Yield the host memory of every part. A server's sums need as much as the data that it receives."""
     for part in plan.parts:
         taking = min(here, part.width * len(part.groups))
-        yield _used(part, bytes_on_host(part.operation, part.cell, part.width, taking, len(part.groups)))
-        yield taking * part.slots * part.cell.size_bytes if part.exchange.adds else 0
+        yield _used(part, bytes_on_host(part.operation, part.case, part.width, taking, len(part.groups)))
+        yield taking * part.slots * part.case.size_bytes if part.exchange.adds else 0
 
 
 # A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
@@ -394,11 +394,11 @@ def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
 
 def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | str:
     """Prepare one part. All ranks call."""
-    refusal = can_do(stage.backend, part.operation, part.cell)
-    if part.exchange.adds and part.cell.device != "cpu":
+    refusal = can_do(stage.backend, part.operation, part.case)
+    if part.exchange.adds and part.case.device != "cpu":
         refusal = refusal or _ON_GPUS
-    reason = world.first(refusal, f"asking {stage.backend.name} what it can do")
-    ready = reason or prepare_over(part.operation, part.cell, part.groups, stage, world, slots=part.slots)
+    reason = world.first_error(refusal, f"asking {stage.backend.name} what it can do")
+    ready = reason or prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
     if isinstance(ready, str):
         return ready
     adding = Adding(ready) if part.exchange.adds else None
@@ -413,13 +413,13 @@ def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
 
 def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
-    cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
+    case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
     mine = (stage.whole,) if stage.whole else ()  # for the counters: which ranks this process drives
     must = partial(must_cross, found)
-    return PreparedCase(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, case, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
 def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBytes:
@@ -433,7 +433,7 @@ def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBy
 
 def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> LeastBytes:
     those = {rank: host_of[rank] for rank in taking_part(one.part)}
-    return least(one.ready.operation, one.ready.cell, one.part.groups, those)
+    return least(one.ready.operation, one.ready.case, one.part.groups, those)
 
 
 def _joined(plan: StepPlan, found: Sequence[Prepared]) -> Program:
@@ -467,10 +467,10 @@ def _slot(program: Program, slot: int) -> Any:
 
 def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None:
     """Measure one part alone with few samples; the result is at rank 0. The ranks synchronise before each exchange."""
-    cell = one.ready.cell
-    plan = short_schedule(budget, cell.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
-    with phase(one.ready, world, "measuring"), world.patient(budget.max_time_s):
-        return measure(one.loop, world, plan, cell.title())
+    case = one.ready.case
+    plan = short_schedule(budget, case.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
+    with phase(one.ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
+        return measure(one.loop, world, plan, case.title())
 
 
 def taking_part(part: StepPart) -> list[int]:
@@ -489,7 +489,7 @@ def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart]
                 _refill(one)
             step.ready.checking.run(1, slot=0)
             found += [each for one in step.parts for each in _mismatches(one)]
-    everyone = world.gather(found, f"{step.ready.cell.title()}: verifying")
+    everyone = world.gather(found, f"{step.ready.case.title()}: verifying")
     if everyone is None:
         return None
     return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
@@ -528,7 +528,7 @@ class PartLimit:
 
 def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
     """Return the limits of each part, at rank 0."""
-    return [PartLimit(*ceilings.of(one.ready.operation, one.ready.cell, backend, one.part.groups)) for one in step.parts]
+    return [PartLimit(*ceilings.of(one.ready.operation, one.ready.case, backend, one.part.groups)) for one in step.parts]
 
 
 def path_s(plan: StepPlan, each: Seconds) -> float | None:
@@ -550,7 +550,7 @@ def path_s(plan: StepPlan, each: Seconds) -> float | None:
 def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
     """Return the seconds of one exchange at a ceiling; None without a ceiling, 0 for an exchange that moves no data."""
     of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
-    moved = _moved_once(part) if of_rank else part.cell.size_bytes * part.operation.bus_factor(part.width)
+    moved = _moved_once(part) if of_rank else part.case.size_bytes * part.operation.bus_factor(part.width)
     if not moved:
         return 0.0
     return moved / ceiling.bytes_per_s if ceiling and ceiling.bytes_per_s else None
@@ -641,7 +641,7 @@ def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, wi
     sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
     return {
         "what": part.what, "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
-        "size_bytes": part.cell.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
+        "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
         "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
         "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),
         "percent_of_ceiling": 100 * busbw / rate if sound_percent and busbw and rate else None,
@@ -655,7 +655,7 @@ def _moved_once(part: StepPart) -> float:
 
 def _whole_workload_rows(part: StepPart) -> Exchange:
     """Return the part as one exchange, with the size that was really moved."""
-    return replace(part.exchange, size_bytes=part.cell.size_bytes, times=part.times)
+    return replace(part.exchange, size_bytes=part.case.size_bytes, times=part.times)
 
 
 def moved_by(plan: StepPlan, ranks: int) -> float:
@@ -667,8 +667,8 @@ def moved_by(plan: StepPlan, ranks: int) -> float:
 def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
     """Return the quality flags of every figure of a step, including the backend's."""
     true = {
-        "size_rounded": any("size_rounded" in part.cell.flags for part in plan.parts),
-        "slowed": any(slowed(part.cell) is not None for part in plan.parts),
+        "size_rounded": any("size_rounded" in part.case.flags for part in plan.parts),
+        "slowed": any(slowed(part.case) is not None for part in plan.parts),
         "oversubscribed": crowded,
         "python_loop": fell_back,
     }

@@ -30,7 +30,7 @@ from collbench.measure.session import (
     ranks_of,
     run_with_cleanup,
 )
-from collbench.measure.tasks.cells import notes, stage_of
+from collbench.measure.tasks.cases import notes, stage_of
 from collbench.measure.tasks.servers import (
     Turn,
     measure_asynchronous,
@@ -123,7 +123,7 @@ def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world
         return Turn(training, opened, ranks, nodes, reason=opened.reason)
     turn = _laid_out(training, opened, opened.backend, asked, world)
     name = training.regime.name
-    reason = world.first(turn if isinstance(turn, str) else None, f"laying {name} out") or _lacks_room(turn, opened.backend, world)
+    reason = world.first_error(turn if isinstance(turn, str) else None, f"laying {name} out") or _lacks_room(turn, opened.backend, world)
     if isinstance(turn, Turn) and not reason:
         return turn
     if not training.optional:
@@ -138,7 +138,7 @@ def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
     wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
     roles = turn.roles or turn.served
     wrong = roles_too_large(turn.title, roles, world) if roles else wrong
-    return world.first(wrong, "looking at the memory")
+    return world.first_error(wrong, "looking at the memory")
 
 
 def _laid_out(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
@@ -224,14 +224,14 @@ class WorkloadRun:
 def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
     """Measure every training on every backend on all ranks of `world`. Return the exit code, the same on all ranks.
 
-    `ended` gets the exit code before the libraries are closed, as in `cells.run`. Raises CollbenchError.
+    `ended` gets the exit code before the libraries are closed, as in `cases.run`. Raises CollbenchError.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
     opened = open_backends(request, world, waiting.append)
     turns = turns_of(asked, opened, world)
     session = WorkloadRun(asked, launch, listener, opened, turns, Ceilings(request, world))
-    request.slowed.check([part.cell for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
+    request.slowed.check([part.case for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
     launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(turns))
     return run_with_cleanup(RunContext(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
 
@@ -278,7 +278,7 @@ def _look_around(session: WorkloadRun) -> None:
 
 def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments | None:
     """Return the instruments that read the hosts' counters around each step; None if the user turned evidence off."""
-    request, cuda = session.launch.request, any(part.cell.device == "cuda" for plan in plans for part in plan.parts)
+    request, cuda = session.launch.request, any(part.case.device == "cuda" for plan in plans for part in plan.parts)
     return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
 
 
@@ -292,7 +292,7 @@ def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
         return measure_served(turn, session.launch, session.crowded(turn))
     plan, world = turn.plan, session.world
     assert plan is not None
-    stage = stage_of(session.launch, [(part.operation, part.cell, turn.opened) for part in plan.parts], turn.backend)
+    stage = stage_of(session.launch, [(part.operation, part.case, turn.opened) for part in plan.parts], turn.backend)
     step = prepare_step(turn.name, plan, stage, world)
     if isinstance(step, str):
         return turn.row(na=step) if world.rank == 0 else None
@@ -306,7 +306,7 @@ def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | No
     request, world = session.launch.request, session.world
     looks = _looks(session, step) if session.asked.parts else [None] * len(step.parts)
     _check_deadline(turn, step, looks, world)
-    on_host = not turn.backend.virtual and step.ready.cell.device == "cpu"
+    on_host = not turn.backend.virtual and step.ready.case.device == "cpu"
     instruments = None if turn.backend.virtual else session.launch.instruments
     watched = watch(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
     wrong = verify_step(step, world, request.check) if request.check else []
@@ -328,7 +328,7 @@ def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measurement | None]
 def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
     """Raise UsageError, on all ranks, where a step takes longer than the deadline for work without progress."""
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
-    seconds = world.decide(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
+    seconds = world.broadcast(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
         raise UsageError(
             f"a step of {turn.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
@@ -339,7 +339,7 @@ def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement 
 def _around(session: WorkloadRun, turn: Turn, step: PreparedStep) -> Around:
     """Return the ceilings, flags and evidence of a row."""
     crowded, request = session.crowded(turn), session.launch.request
-    slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.cell))}
+    slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.case))}
     evidence = {"libraries": dict(turn.backend.versions()), "conditions": session.launch.conditions} | step.ready.evidence
     evidence |= {"buffers": [one.part.slots for one in step.parts], "exchanges": len(step.plan.order)}
     evidence |= {"slowed": sorted(slow)} if slow else {}
@@ -361,7 +361,7 @@ def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
     """Return whether wrong data has ended the launch, the same at all ranks. All ranks call."""
     if not session.launch.request.stop_on_wrong:
         return False
-    wrong: bool = session.world.decide(any(row.wrong for row in rows), "deciding whether to go on")
+    wrong: bool = session.world.broadcast(any(row.wrong for row in rows), "deciding whether to go on")
     if wrong and len(rows) < len(session.turns):
         session.note(WrongDataStop())
     return wrong
@@ -373,7 +373,7 @@ def _conclude(session: WorkloadRun, rows: Sequence[StepRow]) -> int:
     for fact in (*wrong, *session.world.remarks()):
         session.note(fact)
     measured = any(row.na is None for row in rows)
-    code: int = session.world.decide(FAILED if wrong else FINE if measured else USAGE, "ending")
+    code: int = session.world.broadcast(FAILED if wrong else FINE if measured else USAGE, "ending")
     if session.launch.folder:
         session.launch.folder.finish(exit_code=code, workload=session.about())
     return code

@@ -12,12 +12,12 @@ from collbench.operations.operation import Binding, Block, Operation, Place, nee
 from collbench.operations.program import Call
 from collbench.operations.traffic import elements
 
-# All-to-all with uneven parts: every rank sends every other rank the number of elements in the cell's traffic, which may be 0.
+# All-to-all with uneven parts: every rank sends every other rank the number of elements in the case's traffic, which may be 0.
 
 
 def _parts(x: Binding | Place) -> tuple[list[int], list[int]]:
     """Return (elements to, elements from) each rank."""
-    of_all = elements(x.cell.traffic, x.n, x.count)
+    of_all = elements(x.case.traffic, x.n, x.count)
     return of_all[x.rank].tolist(), of_all[:, x.rank].tolist()
 
 
@@ -27,7 +27,7 @@ def _starts(parts: Sequence[int]) -> list[int]:
 
 def _expected(x: Place) -> list[Block]:
     """Return the blocks by sender. A sender's part for this rank follows its parts for lower ranks."""
-    of_all = elements(x.cell.traffic, x.n, x.count)
+    of_all = elements(x.case.traffic, x.n, x.count)
     starts = of_all[:, : x.rank].sum(axis=1).tolist()
     return [Block([rank], at, count) for rank, (at, count) in enumerate(zip(starts, _parts(x)[1], strict=True)) if count]
 

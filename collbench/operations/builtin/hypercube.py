@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Binding, Block, Operation, Reason, in_place_only
 from collbench.operations.program import Call
 
@@ -23,7 +23,7 @@ def _doubling(x: Binding) -> Iterator[Call]:
         held *= 2
 
 
-def _power_of_two(n: int, cell: Cell) -> Reason | None:
+def _power_of_two(n: int, case: Case) -> Reason | None:
     from collbench.operations.unsupported import NotPowerOfTwo  # here: `--help` loads the operations, but not msgspec
 
     return None if n > 1 and n & (n - 1) == 0 else NotPowerOfTwo("hypercube", n)

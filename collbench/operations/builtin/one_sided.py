@@ -49,7 +49,7 @@ ACCUMULATE = Operation(
 def _mpi_get(x: Binding) -> Iterator[Call]:
     if x.rank:
         return
-    for _ in range(window(x.cell)):
+    for _ in range(window(x.case)):
         yield x.call("MPI_Get", x.recv, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.window)
     yield x.call("MPI_Win_flush", x.peer(1), x.window)
 
@@ -71,7 +71,7 @@ GET_BANDWIDTH = replace(GET_LATENCY, name="get_bandwidth", summary="a window of 
 def _mpi(x: Binding) -> Iterator[Call]:
     if x.rank:
         return
-    for _ in range(window(x.cell)):
+    for _ in range(window(x.case)):
         yield x.call("MPI_Put", x.send, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.window)
     yield x.call("MPI_Win_flush", x.peer(1), x.window)
 

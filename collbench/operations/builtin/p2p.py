@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.operation import Binding, Block, Operation, Place, Steps
 from collbench.operations.program import Call
 
 
-def window(cell: Cell) -> int:
+def window(case: Case) -> int:
     """Return the number of messages in flight."""
-    return cell.window or 1
+    return case.window or 1
 
 
 def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> Steps:
@@ -24,7 +24,7 @@ def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> S
         """The window, then a byte that confirms its arrival."""
         other = 1 - x.rank
         yield from x.together()
-        for _ in range(window(x.cell)):
+        for _ in range(window(x.case)):
             if receives(x.rank):
                 yield x.post_receive(other, x.recv, x.count)
             if sends(x.rank):
@@ -85,7 +85,7 @@ P2P_LATENCY = Operation(
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     pair=True,
     self_synchronizing=True,
-    moves=lambda cell: 2,  # one there, one back
+    moves=lambda case: 2,  # one there, one back
     expected_blocks=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     by_messages=_ping_pong,
 )

@@ -15,7 +15,7 @@ _TAG = 1
 
 def _mpi(x: Binding) -> Iterator[Call]:
     to, by = x.peer((x.rank + 1) % x.n), x.peer((x.rank - 1) % x.n)
-    if x.cell.in_place:
+    if x.case.in_place:
         yield x.call("MPI_Sendrecv_replace", x.recv, x.count, x.type, to, _TAG, by, _TAG, x.comm, x.status)
     else:
         yield x.call("MPI_Sendrecv", x.send, x.count, x.type, to, _TAG, x.recv, x.count, x.type, by, _TAG, x.comm, x.status)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from math import log2, log10
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.compare import CellRatio, Comparison, largest_first, why_nothing_in_common, worst_first
+from collbench.analysis.compare import CaseRatio, Comparison, largest_first, why_nothing_in_common, worst_first
 from collbench.analysis.launches import known, time_of
 from collbench.analysis.outcome import Outcome
-from collbench.report.cells import NOTHING, Column, shown_columns, times
+from collbench.report.cases import NOTHING, Column, shown_columns, times
 from collbench.report.compare import foot, ratio_doubtful, remarks, side_title
 from collbench.report.frame import PlanSummary
 from collbench.report.headlines import short
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# A forest plot: a line per cell with its ratio and its interval, 1 marked, the worst on top.
+# A forest plot: a line per case with its ratio and its interval, 1 marked, the worst on top.
 
 MOST_LINES = 40
 _WIDTH, _LINE = 900, 19  # pixels
@@ -142,7 +142,7 @@ def _draw(axes: Axes, place: int, each: Interval) -> None:
 _SAME = ("device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes", "traffic")
 _WORDS = {"in_place": "placing", "redop": "reduction"}
 _TEXT = (
-    "How many times as long one backend takes as another, for the same cell: above 1 it is slower. Rows of another mode, buffers or "
+    "How many times as long one backend takes as another, for the same case: above 1 it is slower. Rows of another mode, buffers or "
     "placing are not compared."
 )
 _FURTHEST = 1e6  # a larger ratio means that a file is damaged
@@ -154,7 +154,7 @@ class ComparedRows:
 
     row: Row
     base: Row
-    ratio: CellRatio
+    ratio: CaseRatio
 
 
 def section_ratios(material: Material) -> Section | None:
@@ -169,17 +169,17 @@ def section_ratios(material: Material) -> Section | None:
 
 
 def _base(found: Sequence[SweepChartInput]) -> list[str]:
-    """Backends, the one first that all others are compared with: it is the fastest in most cells. Ties go by name."""
+    """Backends, the one first that all others are compared with: it is the fastest in most cases. Ties go by name."""
     wins: Counter[str] = Counter()
     for sheet in found:
-        for rows in _cells(sheet).values():
+        for rows in _cases(sheet).values():
             if len({row.backend for row in rows}) > 1:
                 wins[min(rows, key=_time).backend] += 1
     names = {row.backend for sheet in found for row in sheet.rows}
     return sorted(names, key=lambda name: (-wins[name], name))
 
 
-def _cells(sheet: SweepChartInput) -> dict[tuple[Any, ...], list[Row]]:
+def _cases(sheet: SweepChartInput) -> dict[tuple[Any, ...], list[Row]]:
     """The rows with a time that may be compared with one another."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in sheet.rows:
@@ -210,8 +210,8 @@ def _chart_ratios(sheet: SweepChartInput, order: Sequence[str]) -> Chart | None:
 
 
 def _pairs(sheet: SweepChartInput, base: str | None) -> Iterator[ComparedRows]:
-    """Each row of another backend, or of another way of the same one, with the base's row of its cell: the one left to its own choice."""
-    for rows in _cells(sheet).values():
+    """Each row of another backend, or of another way of the same one, with the base's row of its case: the one left to its own choice."""
+    for rows in _cases(sheet).values():
         own = sorted((row for row in rows if row.backend == base), key=_choices)
         for row in rows:
             if own and row is not own[0]:
@@ -223,15 +223,15 @@ def _choices(row: Row) -> int:
     return sum(value is not None for value in (row.algorithm, row.protocol, row.registration, row.streams))
 
 
-def _ratio(base: Row, row: Row) -> CellRatio:
+def _ratio(base: Row, row: Row) -> CaseRatio:
     """Over the medians of launches where there are several of both, else from within a launch."""
-    from collbench.analysis.compare import CellRatio, median_of
+    from collbench.analysis.compare import CaseRatio, median_of
     from collbench.stats.launches import ratio_of_launches, ratio_of_medians
 
     a, b = _launches(base), _launches(row)
     if min(len(a), len(b)) > 1:
-        return CellRatio(base, row, ratio_of_launches(a, b), True, (None, None), (len(a), len(b)))
-    return CellRatio(base, row, ratio_of_medians(median_of(base), median_of(row)), False, (None, None))
+        return CaseRatio(base, row, ratio_of_launches(a, b), True, (None, None), (len(a), len(b)))
+    return CaseRatio(base, row, ratio_of_medians(median_of(base), median_of(row)), False, (None, None))
 
 
 def _launches(row: Row) -> list[float]:
@@ -293,21 +293,21 @@ def _count(curve: Curve, pairs: Sequence[ComparedRows]) -> str:
 
 def _made(sheet: SweepChartInput, base: str) -> str:
     return (
-        f"The time divided by that of {base} for the same cell; a time is {describe_times(sheet)}. "
+        f"The time divided by that of {base} for the same case; a time is {describe_times(sheet)}. "
         "Slower and faster: the whole interval of "
         "the ratio is on one side of 1. "
-        f"{base} is the reference because it is the fastest in most cells of this report. The axis is logarithmic: half and twice are "
+        f"{base} is the reference because it is the fastest in most cases of this report. The axis is logarithmic: half and twice are "
         "equally far from 1."
     )
 
 
 def _not_compared(sheet: SweepChartInput) -> str:
-    """Why backends of one operation have no cell in common, with what would make them comparable."""
+    """Why backends of one operation have no case in common, with what would make them comparable."""
     backends = {row.backend for row in sheet.rows if time_of(row) is not None}
-    if len(backends) < 2 or any(len({row.backend for row in rows}) > 1 for rows in _cells(sheet).values()):
+    if len(backends) < 2 or any(len({row.backend for row in rows}) > 1 for rows in _cases(sheet).values()):
         return ""
     differing = [_WORDS.get(name, name) for name in _SAME if not _common(sheet.rows, name)]
-    why = f"they differ in {', '.join(differing)}" if differing else "they have no cell in common"
+    why = f"they differ in {', '.join(differing)}" if differing else "they have no case in common"
     remedy = ": --in-place measures both in place" if differing == ["placing"] else ""
     return f"{sheet.title}: {cut(', '.join(sorted(backends)), 80)} are not compared, {why}{remedy}."
 
@@ -328,10 +328,10 @@ def _time(row: Row) -> float:
 
 _MOST_ROWS = 400
 _MADE = (
-    "For each cell that both runs have, the time of the candidate divided by that of the baseline. Where both have two launches or more: "
+    "For each case that both runs have, the time of the candidate divided by that of the baseline. Where both have two launches or more: "
     "the medians of their launches, and the 95 % interval of the ratio over launches (Welch on logarithms below six launches, rank "
     "intervals from six on). Else the medians and intervals of one launch each, in quadrature on the logarithm; another launch may differ "
-    "by more. Cells of another mode, buffers or placing are not compared, and nothing is averaged over sizes."
+    "by more. Cases of another mode, buffers or placing are not compared, and nothing is averaged over sizes."
 )
 
 
@@ -348,61 +348,61 @@ def section(material: Material) -> Section | None:
     more = len(material.tables) - 1 - len(found)
     if more > 0 and material.verdict is None:
         texts.append(f"{more} more runs are not compared here: `collbench compare` compares any two.")
-    drawn = [each for each in found if any(cell.time for cell in each.cells)]
-    tables = [(_title(each), _table(ordered(each), _columns(each))) for each in found if each.cells and each not in drawn]
+    drawn = [each for each in found if any(case.time for case in each.cases)]
+    tables = [(_title(each), _table(ordered(each), _columns(each))) for each in found if each.cases and each not in drawn]
     return Section("against", "Against the baseline", texts, tables, [_chart(number, each) for number, each in enumerate(drawn)])
 
 
 def sentence(found: Comparison) -> str:
-    """Return "after (3 launches): 12 cells: 3 slower (+4.0 to +12.0 %), 0 faster, 9 no change (±5 %), 0 inconclusive."."""
+    """Return "after (3 launches): 12 cases: 3 slower (+4.0 to +12.0 %), 0 faster, 9 no change (±5 %), 0 inconclusive."."""
     name = short(side_title(found.b))
-    if not found.cells:
-        return short(f"{name} has no cell in common with it: {why_nothing_in_common(found)}.", 600)
+    if not found.cases:
+        return short(f"{name} has no case in common with it: {why_nothing_in_common(found)}.", 600)
     only = [f"{len(rows)} only in the {where}" for rows, where in ((found.only_a, "baseline"), (found.only_b, "candidate")) if rows]
     return f"{name}: {', '.join([describe_comparison(found), *only])}."
 
 
-def ordered(found: Comparison) -> list[CellRatio]:
-    """Return the cells, the worst first; of single runs without intervals the largest change first."""
-    return largest_first(found.cells) if found.without_intervals else worst_first(found.cells)
+def ordered(found: Comparison) -> list[CaseRatio]:
+    """Return the cases, the worst first; of single runs without intervals the largest change first."""
+    return largest_first(found.cases) if found.without_intervals else worst_first(found.cases)
 
 
 def _chart(number: int, found: Comparison) -> Chart:
-    cells, columns = ordered(found), _columns(found)
-    drawn = [cell for cell in cells if cell.time is not None][:MOST_LINES]
+    cases, columns = ordered(found), _columns(found)
+    drawn = [case for case in cases if case.time is not None][:MOST_LINES]
     key, title = f"against-{number}", _title(found)
-    drawing, spots = forest([_interval(cell, columns) for cell in drawn], key, title)
+    drawing, spots = forest([_interval(case, columns) for case in drawn], key, title)
     return Chart(
-        key, title, _says(found, cells, drawn), " ".join([_MADE, *_notes(found)]), drawing, _table(cells, columns), spots, wide=True
+        key, title, _says(found, cases, drawn), " ".join([_MADE, *_notes(found)]), drawing, _table(cases, columns), spots, wide=True
     )
 
 
 def _title(found: Comparison) -> str:
-    return f"{short(found.b.name, 80)} against {short(found.a.name, 80)}: time, cell by cell"
+    return f"{short(found.b.name, 80)} against {short(found.a.name, 80)}: time, case by case"
 
 
 def _columns(found: Comparison) -> list[Column]:
     """Return what distinguishes the cases."""
-    plan = PlanSummary.of([row for cell in found.cells for row in (cell.a, cell.b)])
+    plan = PlanSummary.of([row for case in found.cases for row in (case.a, case.b)])
     return [column for column in shown_columns(plan) if not column.figure]
 
 
-def _interval(cell: CellRatio, columns: Sequence[Column]) -> Interval:
-    ratio, outcome = cell.time, cell.outcome
+def _interval(case: CaseRatio, columns: Sequence[Column]) -> Interval:
+    ratio, outcome = case.time, case.outcome
     assert ratio is not None and outcome is not None
-    name = " ".join(text for column in columns if (text := short(column.text(cell.a), 40)) != NOTHING)
-    both = f"baseline {times(cell.a)} µs, candidate {times(cell.b)} µs"
-    told = "\n".join(text for text in (name, _words(cell), both, short(remarks(cell), 200)) if text)
-    return Interval(name, ratio.value, ratio.low, ratio.high, _words(cell), told, outcome, ratio_doubtful(cell) or cell.wrong)
+    name = " ".join(text for column in columns if (text := short(column.text(case.a), 40)) != NOTHING)
+    both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
+    told = "\n".join(text for text in (name, _words(case), both, short(remarks(case), 200)) if text)
+    return Interval(name, ratio.value, ratio.low, ratio.high, _words(case), told, outcome, ratio_doubtful(case) or case.wrong)
 
 
-def _says(found: Comparison, cells: Sequence[CellRatio], drawn: Sequence[CellRatio]) -> str:
+def _says(found: Comparison, cases: Sequence[CaseRatio], drawn: Sequence[CaseRatio]) -> str:
     """Return the summary, how to read the plot, and what is not drawn."""
     texts = [f"{describe_comparison(found)}. To the right of 1: the candidate takes longer."]
-    if len(drawn) < len(cells):
+    if len(drawn) < len(cases):
         first = "the largest change" if found.without_intervals else "the worst"
-        texts.append(f"Drawn are {len(drawn)} of {len(cells)} cells, {first} first.")
-    if len(cells) > _MOST_ROWS:
+        texts.append(f"Drawn are {len(drawn)} of {len(cases)} cases, {first} first.")
+    if len(cases) > _MOST_ROWS:
         texts.append(f"The table has the worst {_MOST_ROWS}; `collbench compare … --format csv` has all.")
     return " ".join(texts)
 
@@ -412,28 +412,28 @@ def _notes(found: Comparison) -> list[str]:
     return [f"{short(text, 400)}." for text in foot(found)]
 
 
-def _table(cells: Sequence[CellRatio], columns: Sequence[Column]) -> Table:
-    shown = cells[:_MOST_ROWS]
+def _table(cases: Sequence[CaseRatio], columns: Sequence[Column]) -> Table:
+    shown = cases[:_MOST_ROWS]
     head = [*(column.title for column in columns), "baseline µs", "candidate µs", "outcome", "busbw ratio", "flags"]
-    rows = [_record(cell, columns) for cell in shown]
+    rows = [_record(case, columns) for case in shown]
     right = {place for place, column in enumerate(columns) if column.right} | {len(columns), len(columns) + 1, len(columns) + 3}
-    return Table(head, rows, frozenset(right), {place: mark for place, cell in enumerate(shown) if (mark := _mark(cell))})
+    return Table(head, rows, frozenset(right), {place: mark for place, case in enumerate(shown) if (mark := _mark(case))})
 
 
-def _record(cell: CellRatio, columns: Sequence[Column]) -> list[str]:
-    what = [short(column.text(cell.a), 80) for column in columns]
-    return [*what, times(cell.a), times(cell.b), short(_words(cell)), _bandwidth(cell), short(remarks(cell))]
+def _record(case: CaseRatio, columns: Sequence[Column]) -> list[str]:
+    what = [short(column.text(case.a), 80) for column in columns]
+    return [*what, times(case.a), times(case.b), short(_words(case)), _bandwidth(case), short(remarks(case))]
 
 
-def _words(cell: CellRatio) -> str:
-    return f"{'? ' if ratio_doubtful(cell) else ''}{describe(cell)}"
+def _words(case: CaseRatio) -> str:
+    return f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}"
 
 
-def _bandwidth(cell: CellRatio) -> str:
-    return NOTHING if cell.bandwidth is None else f"{cell.bandwidth.value:.3g}"
+def _bandwidth(case: CaseRatio) -> str:
+    return NOTHING if case.bandwidth is None else f"{case.bandwidth.value:.3g}"
 
 
-def _mark(cell: CellRatio) -> str:
-    if cell.wrong:
+def _mark(case: CaseRatio) -> str:
+    if case.wrong:
         return "wrong"
-    return "na" if cell.outcome is None else "doubtful" if ratio_doubtful(cell) or cell.outcome is Outcome.INCONCLUSIVE else ""
+    return "na" if case.outcome is None else "doubtful" if ratio_doubtful(case) or case.outcome is Outcome.INCONCLUSIVE else ""

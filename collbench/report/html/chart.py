@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 from xml.sax.saxutils import escape, quoteattr
 
-from collbench.report.cells import NOTHING, printable, value_of
+from collbench.report.cases import NOTHING, printable, value_of
 from collbench.report.headlines import short
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size

@@ -8,7 +8,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import (
     BAD,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# The chart: a line for each group or cell, its time in every allocation of the candidate, and its limit.
+# The chart: a line for each group or case, its time in every allocation of the candidate, and its limit.
 
 MOST_LINES = 60
 _WIDTH, _LINE, _MARGINS = 900, 19, (330, 150, 14, 44)  # pixels
@@ -201,12 +201,12 @@ def _changes(verdict: Verdict) -> Table:
 
 
 def _charts(verdict: Verdict) -> list[Chart]:
-    """Return the charts of groups and of slower cells; none where nothing has both a time and a limit."""
+    """Return the charts of groups and of slower cases; none where nothing has both a time and a limit."""
     groups = [_of_group(each) for each in worst_groups(verdict.groups)]
-    cells = [_of_cell(each) for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind == "cell"]
-    of_cells = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
+    cases = [_of_case(each) for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind == "cell"]
+    of_cases = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
     charts = [("gate-groups", "Every group against its limit", groups, _group_table(verdict.groups)),
-              ("gate-cells", "Cases that exceeded their limit", cells, of_cells)]  # fmt: skip
+              ("gate-cells", "Cases that exceeded their limit", cases, of_cases)]  # fmt: skip
     return [chart for key, title, lines, table in charts if (chart := _chart(key, title, lines, table)) is not None]
 
 
@@ -223,19 +223,19 @@ def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> C
 
 
 def _of_group(each: GroupState) -> JudgedLine:
-    """Return its line: its own median where it is judged as one, else its worst cell."""
+    """Return its line: its own median where it is judged as one, else its worst case."""
     if each.limit is not None:
         return JudgedLine(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {of_group(each)}")
     return JudgedLine(name_of(each), (each.worst_factor,), each.worst_limit, each.state, f"{each.state}: {of_group(each)}")
 
 
-def _of_cell(each: Suspicion) -> JudgedLine:
+def _of_case(each: Suspicion) -> JudgedLine:
     return JudgedLine(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {slower_in_each(each.factors)}")
 
 
 def _group_table(groups: Sequence[GroupState]) -> Table:
     shown = worst_groups(groups)[:_MOST_FOLDED]
-    rows = [[short(each.state, 20), each.outcome or NOTHING, name_of(each), str(each.cells), of_group(each)] for each in shown]
+    rows = [[short(each.state, 20), each.outcome or NOTHING, name_of(each), str(each.cases), of_group(each)] for each in shown]
     return Table(["state", "outcome", "group", "cases", "by allocation"], rows, frozenset({3}), _marks([each.state for each in shown]))
 
 

@@ -1,4 +1,4 @@
-"""The page of a history: every change, a chart for each group and for each cell that changed, and the allocations."""
+"""The page of a history: every change, a chart for each group and for each case that changed, and the allocations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, line, panel, spots, svg_of
 from collbench.report.html.page import page
@@ -32,22 +32,22 @@ _MADE = (
 
 
 def write_history(history: History, pattern: str, where: Path) -> None:
-    """Writes the page in one step. Raises UsageError where it cannot, where no cell fits the pattern, or the extra `report` is missing."""
+    """Writes the page in one step. Raises UsageError where it cannot, where no case fits the pattern, or the extra `report` is missing."""
     shown = chosen(history, pattern)
     write_whole(where, page(f"collbench: {short(f'history of {history.of}', 120)}", lambda: list(_sections(history, shown))), "--html")
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
-    groups, cells = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (False, True))
-    changed = [each for each in cells if each.steps]
+    groups, cases = (by_step([each for each in shown if (each.about.kind == CELL) == is_case]) for is_case in (False, True))
+    changed = [each for each in cases if each.steps]
     yield Section("changes", "Changes", [f"{title(history)}.", *(f"{short(note)}." for note in history.notes)], _changes(history, shown))
     if groups:
         less = _less(len(groups), _MOST_GROUPS, "groups, those that changed most")
         yield Section("groups", "Groups", less, (), [_chart(history, each, f"group-{n}") for n, each in enumerate(groups[:_MOST_GROUPS])])
     if changed:
-        less = _less(len(changed), _MOST_CELLS, "cells that changed, those that changed most")
+        less = _less(len(changed), _MOST_CELLS, "cases that changed, those that changed most")
         yield Section(
-            "cells", "Cells that changed", less, (), [_chart(history, each, f"cell-{n}") for n, each in enumerate(changed[:_MOST_CELLS])]
+            "cells", "Cases that changed", less, (), [_chart(history, each, f"cell-{n}") for n, each in enumerate(changed[:_MOST_CELLS])]
         )
     yield Section("allocations", "Allocations", (), [_allocations(history)])
 
@@ -57,7 +57,7 @@ def _less(there: int, most: int, what: str) -> list[str]:
 
 
 def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, Table]]:
-    """Every step: of the whole, of groups, of cells; of each kind the largest first."""
+    """Every step: of the whole, of groups, of cases; of each kind the largest first."""
     every = [(each, step) for each in shown for step in each.steps]
     every.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
     if not every:
@@ -109,21 +109,21 @@ def _spot(history: History, series: CaseHistory, number: int, factor: float) -> 
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
-    is_cell, starts = series.about.kind == CELL, {step.at for step in series.steps}
+    is_case, starts = series.about.kind == CELL, {step.at for step in series.steps}
     rows = [
         [cut(each.name), each.began_utc[:16], f"{y:.4f}" if isfinite(y) else NOTHING,
-         *([format_time(exp(float(value))) if isfinite(value) else NOTHING] if is_cell else [])]
+         *([format_time(exp(float(value))) if isfinite(value) else NOTHING] if is_case else [])]
         for each, y, value in zip(history.allocations, ys, series.values, strict=True)
     ]  # fmt: skip
-    head = ("allocation", "began", "time / first level", *(["time µs"] if is_cell else []))
-    return Table(head, rows, frozenset({2, 3}) if is_cell else frozenset({2}), dict.fromkeys(starts, "doubtful"))
+    head = ("allocation", "began", "time / first level", *(["time µs"] if is_case else []))
+    return Table(head, rows, frozenset({2, 3}) if is_case else frozenset({2}), dict.fromkeys(starts, "doubtful"))
 
 
 def _allocations(history: History) -> tuple[str, Table]:
     """Each with what changed since the one before it."""
     since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
     rows = [
-        [cut(each.name), each.began_utc[:16], str(len(each.cells)), str(each.launches),
+        [cut(each.name), each.began_utc[:16], str(len(each.cases)), str(each.launches),
          short(hosts_of(each), 120), _differing([one.sentence() for one in changed])]
         for each, changed in zip(history.allocations, since, strict=True)
     ]  # fmt: skip

@@ -86,7 +86,7 @@ class Material:
         """For each of `tables` the cases with comparable ranks, of all its launches."""
         from collbench.analysis.stragglers import compared
 
-        return [[cell for run in table.runs for cell in compared(run)] for table in self.tables]
+        return [[case for run in table.runs for case in compared(run)] for table in self.tables]
 
     @cached_property
     def comparisons(self) -> list[Comparison]:

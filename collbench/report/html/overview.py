@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
-from collbench.report.cells import NOTHING, doubtful, limited_by, of_ceiling, remarks, value_of
+from collbench.report.cases import NOTHING, doubtful, limited_by, of_ceiling, remarks, value_of
 from collbench.report.headlines import (
     NO_CONCERNS,
     circumstances,
@@ -143,12 +143,12 @@ def peak_table(best: Peaks) -> Table:
     if len(best) > _MANY and 1 < len(backends) <= 6:
         return _crossed(best, varying, named, backends)
     shown = best[:MOST]
-    rows = [[*_name(each, ["operation", "backend", *varying], named), *_cells(*each)] for each in shown]
+    rows = [[*_name(each, ["operation", "backend", *varying], named), *_cases(*each)] for each in shown]
     titles = ["operation", "backend", *varying, "peak", "at", "smallest message"]
     return Table([*(["run"] if named else []), *titles], rows, marks=_marks([[peak.row] for _, peak in shown]))
 
 
-def _cells(table: Launches, peak: Peak) -> list[str]:
+def _cases(table: Launches, peak: Peak) -> list[str]:
     row = peak.row
     text = " · ".join(part for part in (figure(row), remarks(row)) if part)
     return [short(text), where(row, table.rows), latency(peak)]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from collbench.analysis.pairs import PairEffects, PairFinding, hosts_of
-from collbench.report.cells import NOTHING, printable
+from collbench.report.cases import NOTHING, printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.material import Material
 from collbench.report.pairs import CLASSES, ITSELF, UNKNOWN, WRONG, Classes, above_median, classes_of, kinds

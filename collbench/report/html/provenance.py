@@ -15,7 +15,7 @@ from collbench.analysis.differences import NOTHING as NOT_THERE
 from collbench.analysis.differences import differences, facts
 from collbench.analysis.launches import known
 from collbench.errors import INTERRUPTED, TERMINATED
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table
 from collbench.report.html.material import Material

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collbench.analysis.launches import cell_of, time_of
+from collbench.analysis.launches import case_of, time_of
 from collbench.errors import UsageError
-from collbench.report.cells import NOTHING, doubtful, name_of, printable, remarks, size_of, two_modes
+from collbench.report.cases import NOTHING, doubtful, name_of, printable, remarks, size_of, two_modes
 from collbench.report.html.chart import (
     PAPER,
     Chart,
@@ -82,7 +82,7 @@ def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Ro
         time_s = time_of(row)
         if time_s is None or row.size_bytes < 0:
             continue
-        parts = [part for run, each in stored.get(cell_of(row), ()) if len(part := _samples(run, each))]
+        parts = [part for run, each in stored.get(case_of(row), ()) if len(part := _samples(run, each))]
         if parts:
             there.append(Sampled(row, np.sort(np.concatenate(parts)), time_s))
         else:
@@ -98,7 +98,7 @@ def both_modes(row: Row) -> str:
 def _stored(table: Launches) -> dict[tuple[object, ...], list[tuple[Run, Row]]]:
     found: dict[tuple[object, ...], list[tuple[Run, Row]]] = {}
     for run, row in _rows(table):
-        found.setdefault(cell_of(row), []).append((run, row))
+        found.setdefault(case_of(row), []).append((run, row))
     return found
 
 
@@ -132,34 +132,34 @@ _METHOD = (
 )
 
 
-def distribution(key: str, title: str, cells: Sequence[Sampled]) -> Chart | None:
+def distribution(key: str, title: str, cases: Sequence[Sampled]) -> Chart | None:
     """Return the chart of the most doubtful cases of a table; None if there are none, or all their samples are equal."""
-    doubted = [cell for cell in cells if doubtful(cell.row) and cell.spread > 1]
+    doubted = [case for case in cases if doubtful(case.row) and case.spread > 1]
     if not doubted:
         return None
-    shown = sorted(doubted, key=lambda cell: (not two_modes(cell.row), -cell.spread))[:_MOST]
-    names = distinguishing([cell.row for cell in cells])
-    named = [(cut(f"{name_of(cell.row)} {series_name(cell.row, names)}"), cell) for cell in shown]
+    shown = sorted(doubted, key=lambda case: (not two_modes(case.row), -case.spread))[:_MOST]
+    names = distinguishing([case.row for case in cases])
+    named = [(cut(f"{name_of(case.row)} {series_name(case.row, names)}"), case) for case in shown]
     drawing, points = _drawing(key, title, named)
     return Chart(key, title, _caption(named, len(doubted)), _METHOD, drawing, _table(named), points, wide=True)
 
 
 def _drawing(key: str, title: str, named: Sequence[tuple[str, Sampled]]) -> tuple[str, list[Tooltip]]:
     figure, axes = panel(*_SIZE, margins=_MARGINS)
-    _axes(axes, [cell for _, cell in named])
-    for number, (name, cell) in enumerate(named):
-        shares = np.linspace(0, 1, min(_STEPS, len(cell.ordered)) + 1)
-        levels = [level(cell.ratio(float(share))) for share in shares]
+    _axes(axes, [case for _, case in named])
+    for number, (name, case) in enumerate(named):
+        shares = np.linspace(0, 1, min(_STEPS, len(case.ordered)) + 1)
+        levels = [level(case.ratio(float(share))) for share in shares]
         axes.plot(levels, shares, label=name, markevery=max(1, len(shares) // 6), **line(number))
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    marked = [(name, cell, share) for name, cell in named for share in _MARKED]
-    texts = [f"{name}: {format_percent(100 * share)} took at most {cell.text(share)} µs" for name, cell, share in marked]
-    points = spots(axes, [level(cell.ratio(share)) for _, cell, share in marked], [share for *_, share in marked], texts)
+    marked = [(name, case, share) for name, case in named for share in _MARKED]
+    texts = [f"{name}: {format_percent(100 * share)} took at most {case.text(share)} µs" for name, case, share in marked]
+    points = spots(axes, [level(case.ratio(share)) for _, case, share in marked], [share for *_, share in marked], texts)
     return svg_of(figure, key, title), points
 
 
-def _axes(axes: Axes, cells: Sequence[Sampled]) -> None:
-    ratio_axis(axes, [level(cell.ratio(share)) for cell in cells for share in (0.005, 0.995)], upright=False)
+def _axes(axes: Axes, cases: Sequence[Sampled]) -> None:
+    ratio_axis(axes, [level(case.ratio(share)) for case in cases for share in (0.005, 0.995)], upright=False)
     fixed_ticks(axes.yaxis, [0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.set_ylim(0, 1)
     axes.set_ylabel("samples up to here")
@@ -177,8 +177,8 @@ def _caption(named: Sequence[tuple[str, Sampled]], doubted: int) -> str:
 def _table(named: Sequence[tuple[str, Sampled]]) -> Table:
     head = ("case", "samples", *(f"{format_percent(100 * share)} up to µs" for share in _SHARES), "modes", "flags")
     rows = [
-        [name, str(len(cell.ordered)), *(format_time(cell.at(share)) for share in _SHARES), both_modes(cell.row), remarks(cell.row)]
-        for name, cell in named
+        [name, str(len(case.ordered)), *(format_time(case.at(share)) for share in _SHARES), both_modes(case.row), remarks(case.row)]
+        for name, case in named
     ]
     return Table(head, rows, frozenset(range(1, 9)), dict.fromkeys(range(len(rows)), "doubtful"))
 
@@ -206,19 +206,19 @@ class BoxStrip:
 
     name: str
     number: int
-    cells: Sequence[Sampled]
+    cases: Sequence[Sampled]
 
 
 @dataclass(frozen=True)
 class _Strip:
     """A case as drawn: x in units of the size axis."""
 
-    cell: Sampled
+    case: Sampled
     x: float
 
     def level(self, share: float) -> float:
         """Return the position of a quantile: log2 of its ratio to the median, within the limits of an axis."""
-        return level(self.cell.ratio(share))
+        return level(self.case.ratio(share))
 
 
 def strips(key: str, title: str, series: Sequence[BoxStrip]) -> Chart:
@@ -229,40 +229,40 @@ def strips(key: str, title: str, series: Sequence[BoxStrip]) -> Chart:
 
 def _drawing_strips(key: str, title: str, series: Sequence[BoxStrip]) -> tuple[str, list[Tooltip], bool]:
     """Return (drawing, tooltips, whether it is wide)."""
-    cells = [cell for each in series for cell in each.cells]
-    wide = len(cells) >= _WIDE_FROM
+    cases = [case for each in series for case in each.cases]
+    wide = len(cases) >= _WIDE_FROM
     width = _WIDE if wide else _WIDTH
     rows = _legend_rows([each.name for each in series], width)
     figure, axes = panel(width, _HEIGHT + rows * _LEGEND_ROW, (_LEFT, _RIGHT, _TOP + rows * _LEGEND_ROW, _BOTTOM))
     placed = _placed(series)
     _axes_strips(axes, [strip for own in placed for strip in own])
     pixels = (width - _LEFT - _RIGHT) / (axes.get_xlim()[1] - axes.get_xlim()[0])
-    thick = min(7.0, max(1.2, 0.55 * pixels * _FILLED * _spacing(cells) / len(series)))
+    thick = min(7.0, max(1.2, 0.55 * pixels * _FILLED * _spacing(cases) / len(series)))
     for each, own in zip(series, placed, strict=True):
         _draw(axes, own, each, thick)
     if rows:
         above = 1 + (_TOP - 4) / axes.bbox.height
         axes.legend(loc="lower left", bbox_to_anchor=(0, above), ncols=ceil(len(series) / rows), borderaxespad=0, handletextpad=0.4)
     marks = [(strip, each.name) for each, own in zip(series, placed, strict=True) for strip in own]
-    points = spots(axes, [strip.x for strip, _ in marks], [0.0] * len(marks), [_spot(strip.cell, name) for strip, name in marks])
+    points = spots(axes, [strip.x for strip, _ in marks], [0.0] * len(marks), [_spot(strip.case, name) for strip, name in marks])
     return svg_of(figure, key, title), points, wide
 
 
 def _placed(series: Sequence[BoxStrip]) -> list[list[_Strip]]:
     """Return the strips of each series, side by side around their size."""
-    step = _FILLED * _spacing([cell for each in series for cell in each.cells]) / len(series)
+    step = _FILLED * _spacing([case for each in series for case in each.cases]) / len(series)
     first = -step * (len(series) - 1) / 2
-    return [[_Strip(cell, x_of_size(cell.row.size_bytes) + first + step * turn) for cell in each.cells] for turn, each in enumerate(series)]
+    return [[_Strip(case, x_of_size(case.row.size_bytes) + first + step * turn) for case in each.cases] for turn, each in enumerate(series)]
 
 
-def _spacing(cells: Sequence[Sampled]) -> float:
+def _spacing(cases: Sequence[Sampled]) -> float:
     """Return the smallest distance between two sizes; at most 1, a factor of two."""
-    there = sorted({x_of_size(cell.row.size_bytes) for cell in cells})
+    there = sorted({x_of_size(case.row.size_bytes) for case in cases})
     return min([1.0, *(after - before for before, after in pairwise(there))])
 
 
 def _axes_strips(axes: Axes, placed: Sequence[_Strip]) -> None:
-    sizes = [strip.cell.row.size_bytes for strip in placed]
+    sizes = [strip.case.row.size_bytes for strip in placed]
     if any(sizes):
         size_axis(axes, sizes)
     else:
@@ -275,16 +275,16 @@ def _axes_strips(axes: Axes, placed: Sequence[_Strip]) -> None:
 def _draw(axes: Axes, own: Sequence[_Strip], series: BoxStrip, thick: float) -> None:
     style = line(series.number)
     color = style["color"]
-    single = [strip for strip in own if not two_modes(strip.cell.row)]
+    single = [strip for strip in own if not two_modes(strip.case.row)]
     _lines(axes, own, (0.01, 0.99), color=color, linewidth=max(0.8, thick / 4))
     _lines(axes, single, (0.25, 0.75), color=color, linewidth=thick, solid_capstyle="butt", alpha=0.55)
-    sure = [strip for strip in single if not doubtful(strip.cell.row)]
-    unsure = [strip for strip in single if doubtful(strip.cell.row)]
+    sure = [strip for strip in single if not doubtful(strip.case.row)]
+    unsure = [strip for strip in single if doubtful(strip.case.row)]
     mark = {**style, "linestyle": "none"}
     axes.plot([strip.x for strip in sure], [0.0] * len(sure), label=series.name, **mark)  # needed for the legend even without points
     if unsure:
         axes.plot([strip.x for strip in unsure], [0.0] * len(unsure), **{**mark, **_open(color)})
-    modes = [(strip.x, level(time_s / strip.cell.time_s)) for strip in own for time_s, _ in two_modes(strip.cell.row)]
+    modes = [(strip.x, level(time_s / strip.case.time_s)) for strip in own for time_s, _ in two_modes(strip.case.row)]
     if modes:
         axes.plot(*zip(*modes, strict=True), **{**mark, **_open(color), "marker": "d", "markersize": 6.0})
 
@@ -302,7 +302,7 @@ def _lines(axes: Axes, own: Sequence[_Strip], between: tuple[float, float], **st
 
 
 def _modes_of(placed: Sequence[_Strip]) -> Iterator[float]:
-    return (level(time_s / strip.cell.time_s) for strip in placed for time_s, _ in two_modes(strip.cell.row))
+    return (level(time_s / strip.case.time_s) for strip in placed for time_s, _ in two_modes(strip.case.row))
 
 
 def _legend_rows(names: Sequence[str], width: int) -> int:
@@ -313,32 +313,32 @@ def _legend_rows(names: Sequence[str], width: int) -> int:
     return ceil(len(names) / columns)
 
 
-def _spot(cell: Sampled, name: str) -> str:
-    size = f"{size_of(cell.row)} " if cell.row.size_bytes else ""
-    middle = both_modes(cell.row) if two_modes(cell.row) else f"{cell.text(0.5)} µs"
-    flags = "".join(f", {name}" for name in flag_names(doubtful(cell.row)))
-    return f"{size}{name}: {middle}, half {cell.text(0.25)}–{cell.text(0.75)}, 98 % {cell.text(0.01)}–{cell.text(0.99)}{flags}"
+def _spot(case: Sampled, name: str) -> str:
+    size = f"{size_of(case.row)} " if case.row.size_bytes else ""
+    middle = both_modes(case.row) if two_modes(case.row) else f"{case.text(0.5)} µs"
+    flags = "".join(f", {name}" for name in flag_names(doubtful(case.row)))
+    return f"{size}{name}: {middle}, half {case.text(0.25)}–{case.text(0.75)}, 98 % {case.text(0.01)}–{case.text(0.99)}{flags}"
 
 
 def _caption_strips(series: Sequence[BoxStrip]) -> str:
     """Return the case with the largest spread, and the number of bimodal cases."""
-    cells = [(each.name, cell) for each in series for cell in each.cells]
-    name, widest = max(cells, key=lambda each: each[1].spread)
+    cases = [(each.name, case) for each in series for case in each.cases]
+    name, widest = max(cases, key=lambda each: each[1].spread)
     where = f"{size_of(widest.row)} {name}" if widest.row.size_bytes else name
-    two = sum(bool(two_modes(cell.row)) for _, cell in cells)
-    both = f" {two} of {len(cells)} cases are bimodal." if two else ""
+    two = sum(bool(two_modes(case.row)) for _, case in cases)
+    both = f" {two} of {len(cases)} cases are bimodal." if two else ""
     return f"Largest spread at {where}: 98 % of the samples are between {widest.text(0.01)} and {widest.text(0.99)} µs.{both}"
 
 
 def _table_strips(series: Sequence[BoxStrip]) -> Table:
-    rows = [(each.name, cell) for each in series for cell in each.cells]
-    marks = {number: "doubtful" for number, (_, cell) in enumerate(rows) if doubtful(cell.row)}
-    return Table(_HEAD, [_texts(name, cell) for name, cell in rows], frozenset(range(1, 10)), marks)
+    rows = [(each.name, case) for each in series for case in each.cases]
+    marks = {number: "doubtful" for number, (_, case) in enumerate(rows) if doubtful(case.row)}
+    return Table(_HEAD, [_texts(name, case) for name, case in rows], frozenset(range(1, 10)), marks)
 
 
-def _texts(name: str, cell: Sampled) -> list[str]:
-    quantiles = [format_time(cell.at(share)) for share in _STRIPS_SHARES]
-    return [name, size_of(cell.row), str(len(cell.ordered)), *quantiles, both_modes(cell.row), remarks(cell.row)]
+def _texts(name: str, case: Sampled) -> list[str]:
+    quantiles = [format_time(case.at(share)) for share in _STRIPS_SHARES]
+    return [name, size_of(case.row), str(len(case.ordered)), *quantiles, both_modes(case.row), remarks(case.row)]
 
 
 _PER_CHART, _MOST_SERIES = 4, 48  # the number of colours, and of series in the other charts of an operation
@@ -350,32 +350,32 @@ def section(material: Material) -> Section | None:
     texts: list[str] = []
     charts: list[Chart] = []
     for number, table in enumerate(material.drawn):
-        cells, without = sampled(material, table)
+        cases, without = sampled(material, table)
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
-        charts += _charts(f"spread-{number}", where, cells)
+        charts += _charts(f"spread-{number}", where, cases)
         lost = [row for row in without if "imported" not in row.flags]
         texts += [_without(table, lost)] if lost else []
     return Section("spread", "Spread of the samples", texts, (), charts) if charts or texts else None
 
 
-def _charts(key: str, where: str, cells: Sequence[Sampled]) -> Iterator[Chart]:
+def _charts(key: str, where: str, cases: Sequence[Sampled]) -> Iterator[Chart]:
     """Yield the strips of each operation, a few series per chart, then the doubtful cases of all operations."""
-    backends = sorted({cell.row.backend for cell in cells})
-    for number, operation in enumerate(dict.fromkeys(cell.row.operation for cell in cells)):
-        series = _series([cell for cell in cells if cell.row.operation == operation], backends)
+    backends = sorted({case.row.backend for case in cases})
+    for number, operation in enumerate(dict.fromkeys(case.row.operation for case in cases)):
+        series = _series([case for case in cases if case.row.operation == operation], backends)
         for first in range(0, min(len(series), _MOST_SERIES), _PER_CHART):
             shown = series[first : first + _PER_CHART]
             name = f"{cut(operation)} {shown[0].name}" if len(shown) == 1 else cut(operation)
             yield strips(f"{key}-{number}-{first}", f"{name}: spread of the samples{where}", shown)
-    doubtful = distribution(f"{key}-doubtful", f"doubtful cases: distribution of the samples{where}", cells)
+    doubtful = distribution(f"{key}-doubtful", f"doubtful cases: distribution of the samples{where}", cases)
     if doubtful:
         yield doubtful
 
 
-def _series(cells: Sequence[Sampled], backends: Sequence[str]) -> list[BoxStrip]:
+def _series(cases: Sequence[Sampled], backends: Sequence[str]) -> list[BoxStrip]:
     """Return the cases of an operation as the same series as in the other charts."""
-    by_row = {id(cell.row): cell for cell in cells}
-    series = series_of([cell.row for cell in cells], backends)
+    by_row = {id(case.row): case for case in cases}
+    series = series_of([case.row for case in cases], backends)
     return [BoxStrip(each.label, each.number, [by_row[id(row)] for row in each.rows]) for each in series]
 
 

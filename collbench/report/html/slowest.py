@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collbench.report.cells import NOTHING
+from collbench.report.cases import NOTHING
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, panel, series_color, spots, svg_of
 from collbench.units import format_percent, plural
 
@@ -48,7 +48,7 @@ class _Ranks:
     drawn: Sequence[int]
     excess: Mapping[int, float]
     expected: float
-    cells: int
+    cases: int
     named: Sequence[Straggler]
 
     def name(self, rank: int) -> str:
@@ -71,14 +71,14 @@ def section(material: Material) -> Section | None:
     """Return the section, or None without a case with comparable ranks."""
     texts: list[str] = []
     charts: list[Chart] = []
-    for number, (table, cells) in enumerate(zip(material.drawn, material.compared, strict=False)):
-        if not cells:
+    for number, (table, cases) in enumerate(zip(material.drawn, material.compared, strict=False)):
+        if not cases:
             continue
         from collbench.analysis.stragglers import hosts_of, slow_links
 
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
         links = slow_links(table.runs[0])
-        ranks = _ranks(cells, hosts_of(table.runs[0]), links)
+        ranks = _ranks(cases, hosts_of(table.runs[0]), links)
         sentences = [*(link.sentence() for link in links), *(each.sentence() for each in ranks.named)]
         texts += [cut(f"{sentence}{where}", _LONGEST) for sentence in sentences]
         if len(ranks.shares) > _TOO_FEW:
@@ -86,26 +86,26 @@ def section(material: Material) -> Section | None:
     return Section("slowest", "Ranks that end last", texts, (), charts) if charts or texts else None
 
 
-def _ranks(cells: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink]) -> _Ranks:
+def _ranks(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink]) -> _Ranks:
     from collbench.analysis.stragglers import histogram, stragglers_in
 
-    shares = dict.fromkeys(range(max(len(cell.medians_s) for cell in cells)), 0.0) | dict(histogram(cells))
+    shares = dict.fromkeys(range(max(len(case.medians_s) for case in cases)), 0.0) | dict(histogram(cases))
     often = sorted(shares, key=lambda rank: (-shares[rank], rank))
     drawn = sorted(often[:_MOST])
-    expected = sum(cell.expected for cell in cells) / len(cells)
-    return _Ranks(hosts, shares, drawn, _excess(cells, drawn), expected, len(cells), stragglers_in(cells, hosts, links))
+    expected = sum(case.expected for case in cases) / len(cases)
+    return _Ranks(hosts, shares, drawn, _excess(cases, drawn), expected, len(cases), stragglers_in(cases, hosts, links))
 
 
-def _excess(cells: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]:
+def _excess(cases: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]:
     """Return for each rank its median / the median of all ranks, minus 1: the median over the cases."""
     import numpy as np
 
     ratios: dict[int, list[float]] = {rank: [] for rank in ranks}
-    for cell in cells:
-        middle = float(np.median(cell.medians_s))
+    for case in cases:
+        middle = float(np.median(case.medians_s))
         for rank in ranks:
-            if rank < len(cell.medians_s):
-                ratios[rank].append(float(cell.medians_s[rank]) / middle - 1)
+            if rank < len(case.medians_s):
+                ratios[rank].append(float(case.medians_s[rank]) / middle - 1)
     return {rank: float(np.median(each)) for rank, each in ratios.items()}
 
 
@@ -152,7 +152,7 @@ def _spot(rank: int, ranks: _Ranks) -> str:
 
 def _caption(ranks: _Ranks) -> str:
     """Return which ranks are reported, or which one ends last most often; and what is not drawn."""
-    cases = f"compared: {plural(ranks.cells, 'case')}"
+    cases = f"compared: {plural(ranks.cases, 'case')}"
     all_drawn = len(ranks.drawn) == len(ranks.shares)
     less = "" if all_drawn else f" The chart shows the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks."
     if ranks.named:

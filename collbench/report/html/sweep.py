@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cells import (
+from collbench.report.cases import (
     NOTHING,
     Column,
     doubtful,
@@ -27,7 +27,7 @@ from collbench.report.cells import (
     wrong,
 )
 from collbench.report.frame import PlanSummary
-from collbench.report.headlines import FIT_TITLES, fit_cells, left_out
+from collbench.report.headlines import FIT_TITLES, fit_cases, left_out
 from collbench.report.html.chart import (
     BAD,
     BOUND,
@@ -455,7 +455,7 @@ def size_table(sheet: SweepChartInput, series: Sequence[SizeSeries], text: Calla
 
 
 def _text(column: Column, row: Row) -> str:
-    """Return a cell of the table; an n/a row has its reason in place of the flags, and no figures."""
+    """Return a case of the table; an n/a row has its reason in place of the flags, and no figures."""
     if row.na is None:
         text = remarks(row) or NOTHING if column.title == "flags" else column.text(row)
     elif column.title == "flags":
@@ -490,7 +490,7 @@ def _small(sheet: SweepChartInput) -> Chart | None:
     figure, axes = chart_panel(curves)
     _scale(axes, small.sizes, reach)
     draw_curves(axes, curves)
-    table = size_table(small, small.series, lambda _, row: _cell(row))
+    table = size_table(small, small.series, lambda _, row: _case(row))
     return Chart(key, title, _caption(small, curves), _method(sheet), svg_of(figure, key, title), table, curve_spots(axes, curves))
 
 
@@ -505,7 +505,7 @@ def _fitted(sheet: SweepChartInput) -> Chart | None:
     _scale(axes, sheet.sizes, span(curves) or (1.0, 1.0))
     draw_curves(axes, curves, joined=False)
     draw_fits(axes, fits, list(joined_points(curves)))
-    table = Table(["series", *FIT_TITLES], [[each.label, *fit_cells(fit)] for each, fit in fits], frozenset(range(2, 6)))
+    table = Table(["series", *FIT_TITLES], [[each.label, *fit_cases(fit)] for each, fit in fits], frozenset(range(2, 6)))
     drawing = svg_of(figure, key, title)
     return Chart(key, title, _caption_fits(fits), _method_fits([fit for _, fit in fits]), drawing, table, curve_spots(axes, curves))
 
@@ -528,7 +528,7 @@ def _scale(axes: Any, sizes: Sequence[int], reach: tuple[float, float]) -> None:
     axes.set_ylabel("time, µs")
 
 
-def _cell(row: Row) -> str:
+def _case(row: Row) -> str:
     """Return the time with its interval, or why there is none."""
     if row.na is not None:
         return cut(not_available(row), 80)
@@ -559,7 +559,7 @@ def _caption_fits(fits: Sequence[tuple[SizeSeries, LineFit]]) -> str:
 
 
 def _caption_fit(series: SizeSeries, fit: LineFit) -> str:
-    _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cells(fit))
+    _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cases(fit))
     switches = " and ".join(map(format_size, fit.switches))
     return f"{series.label}: α {alpha} µs, asymptotic rate {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
 
@@ -581,7 +581,7 @@ def _without_size(material: Material) -> list[tuple[str, Table]]:
         rows = [row for row in material.rows(table) if row.size_bytes == 0]
         if rows:
             where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
-            records = [[cut(name_of(row)), value_of(row, "backend"), _cell(row), _flags(row)] for row in rows]
+            records = [[cut(name_of(row)), value_of(row, "backend"), _case(row), _flags(row)] for row in rows]
             states = {number: state for number, row in enumerate(rows) if (state := state_of(row))}
             caption = f"Operations without bytes{where}"
             found.append((caption, Table(["operation", "backend", "time µs (95 % interval)", "flags"], records, frozenset({2}), states)))

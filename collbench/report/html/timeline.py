@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.report.cells import NOTHING, name_of, printable
+from collbench.report.cases import NOTHING, name_of, printable
 from collbench.report.html.chart import (
     BAD,
     PAPER,
@@ -231,7 +231,7 @@ STATE_FLAGS = ("state_flip", "remeasured", "cpu_shared")
 
 @dataclass(frozen=True)
 class Moment:
-    """A case, or several consecutive ones (`cells` of them, with their worst values).
+    """A case, or several consecutive ones (`cases` of them, with their worst values).
 
     begin, end     on the run's `TimeAxis`
     before, after  the state probe in seconds, None if it was not measured; of several cases the smallest and the largest value
@@ -248,7 +248,7 @@ class Moment:
     stolen: float | None
     lost: float | None
     flags: tuple[str, ...] = ()
-    cells: int = 1
+    cases: int = 1
 
     @property
     def weight(self) -> tuple[int, float, float, float]:

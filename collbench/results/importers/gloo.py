@@ -194,8 +194,8 @@ def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
     return "float32"
 
 
-def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, cell: tuple[int, Mapping[str, str]]) -> Row | None:
-    line, figures = cell
+def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[int, Mapping[str, str]]) -> Row | None:
+    line, figures = case
     elements = whole(figures.get("elements", ""))
     printed = whole(figures.get("size (B)", "")) if "size (B)" in figures else (elements or 0) * _FLOAT_BYTES
     if elements is None or printed is None:

@@ -102,7 +102,7 @@ def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tup
     """(rows in the order of the lines, what a time is, numbers of lines that could not be read)."""
     meaning, statistic = _meaning(block.name), _statistic(block)
     kind = _kind(block, meaning, nodes, facts, statistic)
-    by_cell: dict[int, list[tuple[int, dict[str, str]]]] = {}
+    by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
     bad = []
     for line, words in block.lines:
         found = _named(block, words)
@@ -110,8 +110,8 @@ def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tup
         if found is None or size is None or not (size == 0 or is_size(size)):
             bad.append(line)
         else:
-            by_cell.setdefault(size, []).append((line, found))
-    rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_cell.items()]
+            by_case.setdefault(size, []).append((line, found))
+    rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_case.items()]
     return rows, statistic, bad
 
 
@@ -184,7 +184,7 @@ def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
 
 
 def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
-    """The words by their column; a cell that failed has its reason under "failed"."""
+    """The words by their column; a case that failed has its reason under "failed"."""
     columns = block.columns
     if len(words) == len(columns):
         return dict(zip(columns, words, strict=True))
@@ -195,9 +195,9 @@ def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
     return {**dict(zip(leading, words, strict=False)), "failed": " ".join(said)}
 
 
-def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, cell: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
+def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
     """The row of one size; of several groups it is the slowest one's."""
-    printed, lines = cell
+    printed, lines = case
     size = printed * (block.group_size if meaning.parts else 1)
     count = _count(printed, kind, block, meaning)
     failed = next((f"IMB: {short(found['failed'].split(';')[0])}" for _, found in lines if "failed" in found), None)

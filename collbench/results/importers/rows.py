@@ -16,7 +16,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.node import Job
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
@@ -245,8 +245,8 @@ def _group(name: str, ranks: int) -> str:
     operation = operations().get(name)
     if operation is None or not operation.pair:
         return "all"
-    cell = Cell(name, "", DTYPES["uint8"], 0)
-    return group_name(operation, cell, groups_of(operation, cell, max(ranks, 2)))
+    case = Case(name, "", DTYPES["uint8"], 0)
+    return group_name(operation, case, groups_of(operation, case, max(ranks, 2)))
 
 
 # What readers of tables share: numbers in text, a row of a case without a figure, what most tools do not print.
@@ -288,7 +288,7 @@ def whole(text: str) -> int | None:
 
 
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
-    """The row of a cell for which the output shows no usable figure."""
+    """The row of a case for which the output shows no usable figure."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
     return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
 

@@ -1,4 +1,4 @@
-"""Tables of other tools become run folders: different operations in one, cells that come again in the next."""
+"""Tables of other tools become run folders: different operations in one, cases that come again in the next."""
 
 from __future__ import annotations
 

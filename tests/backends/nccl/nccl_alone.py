@@ -26,11 +26,11 @@ from collbench.device import buffers
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.cells import run
+from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.data import slots_checked, slots_for
 from tests.contract.rank import Several, sweep_of
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 ALONE = LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone")
 _AT_ONCE = 4  # those that wait for a deadline need no CPU
@@ -70,14 +70,14 @@ def measured(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def captured(case: dict[str, Any], _folder: Path) -> dict[str, Any]:
-    """Captures a cell's graphs: how many are timed, and for which buffer slots there is one to verify by."""
+    """Captures a case's graphs: how many are timed, and for which buffer slots there is one to verify by."""
     world, backend = World(ALONE, 5), NcclBackend()
     backend.open(world, Settings(timeout_s=5, gpus_per_process=1))
-    cell = replace(make_cell(device="cuda", count=250), buffers="rotating", mode="graph")
+    case = replace(make_case(device="cuda", count=250), buffers="rotating", mode="graph")
     group = backend.group((0,))
-    program = backend.bind(ALLREDUCE, cell, group, backend.allocate(ALLREDUCE, cell, group, slots_for(cell)))
+    program = backend.bind(ALLREDUCE, case, group, backend.allocate(ALLREDUCE, case, group, slots_for(case)))
     launched = [place for place, slot in enumerate(program.once.slots) if [call.name for call in slot] == ["cuGraphLaunch"]]
-    return {"timed": len(program.slots), "launched": launched, "checked": slots_checked(cell), "slots": len(program.once.slots)}
+    return {"timed": len(program.slots), "launched": launched, "checked": slots_checked(case), "slots": len(program.once.slots)}
 
 
 _DO: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"load": load, "open": opened, "measure": measured, "capture": captured}

@@ -25,7 +25,7 @@ def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_pat
     assert (code, [row["ranks"] for row in rows]) == (0, [4] * 8), stderr
     assert [(row["na"], row["wrong"], row["in_place"]) for row in rows] == [(None, 0, False)] * 8
     chosen = [[(each["collective"], each["bytes"], each["algorithm"]) for each in row["evidence"]["nccl"]["choices"]] for row in rows]
-    assert chosen == [[("AllReduce", 1000, "TREE")]] * 8  # the cell's own calls, not the ranks' meeting before them
+    assert chosen == [[("AllReduce", 1000, "TREE")]] * 8  # the case's own calls, not the ranks' meeting before them
 
 
 @pytest.mark.in_turn

@@ -42,9 +42,9 @@ class Contest:
 
 @dataclass(frozen=True)
 class Line:
-    """One cell of one contest, over the pairs that count."""
+    """One case of one contest, over the pairs that count."""
 
-    cell: str
+    case: str
     ours_s: Sequence[float]
     theirs_s: Sequence[float]
     target: Target | None
@@ -58,14 +58,14 @@ class Line:
         few = "" if len(self.ours_s) >= _ENOUGH else f" (only {len(self.ours_s)} pairs)"
         return self.target.judge(ratio(self.ours_s, self.theirs_s), difference(self.ours_s, self.theirs_s)) + few
 
-    def cells(self) -> list[str]:
+    def cases(self) -> list[str]:
         """The table's line."""
         target = self.target.show() if self.target else ""
         if not self.ours_s:
-            return [self.cell, "no pair counts", "", "", "", target, "", "0", str(self.repeated)]
+            return [self.case, "no pair counts", "", "", "", target, "", "0", str(self.repeated)]
         medians = [MICROSECONDS.show(median(side)) for side in (self.ours_s, self.theirs_s)]
         shown = [ratio(self.ours_s, self.theirs_s).show(), difference(self.ours_s, self.theirs_s).show(1e6)]
-        return [self.cell, *medians, *shown, target, self.verdict, str(len(self.ours_s)), str(self.repeated)]
+        return [self.case, *medians, *shown, target, self.verdict, str(len(self.ours_s)), str(self.repeated)]
 
 
 def compete(contest: Contest, wanted: int, most: int, canary: Callable[[], float] = read_canary) -> Outcome:

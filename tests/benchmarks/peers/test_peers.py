@@ -188,15 +188,15 @@ def test_the_table_tells_pairs_and_repetitions() -> None:
     pairs = [Pair({8: Ours(1.0e-6 + i * 1e-8)}, {8: 1e-6}, bad if i == 3 else good, i % 2 == 0) for i in range(8)]
     contest = Contest("x", "how", lambda: {}, lambda: {}, {8: Target(1.02)})
     [line] = lines(contest, pairs)  # type: ignore[arg-type]
-    assert line.cells()[:4] == ["x 8 B", "1.040", "1.000", "1.040 (1.000 to 1.070)"]
-    assert line.cells()[5:] == ["≤ 1.02", "missed by the median (only 7 pairs)", "7", "1"]
+    assert line.cases()[:4] == ["x 8 B", "1.040", "1.000", "1.040 (1.000 to 1.070)"]
+    assert line.cases()[5:] == ["≤ 1.02", "missed by the median (only 7 pairs)", "7", "1"]
     assert [one["counts"] for one in raw(pairs)] == [True] * 3 + [False] + [True] * 4  # type: ignore[arg-type]
 
 
 def test_a_contest_of_which_no_pair_counts_says_so() -> None:
     contest = Contest("x", "How.", lambda: {8: Ours(1e-6)}, lambda: {8: 1e-6}, {8: Target(1.02)})
     outcome = compete(contest, wanted=1, most=2, canary=readings(65, 65, 260, 65, 65, 260))
-    assert outcome.figures[0].cells()[1:] == ["no pair counts", "", "", "", "≤ 1.02", "", "0", "2"]
+    assert outcome.figures[0].cases()[1:] == ["no pair counts", "", "", "", "≤ 1.02", "", "0", "2"]
     assert "Canaries 65 to 260 ns." in outcome.markdown()
 
 

@@ -20,7 +20,7 @@ from collbench.backends.registry import backend_class, backend_defaults
 from collbench.control.world import World
 from collbench.launch.detect import detect
 from collbench.measure.loop import Loop
-from collbench.measure.prepared_cell import BackendContext, make_groups, prepare
+from collbench.measure.prepared_case import BackendContext, make_groups, prepare
 from collbench.measure.resume import placed
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
@@ -43,7 +43,7 @@ def opened(stack: str, place: Place) -> Iterator[Both]:
         loop = _loop(stack, place, world, backend)
         own = import_module(f"tests.benchmarks.stacks.{stack}").ready(place)
         yield lambda n: float(loop.run(1, n)[0, 0]) / n, lambda n: seconds_of(own, n)
-        world.agree(None, "ending")
+        world.allgather(None, "ending")
     finally:
         backend.close()
         world.close()
@@ -53,9 +53,9 @@ def _loop(stack: str, place: Place, world: World, backend: Any) -> Loop:
     """The loop that `collbench OPERATION --mode pipelined --buffers fixed` runs."""
     operation = operations()[operation_of(stack)]
     sweep = Sweep((operation,), (place.n_bytes,), (dtype_named("float32"),), mode="pipelined", buffers="fixed", defaults=backend_defaults)
-    (cell,) = sweep.cells(stack, place.ranks)
-    stage = BackendContext(backend, make_groups(backend, [(operation, cell)], world), None)
-    ready = prepare(operation, placed(cell, operation, backend), stage, world)
+    (case,) = sweep.cases(stack, place.ranks)
+    stage = BackendContext(backend, make_groups(backend, [(operation, case)], world), None)
+    ready = prepare(operation, placed(case, operation, backend), stage, world)
     assert not isinstance(ready, str), ready
     return ready.loop
 

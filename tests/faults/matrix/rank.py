@@ -122,7 +122,7 @@ def _on_opening(striker: Striker) -> None:
 
 def _on_cells(striker: Striker) -> None:
     from collbench.measure import prepared_cell
-    from collbench.measure.tasks import cells as turn
+    from collbench.measure.tasks import cases as turn
 
     prepares, compares = turn.prepare, prepared_cell.mismatches_in
 

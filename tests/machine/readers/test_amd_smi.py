@@ -21,9 +21,9 @@ def word(a: str, b: str) -> str:
     return "SELF" if a == b else "XGMI" if (a, b) in XGMI else "PCIE"
 
 
-def table(title: str, cells: dict[tuple[str, str], str]) -> str:
+def table(title: str, cases: dict[tuple[str, str], str]) -> str:
     """One table of the tool."""
-    rows = [f"{a} {' '.join(cells[a, b].ljust(12) for b in (A, B, C))}" for a in (A, B, C)]
+    rows = [f"{a} {' '.join(cases[a, b].ljust(12) for b in (A, B, C))}" for a in (A, B, C)]
     return "\n".join([f"{title} TABLE:", f"             {A} {B} {C}", *rows, ""])
 
 

@@ -55,10 +55,10 @@ GPU[2]\t\t: (Topology) Numa Affinity: 1
 """
 
 
-def matrix(gpus: int, cell) -> str:
-    """A matrix of GPUs alone; `cell(a, b)` gives what stands between two."""
+def matrix(gpus: int, case) -> str:
+    """A matrix of GPUs alone; `case(a, b)` gives what stands between two."""
     lines = ["\t" + "\t".join(f"GPU{b}" for b in range(gpus)) + "\tCPU Affinity\tNUMA Affinity"]
-    lines += [f"GPU{a}\t" + "\t".join(" X " if a == b else cell(a, b) for b in range(gpus)) + "\t0-31\t0" for a in range(gpus)]
+    lines += [f"GPU{a}\t" + "\t".join(" X " if a == b else case(a, b) for b in range(gpus)) + "\t0-31\t0" for a in range(gpus)]
     return "\n".join(lines) + "\n"
 
 
@@ -137,7 +137,7 @@ def test_glued_columns_come_apart(whole: str, glued: str) -> None:
 @pytest.mark.parametrize(
     ("whole", "bent"),
     [
-        ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tPXB\tSYS\t0-31"),  # a cell is missing
+        ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tPXB\tSYS\t0-31"),  # a case is missing
         ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tSYS\tPXB\tSYS\tSYS\t0-31"),  # one too many
         ("GPU1\tNV12\t X \t", "GPU1\t X \tNV12\t"),  # shifted against its own column
         ("\tNIC0\tNIC1\tCPU", "\tNIC0\tCPU"),  # the heading lacks a column

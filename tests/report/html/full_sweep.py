@@ -25,19 +25,19 @@ def write_sweep(
     """The folder, with run.json, cells.jsonl, samples.bin and events.jsonl; some rows are doubtful, some n/a, one is wrong."""
     folder.mkdir(parents=True)
     drawn, offset = np.random.default_rng(seed), 0
-    with (folder / "samples.bin").open("wb") as samples, (folder / "cells.jsonl").open("w") as cells:
-        for number, (operation, backend, size) in enumerate(_cells(backends, operations, sizes)):
+    with (folder / "samples.bin").open("wb") as samples, (folder / "cells.jsonl").open("w") as cases:
+        for number, (operation, backend, size) in enumerate(_cases(backends, operations, sizes)):
             row, series = _row(number, operation, backend, size, drawn)
             if series is not None:
                 row["samples"], offset = _stored(samples, _arrays(series, drawn), offset)
-            cells.write(json.dumps(row) + "\n")
+            cases.write(json.dumps(row) + "\n")
     (folder / "run.json").write_text(json.dumps(_info()))
     (folder / "events.jsonl").write_text("")
     return folder
 
 
 def _arrays(series: Any, drawn: Any) -> dict[str, Any]:
-    """What a run keeps of a cell; rank 3 is the slowest of them more often than its share."""
+    """What a run keeps of a case; rank 3 is the slowest of them more often than its share."""
     slowest = drawn.choice([3, *range(RANKS)], SAMPLES)
     ranks = np.median(series) * (1 - 0.01 * drawn.random(RANKS))
     return {"max_s": series, "slowest_rank": slowest.astype("<i4"), "rank_p50_s": ranks, "rank_p95_s": 1.1 * ranks}
@@ -51,7 +51,7 @@ def _stored(file: BinaryIO, arrays: dict[str, Any], offset: int) -> tuple[dict[s
     return places, offset
 
 
-def _cells(backends: Sequence[str], operations: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+def _cases(backends: Sequence[str], operations: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, str, int]]:
     yield from ((operation, backend, size) for operation in operations for backend in backends for size in sizes)
 
 

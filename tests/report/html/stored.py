@@ -43,10 +43,10 @@ def sampled_row(series: Sequence[float], size_bytes: int = 1024, **changes: Any)
     return make_row(size_bytes, **{**known, **changes})
 
 
-def run_of(cells: Sequence[tuple[Row, Mapping[str, Any]]], name: str = "run", **info: Any) -> Run:
+def run_of(cases: Sequence[tuple[Row, Mapping[str, Any]]], name: str = "run", **info: Any) -> Run:
     """A run with these rows and their arrays."""
-    arrays = {(place, array): values for place, (_, each) in enumerate(cells) for array, values in each.items()}
-    return InMemory(Path(name), {"rank_map": HOSTS, **info}, [row for row, _ in cells], arrays=arrays)
+    arrays = {(place, array): values for place, (_, each) in enumerate(cases) for array, values in each.items()}
+    return InMemory(Path(name), {"rank_map": HOSTS, **info}, [row for row, _ in cases], arrays=arrays)
 
 
 def material(*runs: Run) -> Material:

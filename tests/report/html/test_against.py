@@ -45,18 +45,18 @@ def test_a_single_run_has_nothing_to_stand_against(tmp_path: Path) -> None:
     assert section(Material(read_all([side(tmp_path / "one", [row(8, 1e-6)])]), tmp_path / "page.html")) is None
 
 
-def test_the_worst_cell_is_on_top(tmp_path: Path) -> None:
+def test_the_worst_case_is_on_top(tmp_path: Path) -> None:
     before = [row(8, 1e-6), row(16, 1e-6), row(32, 1e-6), row(64, 1e-6), row(128, 1e-6), row(256, 1e-6, time_s=NO_INTERVAL)]
     lost = not_measured("no memory", size_bytes=128)
     after = [row(8, 1.3e-6), row(16, 1e-6), row(32, 2e-6), row(64, 0.5e-6, wrong=3), lost, row(256, 1e-6)]
     made = shown(side(tmp_path / "before", before, 3), side(tmp_path / "after", after, 3))
     assert made.texts[0].startswith("Baseline (A): before (3 launches)")
     assert made.texts[1] == (
-        "after (3 launches): 6 cells: 2 slower (+30.0 % to 2.00×), 1 faster (0.000500×), 1 no change (±5 %), 0 inconclusive, "
+        "after (3 launches): 6 cases: 2 slower (+30.0 % to 2.00×), 1 faster (0.000500×), 1 no change (±5 %), 0 inconclusive, "
         "1 with wrong data, 1 n/a."
     )
     (chart,) = made.charts
-    assert [cells[1] for cells in chart.table.rows][:4] == ["64 B", "128 B", "32 B", "8 B"]
+    assert [cases[1] for cases in chart.table.rows][:4] == ["64 B", "128 B", "32 B", "8 B"]
     assert chart.table.rows[2][-3] == "slower 2.00× (2.00–2.00×)"
     assert chart.table.marks == {0: "wrong", 1: "na"}
     assert chart.table.rows[1][-3] == "n/a (no memory) in B"
@@ -85,15 +85,15 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
 
 def test_nothing_in_common_is_said(tmp_path: Path) -> None:
     made = shown(side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 1e-3, ranks=8)]))
-    assert made.texts[1] == "after (1 launch) has no cell in common with it: ranks 4 → 8."
+    assert made.texts[1] == "after (1 launch) has no case in common with it: ranks 4 → 8."
     assert made.charts == []
 
 
-def test_many_cells_are_drawn_up_to_a_limit(tmp_path: Path) -> None:
+def test_many_cases_are_drawn_up_to_a_limit(tmp_path: Path) -> None:
     before, after = ([row(8 * number, by * 1e-6) for number in range(1, MOST_LINES + 3)] for by in (1, 1.2))
     made = shown(side(tmp_path / "before", before), side(tmp_path / "after", [*after, row(1 << 20, 1e-3)]))
     (chart,) = made.charts
-    assert chart.caption.endswith(f"Drawn are {MOST_LINES} of {MOST_LINES + 2} cells, the worst first.")
+    assert chart.caption.endswith(f"Drawn are {MOST_LINES} of {MOST_LINES + 2} cases, the worst first.")
     assert len(chart.spots) == MOST_LINES
     assert len(chart.table.rows) == MOST_LINES + 2
     assert made.texts[1].endswith(", 1 only in the candidate.")

@@ -91,14 +91,14 @@ def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
     assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
 
 
-def test_charts_show_groups_and_cells_against_their_limits() -> None:
-    groups, cells = gate(regression()).charts
+def test_charts_show_groups_and_cases_against_their_limits() -> None:
+    groups, cases = gate(regression()).charts
     assert [spot.text.split("\n")[0] for spot in groups.spots] == ["allreduce on mpi, large messages", "allreduce on nccl, large messages"]
     assert groups.caption == (
         "0 of 2 exceed their limit (vertical mark) in every allocation; 1 only in the first one (largest point). 2 of 3 are drawn."
     )
     assert len(groups.table.rows) == 3
-    assert [spot.text.split("\n")[0] for spot in cells.spots] == ["allreduce 64 MiB mpi", "allreduce 8 B nccl"]
+    assert [spot.text.split("\n")[0] for spot in cases.spots] == ["allreduce 64 MiB mpi", "allreduce 8 B nccl"]
     assert groups.spots[0].x > groups.spots[1].x
 
 

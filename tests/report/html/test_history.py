@@ -15,7 +15,7 @@ from collbench.report.html.history import write_history
 from tests.gate.histories import nights, upgraded
 
 
-def test_changes_then_groups_then_cells_that_changed_then_allocations(tmp_path: Path) -> None:
+def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: Path) -> None:
     write_history(history("base", upgraded(12, 6), ["left out: <b>night</b>"]), "allreduce*MiB mpi", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
@@ -41,7 +41,7 @@ def test_of_many_the_first_are_drawn_and_that_is_said(tmp_path: Path, monkeypatc
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("<figure") == 2
     assert "Drawn are 1 of 5 groups, those that changed most." in text
-    assert "Drawn are 1 of 4 cells that changed, those that changed most." in text
+    assert "Drawn are 1 of 4 cases that changed, those that changed most." in text
     assert "what else changed then (1 of " in text
 
 

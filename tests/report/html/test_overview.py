@@ -146,15 +146,15 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     concerns = table(found, "Findings and flags, worst first (4)")
     assert concerns.head == ["severity", "what", "where"]
     assert [[row[0], row[1][:32], row[2]] for row in concerns.rows] == [
-        ["wrong data", "2 elements are wrong", "1 of 5 cells: allreduce nccl at 16 B"],
-        ["doubtful", "bimodal: the samples gather arou", "1 of 5 cells: allreduce mpi at 64 MiB"],
-        ["missing", "not measured: no library", "1 of 5 cells: allreduce gloo at 64 MiB"],
+        ["wrong data", "2 elements are wrong", "1 of 5 cases: allreduce nccl at 16 B"],
+        ["doubtful", "bimodal: the samples gather arou", "1 of 5 cases: allreduce mpi at 64 MiB"],
+        ["missing", "not measured: no library", "1 of 5 cases: allreduce gloo at 64 MiB"],
         ["missing", "run-7 is empty", ""],
     ]
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
     assert list(found.texts) == [
         "Concerns: 1 × wrong data, 1 × doubtful, 2 × missing.",
-        "2 elements are wrong (1 of 5 cells: allreduce nccl at 16 B).",
+        "2 elements are wrong (1 of 5 cases: allreduce nccl at 16 B).",
     ]
 
 
@@ -175,7 +175,7 @@ def test_what_became_slower_is_said_first() -> None:
     found = overview([make_row(8), make_row(16)], [make_row(8), make_row(16, time_s=make_times(3e-3))])
     assert (
         found.texts[1]
-        == "Compared with run-0: run-1 (1 launch): 2 cells: 1 slower (+25.1 %), 0 faster, 1 no change (±5 %), 0 inconclusive."
+        == "Compared with run-0: run-1 (1 launch): 2 cases: 1 slower (+25.1 %), 0 faster, 1 no change (±5 %), 0 inconclusive."
     )
 
 
@@ -201,9 +201,9 @@ def test_strange_figures_and_endless_texts() -> None:
     rows = [make_row(size, backend=evil, flags=(evil,), busbw_bytes_per_s=value, percent_of_ceiling=value) for size, value in
             ((8, nan), (16, inf), (32, -inf), (64, 1e308))]  # fmt: skip
     found = overview([*rows, not_measured(evil)], info={**INFO, "hosts": [evil] * 9})
-    cells = [cell for _, each in found.tables for row in each.rows for cell in row]
-    assert max(map(len, cells)) <= 600
-    assert all(cell.isprintable() for cell in cells)
+    cases = [case for _, each in found.tables for row in each.rows for case in row]
+    assert max(map(len, cases)) <= 600
+    assert all(case.isprintable() for case in cases)
 
 
 def test_the_drawing_of_all_peaks() -> None:
@@ -275,4 +275,4 @@ def test_hostile_rows_and_runs_never_raise(data: st.DataObject) -> None:
             rows.append(row_from_json(parse_object(to_line(values).encode())))
     info = data.draw(st.dictionaries(st.sampled_from([*INFO, "imported"]), _JSON | st.dictionaries(st.text(max_size=3), _JSON)))
     found = overview(rows, info=info)
-    assert all(cell.isprintable() for _, each in found.tables for row in each.rows for cell in row)
+    assert all(case.isprintable() for _, each in found.tables for row in each.rows for case in row)

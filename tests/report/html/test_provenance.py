@@ -127,6 +127,6 @@ def test_what_a_stranger_wrote_into_run_json(tmp_path: Path) -> None:
         launcher={}, collbench="\x1b[31m", backends=[{}], environment={"UCX_X": "<script>\u202e"},
     )  # fmt: skip
     made = shown(tmp_path / "page.html", run)
-    cells = [cell for _, each in made.tables for row in each.rows for cell in row]
-    assert all(cell.isprintable() and len(cell) <= 600 for cell in cells)
+    cases = [case for _, each in made.tables for row in each.rows for case in row]
+    assert all(case.isprintable() and len(case) <= 600 for case in cases)
     assert ("environment", "UCX_X", "<script>?") in table(made, "Versions").rows

@@ -1,4 +1,4 @@
-"""Backend against backend: the same cell only, with an interval where there is one, and never an average."""
+"""Backend against backend: the same case only, with an interval where there is one, and never an average."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def section_of(*rows: Row) -> Section | None:
     return against.section_ratios(material(run_of([(row, {}) for row in rows])))
 
 
-def test_others_are_compared_with_the_one_that_is_fastest_in_most_cells() -> None:
+def test_others_are_compared_with_the_one_that_is_fastest_in_most_cases() -> None:
     section = section_of(*series("gloo", 4), *series("mpi", 1), *series("nccl", 1.005))
     assert section
     (chart,) = section.charts

@@ -11,8 +11,8 @@ from tests.report.html.stored import material, run_of
 from tests.results.rows import make_row
 
 
-def cell(size: int, shares: list[int], medians: list[float], **changes: Any) -> tuple[Any, dict[str, Any]]:
-    """A cell in which each rank was the slowest so many times, in turn, and each has this median in µs."""
+def case(size: int, shares: list[int], medians: list[float], **changes: Any) -> tuple[Any, dict[str, Any]]:
+    """A case in which each rank was the slowest so many times, in turn, and each has this median in µs."""
     order = [rank for rank, times in enumerate(shares) for _ in range(times)]
     slowest = np.random.default_rng(size).permutation(order).astype(np.int32)
     row = make_row(size, ranks=len(shares), n=len(order), n_eff=float(len(order)), **changes)
@@ -20,10 +20,10 @@ def cell(size: int, shares: list[int], medians: list[float], **changes: Any) -> 
 
 
 def test_a_rank_that_ends_last_has_its_role_above_its_bar() -> None:
-    found = section(material(run_of([cell(1 << power, [5, 5, 85, 5], [100, 101, 120, 99]) for power in range(3, 9)])))
+    found = section(material(run_of([case(1 << power, [5, 5, 85, 5], [100, 101, 120, 99]) for power in range(3, 9)])))
     assert found is not None
     assert found.texts == [
-        "rank 2 (node1) ends last in 85 % of the samples (25 % if the ranks were alike) in 6 of 6 cells, 20 % later than the others: "
+        "rank 2 (node1) ends last in 85 % of the samples (25 % if the ranks were alike) in 6 of 6 cases, 20 % later than the others: "
         "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
     ]
     (chart,) = found.charts
@@ -37,20 +37,20 @@ def test_a_rank_that_ends_last_has_its_role_above_its_bar() -> None:
 
 
 def test_only_a_rank_that_is_slow_itself_is_red() -> None:
-    cells = [cell(1 << power, [5, 5, 85, 5], [100, 101, 120, 99], operation="alltoall") for power in range(3, 9)]
-    found = section(material(run_of(cells)))
+    cases = [case(1 << power, [5, 5, 85, 5], [100, 101, 120, 99], operation="alltoall") for power in range(3, 9)]
+    found = section(material(run_of(cases)))
     assert found is not None
     assert "var(--bad)" in found.charts[0].drawing and found.charts[0].table.rows[2][-1] == "delays"
 
 
 def test_of_two_ranks_there_is_a_sentence_and_no_bar() -> None:
-    found = section(material(run_of([cell(1 << power, [95, 5], [130, 100]) for power in range(3, 9)])))
+    found = section(material(run_of([case(1 << power, [95, 5], [130, 100]) for power in range(3, 9)])))
     assert found is not None
     assert found.charts == [] and "either rank, or the link between them, may be slow" in found.texts[0]
 
 
 def test_like_ranks_are_not_named_and_a_rank_that_never_was_it_has_its_place() -> None:
-    found = section(material(run_of([cell(8, [50, 50, 0], [100, 100, 100])])))
+    found = section(material(run_of([case(8, [50, 50, 0], [100, 100, 100])])))
     assert found is not None
     assert found.texts == []
     (chart,) = found.charts
@@ -64,7 +64,7 @@ def test_like_ranks_are_not_named_and_a_rank_that_never_was_it_has_its_place() -
 def test_of_many_ranks_the_most_frequent_have_bars() -> None:
     shares = [1] * 200
     shares[190] = 40
-    found = section(material(run_of([cell(8, shares, [100.0] * 200)])))
+    found = section(material(run_of([case(8, shares, [100.0] * 200)])))
     assert found is not None
     (chart,) = found.charts
     assert chart.caption.endswith(" The chart shows the 64 most frequent of 200 ranks.")
@@ -72,7 +72,7 @@ def test_of_many_ranks_the_most_frequent_have_bars() -> None:
     assert chart.table.rows[-1][:3] == ["190", "–", "17 %"]
 
 
-def test_without_cells_whose_ranks_may_be_compared_there_is_no_section() -> None:
-    rooted = cell(8, [50, 50], [100, 100], root=0)
+def test_without_cases_whose_ranks_may_be_compared_there_is_no_section() -> None:
+    rooted = case(8, [50, 50], [100, 100], root=0)
     assert section(material(run_of([rooted]))) is None
     assert section(material(run_of([]))) is None

@@ -1,4 +1,4 @@
-"""The samples behind the rows: strips of all cells, the doubtful ones in whole, and what is said where there are none."""
+"""The samples behind the rows: strips of all cases, the doubtful ones in whole, and what is said where there are none."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EVEN = np.linspace(90e-6, 110e-6, 101)
 BOTH = np.concatenate([np.linspace(9e-6, 11e-6, 60), np.linspace(39e-6, 41e-6, 40)])
 
 
-def cell(series: Any, size: int = 1024, **changes: Any) -> tuple[Any, dict[str, Any]]:
+def case(series: Any, size: int = 1024, **changes: Any) -> tuple[Any, dict[str, Any]]:
     return sampled_row(list(series), size, **changes), {"max_s": series}
 
 
-def test_each_cell_has_a_strip_and_a_line_in_the_table() -> None:
-    found = section(material(run_of([cell(EVEN), cell(2 * EVEN, 4096), cell(EVEN / 2, 1024, backend="mpi")])))
+def test_each_case_has_a_strip_and_a_line_in_the_table() -> None:
+    found = section(material(run_of([case(EVEN), case(2 * EVEN, 4096), case(EVEN / 2, 1024, backend="mpi")])))
     assert found is not None
     assert [chart.title for chart in found.charts] == ["allreduce: spread of the samples"]
     (chart,) = found.charts
@@ -38,7 +38,7 @@ def test_each_cell_has_a_strip_and_a_line_in_the_table() -> None:
 
 
 def test_two_values_are_seen_named_and_shown_in_whole() -> None:
-    found = section(material(run_of([cell(EVEN), cell(BOTH, 4096)])))
+    found = section(material(run_of([case(EVEN), case(BOTH, 4096)])))
     assert found is not None
     strips, doubtful = found.charts
     assert strips.caption == "Largest spread at 4 KiB nccl: 98 % of the samples are between 9.034 and 40.95 µs. 1 of 2 cases are bimodal."
@@ -52,7 +52,7 @@ def test_two_values_are_seen_named_and_shown_in_whole() -> None:
 
 def test_launches_are_shown_together_and_against_their_common_median() -> None:
     about = {"allocation_id": "job 7"}
-    runs = [run_of([cell(factor * EVEN)], f"launch-{number}", **about) for number, factor in enumerate((1.0, 1.1, 1.2))]
+    runs = [run_of([case(factor * EVEN)], f"launch-{number}", **about) for number, factor in enumerate((1.0, 1.1, 1.2))]
     shown = material(*runs)
     (one,), without = sampled(shown, shown.tables[0])
     assert (len(one.ordered), without) == (303, [])
@@ -61,9 +61,9 @@ def test_launches_are_shown_together_and_against_their_common_median() -> None:
     assert one.ratio(1) == pytest.approx(132 / 110)
 
 
-def test_cells_without_samples_are_counted_and_named_and_na_rows_are_not() -> None:
-    cells = [cell(EVEN), *((make_row(1 << power), {}) for power in range(4)), (not_measured("no library", backend="mpi"), {})]
-    found = section(material(run_of(cells)))
+def test_cases_without_samples_are_counted_and_named_and_na_rows_are_not() -> None:
+    cases = [case(EVEN), *((make_row(1 << power), {}) for power in range(4)), (not_measured("no library", backend="mpi"), {})]
+    found = section(material(run_of(cases)))
     assert found is not None
     assert found.texts == [
         "run: no samples for 4 cases with a time (samples.bin is incomplete): "
@@ -78,7 +78,7 @@ def test_what_is_imported_has_no_samples_and_so_no_section() -> None:
 
 
 def test_what_moves_nothing_has_a_strip_too() -> None:
-    found = section(material(run_of([cell(EVEN, 0, operation="barrier")])))
+    found = section(material(run_of([case(EVEN, 0, operation="barrier")])))
     assert found is not None
     assert [(chart.title, chart.spots[0].text) for chart in found.charts] == [
         ("barrier nccl: spread of the samples", "nccl: 100.0 µs, half 95.00–105.0, 98 % 90.20–109.8")
@@ -86,7 +86,7 @@ def test_what_moves_nothing_has_a_strip_too() -> None:
 
 
 def test_names_that_are_hostile_come_out_inert() -> None:
-    found = section(material(run_of([cell(EVEN, backend="<script>$x$\u202e" + 100 * "x"), cell(BOTH, operation="<b>&")])))
+    found = section(material(run_of([case(EVEN, backend="<script>$x$\u202e" + 100 * "x"), case(BOTH, operation="<b>&")])))
     assert found is not None
     for chart in found.charts:
         assert "<script>" not in chart.drawing

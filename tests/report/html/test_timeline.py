@@ -1,4 +1,4 @@
-"""The machine's state on the time axis of the cells, and its GPUs' on the same: what disturbed which cell, and when."""
+"""The machine's state on the time axis of the cases, and its GPUs' on the same: what disturbed which case, and when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
 
 def row(number: int, at: Any = None, canary: Any = (80e-9, 81e-9), **more: Any) -> Row:
-    """A cell that began at so many seconds and took half of one; without `at` it does not say when."""
+    """A case that began at so many seconds and took half of one; without `at` it does not say when."""
     when = {} if at is None else {"at_s": [at, at + 0.5]}
     evidence = {"stolen": more.pop("stolen", 0.0), "preempted": more.pop("preempted", 3), **when}
     return make_row(1 << number, evidence=evidence, canary_s={"before": canary[0], "after": canary[1]}, **more)
@@ -31,7 +31,7 @@ def run(rows: list[Row], events: Any = (), **info: Any) -> Run:
     return replace(run_of([(each, {}) for each in rows], **info), events=list(events))
 
 
-def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
+def test_cases_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
     rows = [
         row(4, 10.0, (80e-9, 240e-9), flags=("state_flip",), stolen=0.03),
         row(3, 2.0),
@@ -75,7 +75,7 @@ def test_a_canary_that_was_not_heard_is_marked_all_the_same() -> None:
     assert ">▼ CPU shared<" in found.charts[0].drawing
 
 
-def test_of_many_cells_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
+def test_of_many_cases_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
     rows = [row(3 + number % 20, float(number)) for number in range(400)]
     rows[250] = row(8, 250.0, (80e-9, 300e-9), flags=("state_flip",))
     found = section(material(run(rows)))
@@ -88,7 +88,7 @@ def test_of_many_cells_neighbours_are_drawn_together_and_the_worst_are_listed() 
     assert chart.table.head[0] == "time (100 of 400 cases, the largest changes)"
     assert len(chart.drawing) < 15_000
     together = grouped(moments(run(rows))[0], 3)
-    assert [(each.cells, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
+    assert [(each.cases, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
 
 
 def telemetry(at_s: float, hosts: dict[str, Any]) -> dict[str, Any]:

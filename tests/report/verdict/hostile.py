@@ -15,7 +15,7 @@ NASTY = '\x1b[31m\x00\n::error::|<script>"\'&]]>%0A @everyone `x` [a](http://x) 
 def hostile(result: str = "regression", rows: int = 1) -> Verdict:
     """As many of each kind as `rows`."""
     announced = Announcement(NASTY, NASTY, "2027-01-31")
-    one = suspicion(name=NASTY, cell={"operation": NASTY, NASTY: NASTY, "backend": None}, announced=announced)
+    one = suspicion(name=NASTY, case={"operation": NASTY, NASTY: NASTY, "backend": None}, announced=announced)
     floor = FloorState(NASTY, {}, NASTY, 80.0, (None, 1e9), NASTY, NASTY, "confirmed")
     change = Change(Item.of(NASTY, NASTY), NASTY, NASTY, Text(NASTY), announced)
     states = ("confirmed", "suspected", "no verdict", "passed")

@@ -10,7 +10,7 @@ from junitparser import Error, Failure, TestSuite
 from lxml import etree
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gate.reasons import CellNames, StillSuspected, UnexpectedChange, WrongCells
+from collbench.gate.reasons import CaseNames, StillSuspected, UnexpectedChange, WrongCases
 from collbench.gate.verdict import EXIT_CODES, FloorState, Verdict
 from collbench.report.verdict_formats import junit
 from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
@@ -18,7 +18,7 @@ from tests.report.verdict.hostile import hostile
 
 REFRAME = find_spec("reframe")  # found, not imported: that takes a second
 pytestmark = pytest.mark.skipif(REFRAME is None, reason="ReFrame is not installed")
-WHOLE = ("the verdict", "comparable: software, clocks, machine state", "all cells")
+WHOLE = ("the verdict", "comparable: software, clocks, machine state", "all cases")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_pass_has_no_failure_and_no_error() -> None:
 def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known() -> None:
     found = cases(regression())
     assert {name: kind for name, (kind, _, _) in found.items()} == {
-        "the verdict": "failure", "comparable: software, clocks, machine state": "error", "all cells": "",
+        "the verdict": "failure", "comparable: software, clocks, machine state": "error", "all cases": "",
         "allreduce on mpi, large messages": "failure", "allreduce on nccl, large messages": "",
         "broadcast on mpi, large messages": "error", "ring:80@64M-": "failure", "ring:50@1M-": "",
     }  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known()
     assert found["broadcast on mpi, large messages"][1:] == ("no verdict", "cases judged one by one; 3 of 10 cases missing")
 
 
-def test_the_text_has_the_cause_the_cells_and_what_changed() -> None:
+def test_the_text_has_the_cause_the_cases_and_what_changed() -> None:
     failure = next(iter(TestSuite.fromstring(junit(regression()).encode()))).result[0]
     assert isinstance(failure, Failure)
     for words in ("likely cause: the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
@@ -80,19 +80,19 @@ def test_what_cannot_be_compared_is_an_error_however_slow() -> None:
 
 
 def test_a_suspect_is_an_error_and_leaves_what_is_comparable_alone() -> None:
-    whole = suspicion("suspected", "all cells", kind="whole", cell={})
+    whole = suspicion("suspected", "all cases", kind="whole", case={})
     found = kinds(verdict(result="no verdict", reasons=(StillSuspected(1, 2),), suspicions=(whole,), groups=(group("suspected"),)))
     assert found == {WHOLE[0]: "error", WHOLE[1]: "", WHOLE[2]: "error", "allreduce on mpi, large messages": "error"}
 
 
 def test_wrong_data_is_a_failure() -> None:
-    assert cases(verdict(result="wrong data", reasons=(WrongCells("new", CellNames(("allreduce 8 B mpi",))),)))["the verdict"][:2] == (
+    assert cases(verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)))["the verdict"][:2] == (
         "failure",
         "wrong data",
     )
 
 
-def test_a_floor_is_as_bad_as_its_worst_cell() -> None:
+def test_a_floor_is_as_bad_as_its_worst_case() -> None:
     def floor(state: str, asked: str) -> FloorState:
         return FloorState("allreduce 64 MiB mpi", CELL, asked, 80.0, (None,), None, None, state)
 

@@ -31,10 +31,10 @@ def test_no_verdict_has_its_reasons() -> None:
 
 
 def test_twenty_rows_stand_open_and_all_are_below() -> None:
-    first, _, folded = markdown(regression(suspicions=tuple(suspicion(name=f"cell {n}") for n in range(50)), floors=())).partition(
+    first, _, folded = markdown(regression(suspicions=tuple(suspicion(name=f"case {n}") for n in range(50)), floors=())).partition(
         "<details>"
     )
-    assert [first.count("| confirmed | cell"), folded.count("| confirmed | cell")] == [20, 50]
+    assert [first.count("| confirmed | case"), folded.count("| confirmed | case")] == [20, 50]
     assert "The first 20 of 50, " in first
 
 

@@ -23,7 +23,7 @@ def line(given: Verdict) -> str:
 
 def test_a_pass_is_ok_with_figures() -> None:
     assert line(verdict()) == (
-        "COLLBENCH OK - passed | confirmed=0;;0;0 suspected=0;0;;0 accepted=0;0;;0 groups=0;;;0 unknown_groups=0;;;0 cells=6;;;0 "
+        "COLLBENCH OK - passed | confirmed=0;;0;0 suspected=0;0;;0 accepted=0;0;;0 groups=0;;;0 unknown_groups=0;;;0 cases=6;;;0 "
         "baseline_allocations=6;;;0"
     )
 

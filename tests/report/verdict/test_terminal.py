@@ -72,14 +72,14 @@ def test_json_is_the_file_on_one_line() -> None:
     assert json.loads(json_line(regression()).text) == json.loads(json.dumps(regression().as_json()))
 
 
-def test_all_cells_together_and_the_worst_group_are_never_among_the_left_out() -> None:
+def test_all_cases_together_and_the_worst_group_are_never_among_the_left_out() -> None:
     slow = group("suspected", "alltoall", factors=(1.3,))
-    whole = suspicion("suspected", "all cells", kind="whole", cell={}, factors=(1.02,), limit=1.01)
+    whole = suspicion("suspected", "all cases", kind="whole", case={}, factors=(1.02,), limit=1.01)
     found = printed(
         verdict(
             result=UNDECIDED, suspicions=(*(suspicion("suspected") for _ in range(50)), whole), groups=(*[group("suspected")] * 50, slow)
         )
     )
-    assert found[2] == "  suspected  all cells             +2.0 % (limit +1.0 %)"
+    assert found[2] == "  suspected  all cases             +2.0 % (limit +1.0 %)"
     groups = found.index("groups: 51 suspected")
     assert "alltoall on mpi, large messages" in found[groups + 1]

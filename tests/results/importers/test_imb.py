@@ -103,7 +103,7 @@ def test_non_blocking_blocks_and_data_that_was_checked() -> None:
     assert row.busbw_bytes_per_s == pytest.approx(1024 / 10e-6 * 1.5)
 
 
-def test_cells_that_failed_keep_their_reason() -> None:
+def test_cases_that_failed_keep_their_reason() -> None:
     titles = "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]"
     rows = runs(block("Alltoall", titles, "  8 time-out.; Time limit is over; use -time X", "  16 int-overflow; The production", "  32 1"))[
         0

@@ -225,7 +225,7 @@ def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
         assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
 
 
-def test_broadcast_and_barrier_are_the_cells_that_ours_are() -> None:
+def test_broadcast_and_barrier_are_the_cases_that_ours_are() -> None:
     assert {row.in_place for row in run("osu_bcast_persistent").rows} == {True}
     assert {row.in_place for row in run("osu_allreduce").rows} == {False}
     assert run("osu_barrier").rows[0].dtype == "uint8"

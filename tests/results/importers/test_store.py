@@ -42,7 +42,7 @@ def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval() -> N
     assert (row.flags, row.n, row.evidence) == (("imported",), 0, {"statistic": "the mean over 20 iterations", "line": 12})
 
 
-def test_operations_are_one_run_and_cells_that_come_again_or_other_hosts_another() -> None:
+def test_operations_are_one_run_and_cases_that_come_again_or_other_hosts_another() -> None:
     found = together([table(), table("allgather"), table(), table("broadcast", hosts=("c", "d")), table("allgather")])
     assert [[each.run.program for each in run.tables] for run in found] == [
         ["allreduce_perf", "allgather_perf"], ["allreduce_perf", "allgather_perf"], ["broadcast_perf"],

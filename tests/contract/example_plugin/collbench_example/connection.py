@@ -34,7 +34,7 @@ class ConnectionBackend(HostBackend):  # buffers in the host's memory, filled an
     def open(self, world, settings):
         self.rank, self.ranks, key = world.rank, world.size, secrets.token_hex()
         with Listener((world.me.address, 0), backlog=world.size, authkey=key.encode()) as listener:
-            peers = world.agree([listener.address[1], key], "listening for connections")
+            peers = world.allgather([listener.address[1], key], "listening for connections")
             incoming = [listener.accept() for _ in range(self.rank)]  # each lower rank connects to each higher one
         out = {each.rank: (each.address, *peers[each.rank]) for each in world.members[self.rank + 1 :]}
         out = {rank: Client((host, port), authkey=key.encode()) for rank, (host, port, key) in out.items()}
@@ -48,7 +48,7 @@ class ConnectionBackend(HostBackend):  # buffers in the host's memory, filled an
     def binding(self, group, buffers, slot):  # the x of the operations' steps
         return MessageBinding(Messages(group.handle[group.ranks[1 - group.driven[0]]]), buffers, slot)
 
-    def supports(self, operation, cell):  # the reason why not, or None
+    def supports(self, operation, case):  # the reason why not, or None
         return None if operation.pair and not operation.both_ways else "connection supports pairs of ranks, in one direction at a time"
 
     def versions(self):

@@ -18,7 +18,7 @@ SWAP = Operation(
     name="swap",
     summary="ranks 0 and 1, 2 and 3 … exchange their buffers",
     bus_factor=lambda n: 1.0,
-    needs=lambda n, cell: f"swap needs an even number of ranks, not {n}" if n % 2 else None,
+    needs=lambda n, case: f"swap needs an even number of ranks, not {n}" if n % 2 else None,
     arrives=lambda x: [Block([x.rank ^ 1], at=0, count=x.count)],  # what is verified
     by_messages=out_of_place_only(_by_messages),
 )

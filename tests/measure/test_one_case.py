@@ -1,12 +1,12 @@
-"""A cell made ready on all ranks in step: nobody goes on while another has failed."""
+"""A case made ready on all ranks in step: nobody goes on while another has failed."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 from collbench.backends.backend import Group
-from collbench.measure.prepared_cell import BackendContext, prepare
+from collbench.measure.prepared_case import BackendContext, prepare
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from tests.helpers import make_cell
+from tests.helpers import make_case
 
 EVERYONE = (0, 1)
 
@@ -17,7 +17,7 @@ class OtherRank:
     def __init__(self, when, reason):
         self.when, self.reason, self.watchdog = when, reason, SimpleNamespace(phase=lambda name: nullcontext())
 
-    def first(self, mine, what):
+    def first_error(self, mine, what):
         return mine or (self.reason if what.endswith(self.when) else None)
 
 
@@ -34,7 +34,7 @@ def stage(calls):
 def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():
     calls = []
     assert (
-        prepare(ALLREDUCE, make_cell(device="cuda"), stage(calls), OtherRank("allocating", "rank 1 has none left"))
+        prepare(ALLREDUCE, make_case(device="cuda"), stage(calls), OtherRank("allocating", "rank 1 has none left"))
         == "rank 1 has none left"
     )
     assert calls == ["fill"]
@@ -42,8 +42,8 @@ def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():
 
 def test_what_the_library_lacks_is_the_reason_at_every_rank():
     calls = []
-    assert prepare(ALLREDUCE, make_cell(), stage(calls), OtherRank("nothing", "")) == "the library has no ncclAllReduce"
-    assert prepare(ALLREDUCE, make_cell(), stage(calls), OtherRank("binding its calls", "rank 1 lacks it")) in {
+    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("nothing", "")) == "the library has no ncclAllReduce"
+    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("binding its calls", "rank 1 lacks it")) in {
         "the library has no ncclAllReduce", "rank 1 lacks it",
     }  # fmt: skip
     assert calls == ["fill", "bind"] * 2

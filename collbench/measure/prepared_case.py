@@ -17,7 +17,7 @@ from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement, measure, schedule, short_schedule
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
@@ -60,7 +60,7 @@ class PreparedCase:
     """
 
     operation: Operation
-    cell: Cell
+    case: Case
     groups: tuple[tuple[int, ...], ...]
     mine: tuple[Group, ...]
     buffers: tuple[AnyBuffers, ...]
@@ -89,12 +89,12 @@ class PreparedCase:
         return not self.loop.native and self.loop.could_be_native
 
 
-def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], world: World) -> dict[tuple[int, ...], Group | None]:
-    """Return the groups that these cells need, and that of all ranks; pairs need none.
+def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Case]], world: World) -> dict[tuple[int, ...], Group | None]:
+    """Return the groups that these cases need, and that of all ranks; pairs need none.
 
     All ranks call, and make the groups in the same order. None: this process has no rank in the group.
     """
-    splits = dict.fromkeys(cell.split for operation, cell in wanted if not operation.pair and cell.split)
+    splits = dict.fromkeys(case.split for operation, case in wanted if not operation.pair and case.split)
     needed = [tuple(range(backend.ranks)), *(ranks for split in splits for ranks in split.groups(backend.ranks))]
     with world.watchdog.phase(f"making groups on {backend.name}"):
         return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
@@ -102,7 +102,7 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], worl
 
 @dataclass(frozen=True)
 class BackendContext:
-    """The state that all cells of a backend share: the backend, its groups by their ranks, and the synchronisation of
+    """The state that all cases of a backend share: the backend, its groups by their ranks, and the synchronisation of
     ranks.
 
     each_time   whether the ranks may synchronise before each sample; else only before the first of a batch
@@ -131,39 +131,39 @@ class _Asked:
     """
 
     operation: Operation
-    cell: Cell
+    case: Case
     stage: BackendContext
     groups: Groups
     slots: int | None = None
 
 
-def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: World) -> PreparedCase | str:
+def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | str:
     """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
     on all ranks.
 
-    Pairs, and the groups of a cell with a tuning, belong to the cell: they are made here, and `release` frees them.
+    Pairs, and the groups of a case with a tuning, belong to the case: they are made here, and `release` frees them.
     """
-    return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
+    return prepare_over(operation, case, groups_of(operation, case, stage.backend.ranks), stage, world)
 
 
 def prepare_over(
-    operation: Operation, cell: Cell, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
+    operation: Operation, case: Case, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
 ) -> PreparedCase | str:
     """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
-    cell's own).
+    case's own).
     """
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
-    asked = _Asked(operation, cell, stage, groups, slots)
-    with _at(cell, world, "making its groups"):
+    asked = _Asked(operation, case, stage, groups, slots)
+    with _at(case, world, "making its groups"):
         mine = _members(asked)
-    own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
-    reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups") if own else None
+    own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
+    reason = world.first_error(mine if isinstance(mine, str) else None, f"{case.title()}: making its groups") if own else None
     if reason or isinstance(mine, str):
         return reason or str(mine)
     ready = _bound(asked, mine, world)
     if isinstance(ready, str):
-        with _at(cell, world, "freeing its groups"):
-            _release(operation, cell, backend, mine)
+        with _at(case, world, "freeing its groups"):
+            _release(operation, case, backend, mine)
     return ready
 
 
@@ -172,35 +172,35 @@ def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase
 
     A call captured into a graph connects the ranks, and would wait for those that fail.
     """
-    cell = asked.cell
-    with _at(cell, world, "allocating"):
+    case = asked.case
+    with _at(case, world, "allocating"):
         buffers = _try(lambda: _filled(asked, mine))
     wrong = buffers if isinstance(buffers, str) else None
-    if cell.device != "cpu" and (reason := world.first(wrong, f"{cell.title()}: allocating")):
+    if case.device != "cpu" and (reason := world.first_error(wrong, f"{case.title()}: allocating")):
         return reason
-    with _at(cell, world, "binding its calls"):
+    with _at(case, world, "binding its calls"):
         program = buffers if isinstance(buffers, str) else _try(lambda: _program(asked, mine, buffers))
-    reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
+    reason = world.first_error(program if isinstance(program, str) else None, f"{case.title()}: binding its calls")
     if reason or isinstance(program, str) or isinstance(buffers, str):
         return reason or str(program)
     ready = _looped(asked, (mine, buffers, program), world)
-    return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
+    return world.first_error(_trial(ready, world), f"{case.title()}: the first call") or ready
 
 
-def _is_tuned(cell: Cell) -> bool:
-    return bool(cell.algorithm or cell.protocol)
+def _is_tuned(case: Case) -> bool:
+    return bool(case.algorithm or case.protocol)
 
 
 def _members(asked: _Asked) -> tuple[Group, ...] | str:
     """Return this process's groups, or why the library refuses them. All ranks call."""
-    cell, stage = asked.cell, asked.stage
-    backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
+    case, stage = asked.case, asked.stage
+    backend, tuning = stage.backend, Tuning(case.algorithm, case.protocol)
     whole, driven = stage.whole, stage.driven
 
     def make(ranks: tuple[int, ...]) -> Group | None:
         if asked.operation.pair:
-            return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, cell)
-        return backend.group(ranks, tuning) if _is_tuned(cell) else stage.members[ranks]
+            return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
+        return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
 
     made = _try(lambda: [make(ranks) for ranks in asked.groups])
     return made if isinstance(made, str) else tuple(group for group in made if group)
@@ -208,14 +208,14 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
 
 def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
     """Return the case with the loops over its program."""
-    operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
+    operation, case, stage, (mine, buffers, program) = asked.operation, asked.case, asked.stage, made
     alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
-    each = stage.each_time and cell.mode != "pipelined" and not alone
+    each = stage.each_time and case.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
-    return PreparedCase(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
+    return PreparedCase(operation, case, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
@@ -227,28 +227,28 @@ def _to_check(timed: Timed, operation: Operation) -> Timed:
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:
-    """Free the groups that were made for this cell alone."""
-    _release(ready.operation, ready.cell, backend, ready.mine)
+    """Free the groups that were made for this case alone."""
+    _release(ready.operation, ready.case, backend, ready.mine)
 
 
-def _release(operation: Operation, cell: Cell, backend: Backend, mine: Sequence[Group]) -> None:
-    for group in mine if operation.pair or _is_tuned(cell) else ():
+def _release(operation: Operation, case: Case, backend: Backend, mine: Sequence[Group]) -> None:
+    for group in mine if operation.pair or _is_tuned(case) else ():
         backend.release(group)
 
 
-def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
-    """Return a phase of the watchdog that names the cell."""
-    return world.watchdog.phase(f"{cell.title()}: {what}")
+def _at(case: Case, world: World, what: str) -> AbstractContextManager[None]:
+    """Return a phase of the watchdog that names the case."""
+    return world.watchdog.phase(f"{case.title()}: {what}")
 
 
 @contextmanager
 def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
     """Run the block under the watchdog. An error of work that does not end names its case."""
     try:
-        with _at(ready.cell, world, what):
+        with _at(ready.case, world, what):
             yield
     except Unfinished as error:
-        raise Unfinished(f"{ready.cell.title()}: {error}") from None
+        raise Unfinished(f"{ready.case.title()}: {error}") from None
 
 
 def _trial(ready: PreparedCase, world: World) -> str | None:
@@ -264,22 +264,22 @@ def _trial(ready: PreparedCase, world: World) -> str | None:
 
 
 def _filled(asked: _Asked, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
-    cell, backend = asked.cell, asked.stage.backend
-    slots = asked.slots or slots_for(cell)
-    buffers = tuple(backend.allocate(asked.operation, replace(cell, seed=_seed(cell, group)), group, slots) for group in mine)
+    case, backend = asked.case, asked.stage.backend
+    slots = asked.slots or slots_for(case)
+    buffers = tuple(backend.allocate(asked.operation, replace(case, seed=_seed(case, group)), group, slots) for group in mine)
     for each in buffers:
         for slot in range(slots):
             each.fill(slot, for_check=False)
     return buffers
 
 
-def _seed(cell: Cell, group: Group) -> int:
+def _seed(case: Case, group: Group) -> int:
     """Return a seed that differs between groups, so that verification detects data of another group."""
-    return cell.seed + _BETWEEN_GROUPS * group.ranks[0]
+    return case.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
 def _program(asked: _Asked, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
-    programs = [asked.stage.backend.bind(asked.operation, asked.cell, group, part) for group, part in zip(mine, buffers, strict=True)]
+    programs = [asked.stage.backend.bind(asked.operation, asked.case, group, part) for group, part in zip(mine, buffers, strict=True)]
     return joined(programs) if programs else Program(((),))
 
 
@@ -292,27 +292,27 @@ def _try(make: Callable[[], T]) -> T | str:
         return str(error) or "not enough memory"
 
 
-def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
+def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
-    cell, each = ready.cell, ready.loop.iterations
-    plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
-    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
-        return measure(ready.loop, world, plan, cell.title())
+    case, each = ready.case, ready.loop.iterations
+    plan = schedule(budget, case.size_bytes, case.mode, ready.timed, iterations=each) if world.rank == 0 else None
+    with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
+        return measure(ready.loop, world, plan, case.title())
 
 
-def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
+def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
     """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None
     elsewhere.
     """
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
         for _ in range(calls):
-            for slot in slots_checked(ready.cell):
+            for slot in slots_checked(ready.case):
                 for buffers in ready.buffers:
                     buffers.fill(slot, for_check=True)
                 ready.checking.run(1, slot=slot)
                 found += mismatches_in(ready, slot)
-    everyone = world.gather(found, f"{ready.cell.title()}: verifying")
+    everyone = world.gather(found, f"{ready.case.title()}: verifying")
     return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
 
 
@@ -383,10 +383,10 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
 
 def _late_ranks(ready: PreparedCase) -> list[int]:
     """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the
-    cell's seed.
+    case's seed.
     """
     n = len(ready.groups[0])
-    return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
+    return sorted(random.Random(ready.case.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
@@ -396,7 +396,7 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
-        everyone = world.agree(_attempt(ready, world, late, delay_s), _what(ready))
+        everyone = world.allgather(_attempt(ready, world, late, delay_s), _what(ready))
         early += [LeftEarly(**one) for said in everyone for one in said["early"]]
         if early or not any(said["late_itself"] for said in everyone):
             return bool(early) or sum(said["told"] for said in everyone) == others, early
@@ -405,10 +405,10 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
 
 def _meeting_s(ready: PreparedCase, world: World) -> float:
     """Return the seconds that a meeting takes the slowest rank, the same at all ranks, which leave it close together."""
-    world.agree(None, _what(ready))
+    world.allgather(None, _what(ready))
     began = time.monotonic()
-    world.agree(None, _what(ready))
-    return max(world.agree(time.monotonic() - began, _what(ready)))
+    world.allgather(None, _what(ready))
+    return max(world.allgather(time.monotonic() - began, _what(ready)))
 
 
 def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
@@ -417,7 +417,7 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
     """
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()
-    world.agree(None, _what(ready))
+    world.allgather(None, _what(ready))
     if waits:
         time.sleep(delay_s)
     came_s = time.monotonic() - began
@@ -433,18 +433,18 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
 
 
 def _what(ready: PreparedCase) -> str:
-    return f"{ready.cell.title()}: verifying"
+    return f"{ready.case.title()}: verifying"
 
 
-# One of many measurements: a prepared cell, timed by the short protocol.
+# One of many measurements: a prepared case, timed by the short protocol.
 
 
 def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Measure the case on all ranks with the short protocol; the result is at rank 0, None elsewhere."""
-    cell = ready.cell
-    plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
-    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
-        return measure(ready.loop, world, plan, cell.title())
+    case = ready.case
+    plan = short_schedule(budget, case.size_bytes, case.mode, ready.timed) if world.rank == 0 else None
+    with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
+        return measure(ready.loop, world, plan, case.title())
 
 
 # Wrong data between places, for launches that measure rounds of them.

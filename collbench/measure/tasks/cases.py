@@ -1,4 +1,4 @@
-"""Measure cells one after the other in shuffled order, on all ranks together, and store each row at once."""
+"""Measure cases one after the other in shuffled order, on all ranks together, and store each row at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
 from collbench.measure.monitored import MonitoredMeasurement, state_probe, watch
-from collbench.measure.prepared_cell import BackendContext, DataError, PreparedCase, left_early, make_groups, prepare, release, verify_cell
+from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, left_early, make_groups, prepare, release, verify_case
 from collbench.measure.request import Request
 from collbench.measure.resume import Stored, open_folder, placed, planned
 from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
@@ -39,7 +39,7 @@ from collbench.measure.session import (
     software_of_hosts,
 )
 from collbench.measure.sync import host_sync
-from collbench.operations.cell import Cell
+from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, bytes_on_host
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation
@@ -64,11 +64,11 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
     launch.lap()
     measurable = [place for place in order if not reasons[place]]  # what is n/a takes no time: it is not progress
     for done, place in enumerate(order):
-        operation, cell, one = work[place]
+        operation, case, one = work[place]
         turn, reason = turns[one.name], reasons[place]
         if launch.listener and not reason:
-            launch.listener.progress(cell.title(), measurable.index(place), len(measurable), None)
-        row = turn.without(operation, cell, reason, place) if reason else turn.take(operation, cell, place)
+            launch.listener.progress(case.title(), measurable.index(place), len(measurable), None)
+        row = turn.without(operation, case, reason, place) if reason else turn.take(operation, case, place)
         if row:
             yield row
         if launch.request.stop_on_wrong and _wrong(launch, row, len(order) - done - 1):
@@ -79,7 +79,7 @@ def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
     """Return whether a case's data was wrong, the same at all ranks, and note that the launch ends there, with `left`
     cases unmeasured.
     """
-    wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
+    wrong: bool = launch.world.broadcast(bool(row and row.wrong), "deciding whether to go on")
     if wrong and row:
         where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
         launch.note(WrongDataStop(where, left, row.wrong_detail or ""))
@@ -93,15 +93,17 @@ def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> BackendRunne
 
 def _reasons(items: list[Work], world: World) -> list[Fact | None]:
     """Return for each case why it cannot be measured (the reason of the first rank that has one), or None."""
-    mine = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(cell, operation, one.backend)))
-            for operation, cell, one in items]  # fmt: skip
-    everyone = world.agree([None if reason is None else as_json(reason) for reason in mine], f"asking {items[0][2].name} what it can do")
+    mine = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
+            for operation, case, one in items]  # fmt: skip
+    everyone = world.allgather(
+        [None if reason is None else as_json(reason) for reason in mine], f"asking {items[0][2].name} what it can do"
+    )
     return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*everyone, strict=True)]
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
-    """Return the state that these cells of a backend share. All ranks call."""
-    members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
+    """Return the state that these cases of a backend share. All ranks call."""
+    members = make_groups(backend, [(operation, case) for operation, case, _ in items], launch.world)
     return BackendContext(backend, members, _sync(launch, backend, members))
 
 
@@ -119,30 +121,30 @@ def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group
 
 @dataclass
 class BackendRunner:
-    """Measures the cells of one backend, with the state that they share."""
+    """Measures the cases of one backend, with the state that they share."""
 
     launch: Launch
     opened: OpenBackend
     ceilings: Ceilings
     stage: BackendContext | None
 
-    def without(self, operation: Operation, cell: Cell, reason: Fact, place: int) -> Row | None:
+    def without(self, operation: Operation, case: Case, reason: Fact, place: int) -> Row | None:
         """Store and return an n/a row at rank 0."""
         world = self.launch.world
         api = self.stage.backend.api if self.stage else ""
-        row = row_without(operation, cell, api, (ranks_of(self.opened, world), len(world.hosts)), reason)
+        row = row_without(operation, case, api, (ranks_of(self.opened, world), len(world.hosts)), reason)
         return _finish(self.launch, row, {}, place)
 
-    def take(self, operation: Operation, cell: Cell, place: int) -> Row | None:
-        """Measure one cell on all ranks and store its row. Return the row at rank 0."""
+    def take(self, operation: Operation, case: Case, place: int) -> Row | None:
+        """Measure one case on all ranks and store its row. Return the row at rank 0."""
         request, world, stage = self.launch.request, self.launch.world, self.stage
         if stage is None:
-            return self.without(operation, cell, Text(f"{self.opened.name} is not open"), place)
+            return self.without(operation, case, Text(f"{self.opened.name} is not open"), place)
         backend = stage.backend
-        ready = prepare(operation, placed(cell, operation, backend), stage, world)
+        ready = prepare(operation, placed(case, operation, backend), stage, world)
         if isinstance(ready, str):
-            return self.without(operation, cell, Text(ready), place)
-        on_host = not backend.virtual and ready.cell.device == "cpu"
+            return self.without(operation, case, Text(ready), place)
+        on_host = not backend.virtual and ready.case.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
         watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
         checked, mismatches, choices = self._verified(ready)
@@ -152,7 +154,7 @@ class BackendRunner:
         if watched is None or mismatches is None:
             return None
         row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
-        self._keep(watched, place, ready.cell.title())
+        self._keep(watched, place, ready.case.title())
         row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
         return _finish(self.launch, row, arrays, place)
 
@@ -164,9 +166,9 @@ class BackendRunner:
         if ready.operation.is_barrier:
             return (0, [], []) if backend.virtual else (*left_early(ready, self.launch.world, calls), [])
         if not paths:
-            return calls, verify_cell(ready, self.launch.world, calls), []
-        with paths.witness(backend, ready.cell) as choices:
-            mismatches = verify_cell(ready, self.launch.world, calls)
+            return calls, verify_case(ready, self.launch.world, calls), []
+        with paths.witness(backend, ready.case) as choices:
+            mismatches = verify_case(ready, self.launch.world, calls)
         return calls, mismatches, choices
 
     def _keep(self, watched: MonitoredMeasurement, place: int, title: str) -> None:
@@ -174,7 +176,7 @@ class BackendRunner:
         stalls.
         """
         if self.launch.folder and watched.telemetry:
-            self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
+            self.launch.folder.event("telemetry", case=place, hosts=watched.telemetry)
         if watched.other_path:
             self.launch.note_once(f"other path of {self.opened.name}", watched.other_path)
         if disturbance := watched.disturbance(title, [member.host for member in self.launch.world.members]):
@@ -183,9 +185,9 @@ class BackendRunner:
     def around(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """Return the row's ceilings, flags and evidence."""
         world = self.launch.world
-        crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
-        ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
-        slowdown = self.launch.request.slowed.of(ready.cell)
+        crowded = bool(world.oversubscribed) and not backend.virtual and ready.case.device == "cpu"
+        ceiling, bound = self.ceilings.of(ready.operation, ready.case, backend, ready.groups)
+        slowdown = self.launch.request.slowed.of(ready.case)
         flags = {"slowed": slowdown is not None, "oversubscribed": crowded, "python_loop": ready.fell_back,
                  "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}  # fmt: skip
         known = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
@@ -200,7 +202,7 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
     if launch.folder is None:
         return None
     row = replace(row, evidence=row.evidence | _when(launch, row.evidence))
-    with signals.deferred():  # else a cell could be stored and not counted
+    with signals.deferred():  # else a case could be stored and not counted
         try:
             row = launch.folder.append(row, arrays)
         finally:  # what cannot be stored was measured all the same
@@ -210,7 +212,7 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
 
 
 def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
-    """Return when the cell ran ("at_s": begin and end in seconds since the run's start) and its seconds ("wall_s").
+    """Return when the case ran ("at_s": begin and end in seconds since the run's start) and its seconds ("wall_s").
 
     The seconds are those in its loop, and all others since the row before was complete, including that row's storing.
     """
@@ -221,7 +223,7 @@ def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
     return wall_s if start_s is None else wall_s | {"at_s": [round(began_s - start_s, 6), round(ended_s - start_s, 6)]}
 
 
-# Checks before the first cell: memory, and notes for the user.
+# Checks before the first case: memory, and notes for the user.
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -230,7 +232,7 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
     """Raise UsageError on all ranks where they have read different traffic: its names hold the sums of the files."""
     if not any(operation.uneven for operation in sweep.operations):
         return
-    read = world.agree([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
+    read = world.allgather([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
     other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
     if other is not None:
         theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
@@ -238,39 +240,39 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
 
 
 def check_memory(work: list[Work], world: World) -> None:
-    """Raise UsageError on all ranks if the largest cell does not fit some host or GPU, before anything is measured."""
-    wrong = world.first(_too_large(work, world), "looking at the memory")
+    """Raise UsageError on all ranks if the largest case does not fit some host or GPU, before anything is measured."""
+    wrong = world.first_error(_too_large(work, world), "looking at the memory")
     if wrong:
         world.refuse(wrong)
 
 
 def _too_large(work: list[Work], world: World) -> str | None:
-    """Return a sentence about the cell that exceeds the free memory here the most, or None if all fit."""
+    """Return a sentence about the case that exceeds the free memory here the most, or None if all fit."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here, host = virtual or len(world.on_host()), free_memory()
-    missing: list[tuple[int, Cell, str]] = []
+    missing: list[tuple[int, Case, str]] = []
     fitting: set[int] = set()
     for operation, asked, one in work:
         if one.backend is None:
             continue
-        cell = placed(asked, operation, one.backend)
-        ranks, device = ranks_of(one, world), one.backend.free_bytes(cell)
-        n = group_size(operation, cell, ranks)
-        need, free = bytes_needed(operation, cell, n), device
+        case = placed(asked, operation, one.backend)
+        ranks, device = ranks_of(one, world), one.backend.free_bytes(case)
+        n = group_size(operation, case, ranks)
+        need, free = bytes_needed(operation, case, n), device
         if free is None:
-            need, free = bytes_on_host(operation, cell, n, here, max(1, ranks // n)), host
+            need, free = bytes_on_host(operation, case, n, here, max(1, ranks // n)), host
         if need <= free:
-            fitting.add(cell.size_bytes)
+            fitting.add(case.size_bytes)
         else:
             whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
-            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free"))
+            missing.append((need - free, case, f"{format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free"))
     if not missing:
         return None
-    _, cell, why = max(missing, key=lambda one: one[0])
+    _, case, why = max(missing, key=lambda one: one[0])
     smallest = min(misfit.size_bytes for _, misfit, _ in missing)
     fits = max((size for size in fitting if size < smallest), default=0)  # for every operation and type that was requested
     remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
-    return f"{cell.title()} needs {why}: {remedy}"
+    return f"{case.title()} needs {why}: {remedy}"
 
 
 def free_memory(cgroup: Path = _CGROUP) -> int:
@@ -329,7 +331,7 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
         yield IdleRank(world.size)
 
 
-# One launch: open the backends, measure every cell on all ranks together, write each row at once.
+# One launch: open the backends, measure every case on all ranks together, write each row at once.
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
@@ -344,8 +346,8 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     for one in opened:
         if one.backend:
             request.sweep.check_ranks(one.backend.ranks)
-    work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
-    request.slowed.check([cell for _, cell, _ in work], max(ranks_of(one, world) for one in opened))
+    work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, ranks_of(one, world))]
+    request.slowed.check([case for _, case, _ in work], max(ranks_of(one, world) for one in opened))
     check_memory(work, world)
     of_hosts = software_of_hosts(world, opened)
     waiting += different_software(of_hosts)
@@ -368,7 +370,7 @@ def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored
     for fact in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
         launch.note(fact)
     rows = [*stored.rows.values(), *(_measured(launch, work, ceilings, left) if left else ())]
-    code = world.decide(exit_code(rows), "ending")
+    code = world.broadcast(exit_code(rows), "ending")
     _end(launch, opened, rows, code)
     return code
 
@@ -378,23 +380,23 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
     machines.
     """
     backends = list({one.name: one.backend for _, _, one in work if one.backend}.values())
-    ceilings.prepare(backends, [(operation, cell) for operation, cell, one in work if one.backend])
+    ceilings.prepare(backends, [(operation, case) for operation, case, one in work if one.backend])
     at_rank_0(launch.world, lambda: stored.go_on(ceilings.topology()), "comparing the machines")
     launch.folder = stored.folder
 
 
 def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
-    """Pass to the listener the cells to measure, and those stored already."""
+    """Pass to the listener the cases to measure, and those stored already."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
-    cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
-    listener.begin(cells, ranks, len(world.hosts), member_places(world, opened), where)
+    cases = [placed(case, operation, one.backend) if one.backend else case for operation, case, one in work]
+    listener.begin(cases, ranks, len(world.hosts), member_places(world, opened), where)
     for place, row in stored.rows.items():
         listener.row(row, place)
 
 
 def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[int]) -> list[Row]:
-    """Return the rows of the remaining cells at rank 0, measured in shuffled order."""
+    """Return the rows of the remaining cases at rank 0, measured in shuffled order."""
     launch.canary = state_probe(launch.world)
     launch.instruments = _instruments(launch, work)
     launch.conditions = describe_conditions(launch.world)
@@ -423,10 +425,10 @@ def _let_go(launch: Launch, opened: list[OpenBackend], stored: Stored) -> None:
 
 
 def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
-    """Return the instruments that read this host's counters around each cell; None if the user turned evidence off."""
+    """Return the instruments that read this host's counters around each case; None if the user turned evidence off."""
     if launch.request.evidence == "off":
         return None
-    cuda = any(one.backend and cell.device == "cuda" for _, cell, one in work)
+    cuda = any(one.backend and case.device == "cuda" for _, case, one in work)
     return Instruments.ready(launch.world, cuda, launch.request.telemetry_hz)
 
 
@@ -436,17 +438,17 @@ def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
     return {"nccl_log": facts} if facts else {}
 
 
-def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:
-    """Return the order in which the cells are measured. It differs between launches of a seed, so that no size is
+def shuffled(cases: int, order_seed: int, launch_index: int) -> list[int]:
+    """Return the order in which the cases are measured. It differs between launches of a seed, so that no size is
     always the last.
     """
-    order = list(range(cells))
+    order = list(range(cases))
     random.Random(f"{order_seed}, launch {launch_index}").shuffle(order)
     return order
 
 
 def exit_code(rows: list[Row]) -> int:
-    """Return the exit code: 4 when data was wrong, 2 when every cell is n/a, else 0."""
+    """Return the exit code: 4 when data was wrong, 2 when every case is n/a, else 0."""
     if any(row.wrong for row in rows):
         return FAILED
     return FINE if any(row.na is None for row in rows) else USAGE
@@ -461,7 +463,7 @@ def _folder(launch: Launch, opened: list[OpenBackend], work: list[Work], of_host
         return open_folder(request, info, planned(work, world))
 
     stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
-    stored.done = frozenset(world.decide(sorted(stored.rows), "looking at what is stored"))
+    stored.done = frozenset(world.broadcast(sorted(stored.rows), "looking at what is stored"))
     launch.folder = None if stored.resumed else stored.folder
     if stored.folder:
         launch.keeps(stored.folder, len(work))
