@@ -16,11 +16,20 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from collbench.control import addresses
-from collbench.launch import detect as detection
 from collbench.launch import explain, limits, slurm, software, spawn
 from collbench.launch.detect import LocalRequest, detect, refusal_torchrun
 from collbench.launch.explain import (
-    CommandLine, Explanation, HostName, HostNameRemark, LauncherProgram, MpiLibrary, NameFinding, library, places, typed, with_hosts,
+    CommandLine,
+    Explanation,
+    HostName,
+    HostNameRemark,
+    LauncherProgram,
+    MpiLibrary,
+    NameFinding,
+    library,
+    places,
+    typed,
+    with_hosts,
 )  # fmt: skip
 from collbench.launch.info import LaunchInfo
 from collbench.launch.limits import RankLimit, refuse_too_many
