@@ -33,7 +33,8 @@ SRUN = LaunchInfo("srun", 0, 4, 0, 1, "tcp://n1", "slurm:c:8.0")
 TWO = "schema = 1\n[[sweeps]]\noperations = 'allreduce'\nsizes = 64\n"
 MANY = f"schema = 1\n[[sweeps]]\noperations = ['p2p_bandwidth']\nwindow = {[*range(1, 60)]}\nstreams = {[*range(1, 60)]}\n"
 RUN = '{"schema": 1}'
-UNKNOWN_RANKS = "# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  1.05  2.09  0\n"
+TABLE = "# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {}  0\n"
+UNKNOWN_RANKS = f"{TABLE.format('214.75  375.81')}# Out of bounds values : 0 OK\n{TABLE.format('1.05  2.09')}"
 
 
 def typed(line: str, files: Mapping[str, str] | None = None, **env: str) -> Message:
@@ -296,7 +297,7 @@ MESSAGES: dict[str, Message] = {
     "launch failed": lambda: launches._why_it_ended(4, "launch 2 of 3", 1),
     "launch interrupted": lambda: launches._why_it_ended(INTERRUPTED, "launch 3 of 3", 0),
     "launch terminated": lambda: launches._why_it_ended(TERMINATED, "launch 1 of 3", 2),
-    "nodes, another number of machines": lambda: repeated([given_node(UserOverride())] * 2, 3),
+    "nodes, another number of machines": lambda: repeated([given_node(8, UserOverride())] * 2, 3),
     "nodes, unknown": lambda: job_on([dgx()], 8, None, "cuda"),
     "nodes, uneven": lambda: job_on([dgx()], 9, 2, "cuda"),
     "nodes, too few GPUs": lambda: job_on([dgx()], 16, 1, "cuda"),
