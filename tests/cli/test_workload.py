@@ -1,4 +1,4 @@
-"""`collbench workload` as users start it: what a step exchanges without starting anything, what it refuses, on every backend, once more."""
+"""`collbench workload` as users start it: the plan of a step, rejected options, measured steps on every backend, and their report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL = ("--model", "1M", "--bucket", "1M", "--max-time", "0.5")  # numbers, of 
 
 
 def planned(folder: Path, *typed: str) -> list[dict[str, Any]]:
-    """The exchanges that --dry-run tells."""
+    """Return the exchanges that --dry-run prints."""
     done = run_here(folder, "workload", *typed, "--dry-run", "--format", "json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -82,16 +82,16 @@ def test_a_plan_for_people(tmp_path: Path) -> None:
     done = run_here(tmp_path, "workload", "fsdp,pipeline", "--ranks", "2", "--dry-run", "--microbatches", "3")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "fsdp · bert-large, 340,000,000 parameters · float32 · 2 ranks · 1 node"
+    assert lines[0].split(" · ") == ["fsdp", "bert-large, 340,000,000 parameters", "float32", "2 ranks", "1 node"]
     assert lines[lines.index("") + 1].startswith("pipeline · bert-large")
-    assert re.search(r"^a step: .+ of a rank's own data; the busiest rank moves .+, all ranks .+$", done.stdout, re.MULTILINE)
+    assert done.stdout.count("\na step: ") == 2
 
 
-def test_all_leaves_out_what_cannot_be_laid_out_and_says_why(tmp_path: Path) -> None:
+def test_all_skips_what_the_hosts_cannot_run_with_the_reason(tmp_path: Path) -> None:
     done = run_here(tmp_path, "workload", "all", "--ranks", "4", "--dry-run", "--format", "csv")
     assert done.returncode == 0
     assert {row["regime"] for row in csv.DictReader(io.StringIO(done.stdout))} == set(regimes()) - {"hierarchical"}
-    assert done.stderr.startswith("hierarchical is skipped: hierarchical over one host") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hierarchical is skipped: ") and done.stderr.count("\n") == 1
 
 
 def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_is_printed_is_shown_again(tmp_path: Path) -> None:
     again = run_here(tmp_path, "report", "run")
     rows = len(stored(tmp_path))
     assert again.returncode == 0 and again.stdout == f"run ({rows} rows)\n{done.stdout}"
-    assert "scaling efficiency that the network allows, where a step computes for t = 10.00 ms" in done.stdout
+    assert "t = 10.00 ms" in done.stdout
     records = list(csv.DictReader(io.StringIO(run_here(tmp_path, "report", "run", "--csv").stdout)))
     assert [record["regime"] for record in records].count("fsdp") == rows // 2
 
@@ -172,8 +172,7 @@ def test_all_on_virtual_ranks(tmp_path: Path) -> None:
     by_name = {row.regime: row for row in stored(tmp_path)}
     assert list(by_name) == list(regimes())
     unable = {name: row.na for name, row in by_name.items() if row.na}
-    assert list(unable) == ["hierarchical"] and unable["hierarchical"].startswith("hierarchical over one host")
-    assert "n/a (hierarchical over one host" in done.stdout
+    assert list(unable) == ["hierarchical"] and f"n/a ({unable['hierarchical']}" in " ".join(done.stdout.split())
     assert all((row.wrong, "simulated" in row.flags) == (0, True) for row in by_name.values() if not row.na)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
 
@@ -186,4 +185,4 @@ def test_under_a_launcher(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [row for row in stored(tmp_path) if row.na is None]
     assert rows and all(len(row.staleness["workers"]) == 2 for row in rows)
-    assert "no worker waits for another: 2 workers" in done.stdout
+    assert "2 workers" in done.stdout

@@ -110,7 +110,7 @@ def test_groups_are_compared_with_the_faster_ones_of_their_own_round() -> None:
 
 
 def test_too_few_places_make_no_groups() -> None:
-    with pytest.raises(ValueError, match="7 places make too few groups"):
+    with pytest.raises(ValueError, match="7 places"):
         next(sweep(7, Options(), Random(0)))
 
 

@@ -240,12 +240,13 @@ def test_ranks_of_one_host_and_ranks_of_several() -> None:
 
 def test_a_place_that_dies_is_inconclusive_and_the_sick_one_is_still_found() -> None:
     for after in (0, 3):
-        verdict = played(MadeUp(8).node(5).dies(3, after)).result
+        made = MadeUp(8).node(5).dies(3, after)
+        verdict = played(made).result
         assert confirmed(verdict) == nodes(5)
         (silent,) = verdict.of(INCONCLUSIVE)
         assert silent.places == (3,)
         reason = silent.evidence[0]
-        assert isinstance(reason, NoFigures) and "it does not answer any longer" in reason.why
+        assert isinstance(reason, NoFigures) and made.dead[3] in reason.why
 
 
 def test_when_nearly_all_die_nobody_can_be_judged() -> None:
@@ -288,16 +289,14 @@ def test_the_same_seed_asks_the_same() -> None:
 
 
 def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() -> None:
-    with pytest.raises(
-        UsageError, match=r"5 rounds are too few for 16 endpoints: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
-    ):
+    with pytest.raises(UsageError, match=r"5 rounds .*16 endpoints.*6 .*--budget"):
         promise(16, Options(method="pairs", most_rounds=5))
     assert promise(16, Options(method="pairs", most_rounds=6)) == 6
 
 
 @pytest.mark.parametrize(("n", "asked", "least"), [(16, 1, 3), (16, 2, 3), (9, 3, 4), (4, 2, 3)])
 def test_a_sweep_too_short_to_tell_anything_is_refused_and_not_called_nobody(n: int, asked: int, least: int) -> None:
-    with pytest.raises(UsageError, match=rf"cannot distinguish a faulty one of {n} .* allow {least} or more \(--rounds {least}\)"):
+    with pytest.raises(UsageError, match=rf" {n} .*--rounds {least}\b"):
         promise(n, Options(method="pairs", rounds=asked))
     assert confirmed(played(MadeUp(n).node(2), rounds=least).result) == nodes(2)
 
