@@ -11,7 +11,7 @@ from tests.gate.allocations import launch
 
 
 def nights(folder: Path, count: int) -> list[str]:
-    """Runs of so many allocations whose small cell scatters by 1 %, and whose large one does not."""
+    """Store the runs of so many allocations; the small cell scatters by 1 %, the large one does not."""
     return [str(launch(folder / f"night-{n}", {8: 1e-6 * (1 + 0.01 * (n % 2)), 64 << 20: 0.1})) for n in range(count)]
 
 

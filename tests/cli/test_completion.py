@@ -39,7 +39,7 @@ def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def offered(bash_script: Path, line: str, folder: Path | None = None) -> set[str]:
-    """Return the words that bash offers for `line`, whose last word is incomplete (after a trailing blank: empty)."""
+    """Return the words that bash offers for the incomplete last word of `line` (after a trailing blank: an empty word)."""
     words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
     asked = ["bash", "--norc", "-c", _PRESS_TAB, "bash", str(bash_script), *words]
     done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, timeout=20, check=False)

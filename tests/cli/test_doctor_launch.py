@@ -39,7 +39,7 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def stand_in(folder: Path, said: str) -> str:
-    """Return a PATH in which mpiexec is a stand-in that prints this as its version."""
+    """Return a PATH in which mpiexec is a test double that prints this as its version."""
     folder.mkdir()
     (folder / "mpiexec").write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(said)}\n")
     (folder / "mpiexec").chmod(0o755)

@@ -1,4 +1,4 @@
-"""--gdr-check: interleaved pairs of launches, their comparison, the verdict; a stand-in writes the launches' runs."""
+"""--gdr-check: interleaved pairs of launches, their comparison, the verdict; a test double writes the launches' runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.cli.command import one_sentence, run
 from tests.results.rows import make_row, make_times, store
 
 LEVEL = "NCCL_NET_GDR_LEVEL"
-VERDICT = "the verdict of a stand-in"
+VERDICT = "the verdict of a test double"
 
 
 class Starts:
-    """Stands in for the start of all ranks: writes what a launch would, 1.5 times slower without GPUDirect RDMA."""
+    """A double of the start of all ranks: writes a run, with times 1.5 times longer without GPUDirect RDMA."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at

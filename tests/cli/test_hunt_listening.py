@@ -71,7 +71,7 @@ def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
 
 
 def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntListening:
-    """Return a listener whose hunt has its verdict."""
+    """Return the listener of a hunt that has its verdict."""
     listening = HuntListening(arguments)
     listening._verdict = FAULTY
     listening.verdict(about)
@@ -157,7 +157,7 @@ def test_the_reason_against_a_drain_is_stored_and_printed(tmp_path: Path) -> Non
 
 @pytest.fixture
 def drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for Slurm that drains the given nodes; Ctrl-C ends it before the second node."""
+    """A double of Slurm that drains the given nodes; Ctrl-C ends it before the second node."""
     out: set[str] = set()
 
     def ask(words: Any, env: Any) -> CommandOutcome:

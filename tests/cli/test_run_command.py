@@ -200,7 +200,7 @@ def test_no_suite_and_no_such_suite(tmp_path: Path) -> None:
 
 
 class Ranks:
-    """A world of ranks whose views are given; `asked` counts the exchanges."""
+    """A world of ranks with given views; `asked` counts the exchanges."""
 
     def __init__(self, *views: list[Any]) -> None:
         self._views, self.asked = list(views), 0

@@ -37,7 +37,7 @@ GOOD = f"print(open({str(PRINTED / 'iperf3.json')!r}).read())"
 
 
 def double(folder: Path, client: str, server: str = "pass") -> dict[str, str]:
-    """Return an environment in which `iperf3` is a double whose client runs this, and whose server runs this first."""
+    """Return an environment in which `iperf3` is a double: its client runs this, its server runs this first."""
     tool = folder / "bin" / "iperf3"
     tool.parent.mkdir()
     tool.write_text(DOUBLE.format(python=sys.executable, client=client, server=server))

@@ -88,7 +88,7 @@ def test_bad_traffic_is_one_sentence(line: str, text: str, value: str, tmp_path:
 
 
 def world(*names: list[str]) -> Any:
-    """Return ranks whose sweeps have traffic of these names."""
+    """Return ranks that have traffic of these names."""
     members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
 
     def refuse(reason: str) -> None:

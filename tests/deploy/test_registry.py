@@ -22,7 +22,7 @@ def test_a_kind_says_what_a_user_needs(kind: LauncherKind) -> None:
     assert kind.summary and "FILE" in kind.start and not kind.summary.endswith(".")
     assert kind.suffix.startswith(".")
     names = [setting.name for setting in kind.settings]
-    assert len(names) == len(set(names)), "a setting stands there twice"
+    assert len(names) == len(set(names)), "a setting is repeated"
     assert {"nodes", "gpus-per-node", "ranks-per-node", "program", "env", "name"} <= set(names)
 
 

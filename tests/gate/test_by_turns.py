@@ -39,7 +39,7 @@ def test_two_cells_are_no_group() -> None:
 
 
 def test_the_spread_is_drawn_in_and_towards_the_median_of_the_groups() -> None:
-    """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group lends eight with a median of 0."""
+    """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group adds eight with a median of 0."""
     limits = learn_pairs(pairs(OWN, OWN * 0, OWN * 0), ONE_GROUP)
     variance = 0.01 / drawn_in(5) / 2
     assert limits.cells == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)

@@ -1,4 +1,4 @@
-"""Announced changes and slowdowns: what a file may say, and what it allows."""
+"""Announced changes and slowdowns: the keys of a file, and their effect."""
 
 from __future__ import annotations
 

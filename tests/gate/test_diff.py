@@ -17,7 +17,7 @@ SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for 
 
 
 def beyond(moves: BaselineDiff) -> set[str]:
-    """Return the names of the cells and groups whose difference exceeds the noise limit."""
+    """Return the names of the cells and groups with a difference above the noise limit."""
     return {each.about.name for each in moves.moved if each.beyond}
 
 

@@ -1,4 +1,4 @@
-"""Made-up clusters, and the files that say what their noise is."""
+"""Simulated clusters, and the files that define their noise."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ class TestFile:
         assert told in str(caught.value)
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"No such file or directory.*or one of bimodal, drift, harsh, missing, wander"):
+        with pytest.raises(UsageError, match="bimodal, drift, harsh, missing, wander"):
             read_noise(tmp_path / "none.toml")

@@ -1,4 +1,4 @@
-"""Which of the changes may be the cause: what speaks for each, and what against it."""
+"""Plausible causes among the changes: the evidence for and against each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters drawn from recorded allocations: they scatter as those did, together where those did, and the self-test says much the same."""
+"""Clusters drawn from recorded allocations: they have the same noise and correlations, and similar results in the self-test."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_never_scattered_never_does() -> None:
 
 
 def test_it_scatters_as_the_recorded_ones_did_in_cells_groups_and_all_together() -> None:
-    """Of 40 recorded allocations: the spread of cells of each class, of groups and of the whole, within what these can tell."""
+    """The spread of cells of each class, of groups and of all, within the accuracy of 40 recorded allocations."""
     noise, scheme = Noise(bimodal=0.0, spikes=0.0), scheme_of(MANY)
     drawn = recorded(of_noise(noise, 40, seed=1)).allocations(400, 3, np.random.default_rng(2))
     true = Cluster.draw(noise, scheme, np.random.default_rng(3)).allocations(400, 3, np.random.default_rng(4))
@@ -116,7 +116,7 @@ def test_no_cell_in_enough_allocations_is_refused() -> None:
     times = np.full((4, 3, 4), np.nan)
     for number in range(4):
         times[number, :, number] = 0.0
-    with pytest.raises(UsageError, match="base has no cell in 4 allocations: add good ones"):
+    with pytest.raises(UsageError, match=r"base .* 4 allocations"):
         recorded(baseline(times, FEW))
 
 
@@ -131,7 +131,7 @@ def test_the_self_test_of_what_never_scatters_finds_everything_and_nothing_else(
 @pytest.mark.long
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were_recorded_on(paired: bool) -> None:
-    """Six allocations of three launches: of what groups do by chance they say little, and rather too many false alarms."""
+    """Six allocations of three launches show little of the noise of groups, and overstate false alarms."""
     found = recorded(of_noise(Noise(), 6, seed=1))
     tables = [
         list(self_test(setting, 500)) for setting in (setting_of(found, paired=paired), made_up(Noise(), found.scheme, paired=paired))

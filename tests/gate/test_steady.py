@@ -1,4 +1,4 @@
-"""Launches in another state of the machine, and cells whose launches lie too far apart: neither is judged."""
+"""Launches in another state of the machine, and cells with too different launches: neither is judged."""
 
 from __future__ import annotations
 

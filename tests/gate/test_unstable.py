@@ -65,7 +65,7 @@ def test_what_the_baseline_did_is_not_unstable() -> None:
 
 
 def test_what_is_usual_for_its_like_is_not_unstable() -> None:
-    """A calm cell among restless ones of the same backend and class is one whose second mode was not seen yet."""
+    """A cell without scatter among noisy ones of the same backend and class may have a second mode that was not sampled."""
     by_cell = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
     good = [np.hstack([each[number] for each in by_cell]) for number in range(4)]
     new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])

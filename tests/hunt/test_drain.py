@@ -40,7 +40,7 @@ esac
 
 
 class Cluster:
-    """A stand-in for Slurm's commands, within this process: an update fails with `refuses`, or has no effect with `lies`."""
+    """A double of Slurm's commands, within this process: an update fails with `refuses`, or has no effect with `lies`."""
 
     def __init__(self, nodes: int = 100, refuses: str = "", lies: bool = False, **reasons: str) -> None:
         self.reasons = {f"node{number:02}": "" for number in range(nodes)} | reasons

@@ -1,4 +1,4 @@
-"""A sweep by groups: about log N rounds, every sick place a candidate, and hardly anybody else."""
+"""A sweep by groups: about log N rounds, every faulty place is a candidate, and few others are."""
 
 from __future__ import annotations
 

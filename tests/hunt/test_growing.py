@@ -1,4 +1,4 @@
-"""Groups that grow: who is slow in large groups alone is found; a whole that is slow as such accuses nobody."""
+"""Growing groups: a place that is slow only in large groups is found; if all is slow, no place is a suspect."""
 
 from __future__ import annotations
 

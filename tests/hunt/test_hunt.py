@@ -1,4 +1,4 @@
-"""A hunt among made-up places: who is sick is confirmed, who only met them is cleared, and where nobody is sick nobody is accused."""
+"""A hunt among simulated places: faulty ones are confirmed, their partners cleared, and without a fault no place is a suspect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole hunt where the sweep is by groups, growing groups and isolation included: who is confirmed, within how many rounds."""
+"""A complete hunt with a sweep by groups, growing groups and isolation: confirmed places and the number of rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever is confirmed, alone: which part of it is slow, what was compared with what, and what could not be told."""
+"""Isolation of a confirmed node: its slow part, the evidence, and parts that could not be measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps somebody from being accused for how the network is built, each by itself."""
+"""Rules that prevent suspects caused by the structure of the network, each tested separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a local start whose ranks ignore signals: Ctrl-C twice, a repeated SIGTERM, and the parent's message."""
+"""The end of a local start with ranks that ignore signals: Ctrl-C twice, a repeated SIGTERM, and the parent's message."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""How a shell would launch: stand-ins for launchers in PATH, libraries by their version text, environments of real launchers."""
+"""How a shell would launch: doubles of launchers in PATH, libraries by their version text, environments of real launchers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 class Shell:
-    """A shell with stand-ins for launchers in its PATH, in which mpi4py loads this library."""
+    """A shell with doubles of launchers in its PATH, in which mpi4py loads this library."""
 
     def __init__(self, folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

@@ -87,9 +87,7 @@ class TestRefused:
     def test_the_error_has_all_missing_variables_and_the_remedy(self) -> None:
         with pytest.raises(UsageError) as said:
             detect({"JOB_COMPLETION_INDEX": "0"})
-        assert all(
-            word in str(said.value) for word in ("COLLBENCH_PODS", "MASTER_ADDR", "`collbench emit kubernetes`", "--ranks")
-        )
+        assert all(word in str(said.value) for word in ("COLLBENCH_PODS", "MASTER_ADDR", "`collbench emit kubernetes`", "--ranks"))
         assert detect({"JOB_COMPLETION_INDEX": "0"}, LocalRequest(ranks=2)) is None
 
     @pytest.mark.parametrize(

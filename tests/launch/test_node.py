@@ -1,4 +1,4 @@
-"""The identity of a node of a launch, for hosts whose names are equal."""
+"""The identity of a node of a launch, for hosts with equal names."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ sys.exit(start_local([sys.argv[1]], 64, mpi=True, mpiexec=None, env=os.environ, 
 
 
 def marked(mark):
-    """Return the running processes whose environment has this entry: the parent, its guard, mpiexec, proxies and ranks."""
+    """Return the running processes with this entry in their environment: the parent, its guard, mpiexec, proxies and ranks."""
     there = [path.parent for path in Path("/proc").glob("[0-9]*/environ") if mark in read(path)]
     return [int(folder.name) for folder in there if alive(folder.name)]
 
@@ -190,7 +190,7 @@ sys.exit(Supervisor([SupervisedProcess("launcher", command, dict(os.environ), la
 
 
 def launched(folder, code="none"):
-    """Start a launcher whose proxy has its own session, ignores signals, and outlives a launcher that ends with a code."""
+    """Start a launcher with a proxy that has its own session, ignores signals, and outlives the launcher's exit."""
     env = {**os.environ, "COLLBENCH_TEST_MANY": str(folder)}
     process = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(folder), code], env=env, stderr=subprocess.DEVNULL)
     wait_for((folder / "proxy").exists, "the proxy")

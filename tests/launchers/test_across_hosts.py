@@ -1,4 +1,4 @@
-"""torchrun and MPICH's mpiexec over two hosts whose link carries 1 Gbit/s."""
+"""torchrun and MPICH's mpiexec over two hosts with a link of 1 Gbit/s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.in_turn]
 
 TORCHRUN, MPICH = BIN / "torchrun", BIN / "mpiexec"
 OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-PORT = "29533"  # the hosts have a network of their own: nobody else listens there
+PORT = "29533"  # the hosts have their own network: no other server listens there
 
 
 @pytest.fixture

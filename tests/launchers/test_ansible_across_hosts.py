@@ -16,7 +16,7 @@ from tests.launchers.stored import measured
 
 pytest.importorskip("ansible")
 
-NOBODY = "nobody ansible_host=127.0.0.1 ansible_port=1 ansible_ssh_executable=ssh"
+ABSENT = "absent ansible_host=127.0.0.1 ansible_port=1 ansible_ssh_executable=ssh"
 
 
 @pytest.mark.hosts
@@ -28,18 +28,18 @@ class TestOverHosts:
         return hosts(3, "1gbit")
 
     def written(self, folder: Path, *words: str) -> Path:
-        """The playbook in a folder of its own, the controller's: nobody's working folder."""
+        """Write the playbook to a folder of the controller that is not a working folder of a host."""
         (folder / "controller").mkdir()
         done = run_here(folder, "emit", "ansible", "--write", "controller/play.yml", *words)
         assert done.returncode == 0, done.stderr
         return folder / "controller/play.yml"
 
     def test_probe_is_collected_and_who_is_missing_is_named(self, bed: Hosts, tmp_path: Path) -> None:
-        done = play(bed, tmp_path, self.written(tmp_path, "--", "probe"), more=[NOBODY])
+        done = play(bed, tmp_path, self.written(tmp_path, "--", "probe"), more=[ABSENT])
         (folder,) = (tmp_path / "controller/runs").glob("*-probe")
         assert done.returncode == 4, done.stdout  # Ansible's own, for unreachable hosts
         assert sorted(path.name for path in folder.iterdir()) == [f"{name}.json" for name in bed.names]
-        assert f"3 of 4 hosts are in {folder}; not there: nobody" in done.stdout
+        assert f"3 of 4 hosts are in {folder}; not there: absent" in done.stdout
         assert "Connection refused" in messages(done)["nobody"] and list(messages(done)) == ["nobody"]
         told = json.loads(run_here(tmp_path, "doctor", "--from", str(folder), "--format", "json").stdout)
         assert sorted(told["hostnames"]) == bed.names
@@ -88,7 +88,7 @@ class TestOverHosts:
         ("words", "more", "said"),
         [
             (["--nodes", "5"], [], "the job wants 5 hosts, the inventory gives 3: add some, or emit it for fewer"),
-            (["--nodes", "4"], [NOBODY], "Connection refused"),
+            (["--nodes", "4"], [ABSENT], "Connection refused"),
             (["--program", "/no/where"], [], "/no/where cannot be started here: install it, or emit the playbook with --program PATH"),
         ],
         ids=["too few", "one unreachable", "no collbench"],

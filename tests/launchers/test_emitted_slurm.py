@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
 
 
 def submit(bed: SlurmBed, folder: Path, *told: str, command: tuple[str, ...], env: dict[str, str] | None = None) -> str:
-    """The job's number: `collbench emit slurm … --submit` in the folder, from a shell whose limit of locked memory is 64 KiB."""
+    """Return the job's number: `collbench emit slurm … --submit` in the folder, from a shell with 64 KiB of locked memory."""
     line = [str(BIN / "python"), "-m", "collbench", "emit", "slurm", *told, "--submit", "--", *command]
     shell = ["bash", "-c", f"cd {shlex.quote(str(folder))} && ulimit -S -l 64 && {shlex.join(line)}"]
     done = bed.call(shell, env={**environment(env), "PYTHONPATH": str(ROOT)})
@@ -33,7 +33,7 @@ def submit(bed: SlurmBed, folder: Path, *told: str, command: tuple[str, ...], en
 
 
 def ended(bed: SlurmBed, job: str) -> list[dict[str, str]]:
-    """What Slurm says of the job, or of each job of the array, after the end."""
+    """Return Slurm's record of the job, or of each job of the array, after the end."""
 
     def shown() -> list[dict[str, str]]:
         lines = bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout.splitlines()
@@ -76,7 +76,7 @@ def test_an_array_is_an_allocation_each(slurm_hosts: SlurmBed, tmp_path: Path) -
 def test_the_ranks_may_lock_what_their_nodes_allow(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     """And not the 64 KiB of the shell that submitted; its exit code is the job's, and every value arrives."""
     tells = 'echo "$SLURM_PROCID|$(ulimit -S -l)|$(ulimit -H -l)|$X|$*"'
-    own = program(tmp_path, "own program", f"#!/bin/bash\n{tells} >{tmp_path}/told-$SLURM_PROCID\nexit 3\n")
+    own = program(tmp_path, "own program", f"#!/bin/bash\n{tells} >{tmp_path}/seen-$SLURM_PROCID\nexit 3\n")
     value = "a $(id) `id` 'b' \\ \"c\" # ü"
     job = submit(slurm_hosts, tmp_path, "--program", str(own), "--env", f"X={value}", "--name", "n.1", command=("run", "a b';c.toml"))
     (said,) = ended(slurm_hosts, job)

@@ -56,7 +56,7 @@ def test_interfaces_counted_what_was_moved(words: list[str], directions: dict[st
 
 
 def test_an_mpi_that_shares_memory_is_called_out(bed: Hosts, tmp_path: Path) -> None:
-    """At 8 bytes the ranks' own talk hides the bytes: packets tell."""
+    """At 8 bytes the control messages of the ranks hide the bytes; the packet counters show the path."""
     words = ["allreduce", "--backend", "mpi", "--sizes", "8,4M", "-n", "100", "--max-time", "5"]
     found = launched(bed, tmp_path, words, {})
     assert sorted(row.size_bytes for row in found.rows) == [8, 4 << 20]

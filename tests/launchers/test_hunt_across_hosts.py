@@ -1,6 +1,6 @@
-"""`srun -N8 collbench hunt` over links of known rates: who is sick is confirmed, alone, within the promised rounds, and nobody else is.
+"""`srun -N8 collbench hunt` over links of known rates: only the faulty node is confirmed, within the estimated rounds.
 
-The sick one has a link of half the rate, or a CPU that others burn: each is done for real, to one host drawn by the seed.
+The faulty node has a link of half the rate, or a CPU with other work: both are real, on one host chosen by the seed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OF_CORES = {"latency", "path"}
 
 @dataclass(frozen=True)
 class Hunted:
-    """What a hunt came to: its exit code, what it said, its folder and what is stored there."""
+    """The result of a hunt: its exit code, its output, its folder and the stored files."""
 
     code: int
     out: str
@@ -77,9 +77,9 @@ def hunted(slurm: SlurmBed, folder: Path, *typed: str, measure: Sequence[str] = 
 
 
 def check_alone(found: Hunted, sick: int) -> dict[str, Any]:
-    """The sick one and nobody else is confirmed, within the promise; returns what is said of it."""
+    """Check that only the faulty node is confirmed, within the estimated rounds; return its suspect."""
     assert (found.places("confirmed"), found.code) == ([[sick]], 1), found.out + found.err
-    # Eight hosts share two cores: of somebody's small messages the verdict may stay open.
+    # Eight hosts share two cores: the verdict on small messages may be inconclusive.
     assert {one["kind"] for one in found.suspects("inconclusive")} <= OF_CORES, found.out + found.err
     assert len(found.stored.rounds) == found.stored.about["rounds"] <= found.stored.about["promised"]
     (one,) = found.suspects("confirmed")
@@ -159,7 +159,7 @@ def test_groups_confirm_it_too(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: whoever burns it slows all ranks")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: other work on it slows all ranks")
 def test_a_host_whose_cpu_is_busy_is_suspected_and_nobody_else_accused(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
     """Eight hosts share two cores here, so the others' messages are uneven, too: the verdict may stay open, but not on another."""
     hosts, slurm = bed

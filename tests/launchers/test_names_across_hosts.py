@@ -31,7 +31,7 @@ EVERYWHERE = r"rank 0 listens at every address of its host, because its name '\w
 
 @pytest.fixture(scope="module")
 def debian() -> Iterator[SlurmBed]:
-    """Slurm on two hosts whose /etc/hosts has their own name at 127.0.1.1, as the installers of Debian and Ubuntu write it."""
+    """Slurm on two hosts with their own name at 127.0.1.1 in /etc/hosts, as the installers of Debian and Ubuntu write it."""
     with ExitStack() as stack:
         yield enter(stack, SlurmBed(enter(stack, Hosts(2, "1gbit", own_name_at="127.0.1.1"))))
 

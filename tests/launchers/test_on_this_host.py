@@ -30,7 +30,7 @@ class TestByOurselves:
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert [member["rank"] for member in found.info["rank_map"]] == [0, 1] and found.info["launcher"] == "local"
         assert len({member["pid"] for member in found.info["rank_map"]}) == 2
-        for row in found.rows:  # other work on the machine may disturb the reference, and then there is no percentage
+        for row in found.rows:  # other work on the machine may disturb the reference; the percentage is then missing
             assert row.ceiling and row.ceiling.bytes_per_s and row.ceiling.low_bytes_per_s
             assert (row.percent_of_ceiling is None) == ("reference_disturbed" in row.flags)
 
@@ -108,7 +108,7 @@ class TestByHand:
         found = stored(run(tmp_path, *SHORT, env=self.variables(0)), tmp_path)
         assert measured(found)["gloo"] == (2, 1, 0) and "RANK and WORLD_SIZE cannot start MPI" in str(measured(found)["mpi"])
         assert other.wait(30) == 0
-        assert [(tmp_path / "other" / name).read_text() for name in ("stdout", "stderr")] == ["", ""]  # rank 0 alone speaks
+        assert [(tmp_path / "other" / name).read_text() for name in ("stdout", "stderr")] == ["", ""]  # only rank 0 prints
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_alone_it_waits_no_longer_than_it_was_told(self, rank: int, tmp_path: Path) -> None:

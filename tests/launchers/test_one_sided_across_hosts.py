@@ -1,4 +1,4 @@
-"""One-sided and neighbourhood MPI between two hosts joined by 1 Gbit/s: 0.90 to 0.957 of the shape, and the counters tell the path.
+"""One-sided and neighbourhood MPI between two hosts joined by 1 Gbit/s: 0.90 to 0.957 of the shape, and the counters show the path.
 
 The token bucket gives a burst of 256 KiB away after each rest, which 1 MiB shows (1.2 of the shape): the rates are those of 16 MiB.
 Seen here on Open MPI, which emulates one-sided calls over TCP: put 0.93, get 0.46 of the shape; an accumulate of 1 MiB takes 2.8 s.
@@ -83,7 +83,7 @@ def test_neighbours_send_each_half_a_size(bed: Hosts, tmp_path: Path) -> None:
 
 
 def test_shared_memory_is_told_from_the_network(bed: Hosts, tmp_path: Path) -> None:
-    """MPICH finds the memory that these hosts share, unless it is kept to the link; small puts are told by their packets."""
+    """MPICH uses the memory that these hosts share unless it is restricted to the link; small puts show in the packet counters."""
     words = ["put", "--backend", "mpi", "--sizes", "8,4M", "--window", "2", "-n", "200", "--max-time", "3"]
     memory, network = (on_mpich(bed, tmp_path / name, words, env).rows for name, env in (("memory", {}), ("network", OVER_THE_LINK)))
     assert {told(row) for row in memory} == {(None, 0, "shared memory")}

@@ -68,7 +68,7 @@ class TestJob:
         first, second = pods(manifest({"name": "late"})["spec"]["template"]["spec"]["containers"][0], 2, FIELDS)
         running = [start(bed, second, 1, tmp_path), start(bed, first, 0, tmp_path)]
         with pytest.raises(subprocess.TimeoutExpired):
-            running[0].wait(3)  # nobody knows the name yet: it waits
+            running[0].wait(3)  # the name does not resolve yet: the rank waits
         known_as(bed, "late-0.late")
         others, log = (ended(pod) for pod in running)
         assert [pod.returncode for pod in running] == [0, 0], others + log

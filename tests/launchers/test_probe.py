@@ -1,4 +1,4 @@
-"""collbench probe across hosts: each is probed once, its shaped veth is told for what it is, and what differs is named."""
+"""collbench probe across hosts: each is probed once, its shaped veth has no rate, and differences are listed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_veth_is_virtual_and_its_shape_is_read(slurm_hosts: SlurmBed) -> None:
         nic = interface(machine)
         assert nic["virtual"] and "veth" in nic["virtual"]
         (port,) = nic["ports"]
-        assert port["rate_bits_per_s"] is None  # the kernel says 10000 Mb/s
+        assert port["rate_bits_per_s"] is None  # the kernel reports 10000 Mb/s
         assert port["shaped_bits_per_s"] == 1e9
         assert "its speed means nothing" in machine["unknown"]["nics/eth0/ports/1/rate_bits_per_s"]
 

@@ -1,4 +1,4 @@
-"""A real Slurm: srun with each of its process managers, batch scripts and allocations, over a link whose rate is known."""
+"""A real Slurm: srun with each of its process managers, batch scripts and allocations, over a link of known rate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PYTHONS = {"none": "", "pmi2": "", "pmix": "openmpi_python"}  # the library that
 
 @pytest.fixture
 def python(request: pytest.FixtureRequest) -> str:
-    """The Python whose MPI the test's manager serves."""
+    """Return the Python with an MPI that the test's process manager can start."""
     name = PYTHONS[request.getfixturevalue("manager")]
     return str(request.getfixturevalue(name)) if name else PROGRAM[0]
 

@@ -6,7 +6,7 @@ What else both do (joining, warm-up, a trial, verification) is the same and fall
 headers per packet (Ethernet 14, IPv4 20, TCP 32); packets are counted beside bytes, so the headers are taken out exactly, and what is
 left are the messages' bytes, and of MPI and the ranks' own talk a few headers more.
 
-How MPICH moves each collective is known from test_bytes_across_hosts; all-reduce is told to be a ring here.
+How MPICH moves each collective is known from test_bytes_across_hosts; all-reduce is set to a ring here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = [
 @dataclass(frozen=True)
 class Case:
     """name, typed  of the training
-    moves           bytes of the busiest rank, as they are told: of each exchange what it sends or gets, whichever is more
+    moves           reported bytes of the busiest rank: of each exchange the larger of what it sends and receives
     sends, gets     bytes of each of the three hosts in a step
     per_host        ranks
     """
@@ -110,7 +110,7 @@ def crossed(row: StepRow) -> list[float]:
 
 
 def between(bed: Hosts, case: Case, folder: Path, steps: int) -> tuple[StepRow, list[tuple[int, int]]]:
-    """By host the payload that a launch sends and gets; once more where it measured again what the machine had disturbed."""
+    """Return the payload that a launch sends and receives, by host; repeat a launch with disturbed measurements."""
     typed = (case.name, "--model", str(MODEL), *case.typed, "--steps", str(steps), "--warmup", "1", "--max-time", "60")
     for attempt in range(4):
         (here := folder / f"{steps}-{attempt}").mkdir()
@@ -120,7 +120,7 @@ def between(bed: Hosts, case: Case, folder: Path, steps: int) -> tuple[StepRow, 
         assert row.n == steps
         if not {"remeasured", "state_flip"} & set(row.flags):
             return row, [(out - out0, into - into0) for (out, into), (out0, into0) in zip(after, before, strict=True)]
-    pytest.fail("the machine changed its state in each of four launches, which made more steps than they were told to")
+    pytest.fail("the machine changed its state in each of four launches, so that they measured more steps than requested")
 
 
 def per_step(bed: Hosts, case: Case, folder: Path) -> tuple[StepRow, list[tuple[float, float]]]:

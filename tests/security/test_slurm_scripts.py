@@ -18,7 +18,7 @@ from tests.slurm.test_node_check import COLLBENCH
 STRANGER = 12345
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
-# Stand-ins: one node, this machine. ATTACK runs as another user between the steps, at the best moment for the attack.
+# Doubles: one node, this machine. ATTACK runs as another user between the steps, at the best moment for the attack.
 SRUN = """\
 while [[ $1 == --* ]]; do shift; done
 setpriv --reuid 12345 --regid 12345 --clear-groups bash -c "$ATTACK" >/dev/null 2>&1

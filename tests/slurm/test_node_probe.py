@@ -24,7 +24,7 @@ severe   CB2702  mlx5_3 (0000:1d:00.0) is gone; "$(touch x)"
   evidence: 7 NICs now, 8 then
 severe   CB2704  mlx5_4 has a lower rate than it had
 warning  CB2707  less memory than the node had
-3 findings: 2 severe, 1 warning; `collbench explain CB2702` says more
+3 findings: 2 severe, 1 warning; `collbench explain CB2702` explains the first
 """
 CONF = 'KEEP={0}/keep\nDRAIN_FOR="CB2701 CB2702"'
 
