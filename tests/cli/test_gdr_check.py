@@ -93,7 +93,7 @@ def test_a_launch_that_fails_ends_it_without_a_verdict(tmp_path: Path, verdicts:
     assert said.out == "" and "launch 1 of 2 without GPUDirect RDMA" in said.err and said.err.count("\n") == 1
 
 
-def test_a_folder_that_holds_a_check_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_an_earlier_check_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "both" / "without-gdr" / "launch-1").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"without-gdr .*\(launch-1\)"):
         check(tmp_path, Starts())
@@ -105,7 +105,7 @@ def test_the_format_of_nccl_tests_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["LOC", "loc", "0"])
-def test_sides_that_would_be_alike_are_refused(level: str) -> None:
+def test_equal_sides_are_rejected(level: str) -> None:
     with pytest.raises(UsageError, match=f"{LEVEL}={level} "):
         gdr_check.pairs(1, {LEVEL: level})
     assert gdr_check.pairs(1, {LEVEL: level, "COLLBENCH_LOCAL": "/tmp/x"}) == 2

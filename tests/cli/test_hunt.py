@@ -58,7 +58,7 @@ def test_one_slow_rank_of_16_is_confirmed_and_no_other_one(tmp_path: Path) -> No
     told = json.loads((tmp_path / "run" / "recommendation.json").read_text())
     assert told["result"] == "confirmed" and told["drains"] == []
     assert re.search(r"^recommendation: run/recommendation.json$", done.stderr, re.MULTILINE)
-    assert done.stderr.splitlines()[-1] == "run folder: run" and "are simulated" in done.stdout
+    assert done.stderr.splitlines()[-1] == "run folder: run" and "simulates its ranks" in done.stdout
 
 
 @pytest.mark.in_turn("hunts")

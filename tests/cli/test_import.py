@@ -171,9 +171,7 @@ def table(algbw: str, busbw: str) -> str:
     return f"# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {algbw}  {busbw}  0\n"
 
 
-def test_a_table_that_cannot_be_read_is_skipped_with_a_note_and_refused_with_strict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_table_is_skipped_with_a_note_and_rejected_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
     assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a")) == 0
     run = read_run(tmp_path / "a")

@@ -65,7 +65,7 @@ def test_an_interrupted_series_prints_the_finished_launches(tmp_path: Path) -> N
     assert re.search(r"^allreduce +8 B +simulated ", (tmp_path / "stdout").read_text(), re.MULTILINE)
 
 
-def test_a_folder_that_holds_launches_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_launches_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "old" / "launch-7").mkdir(parents=True)
     said = one_sentence(run_here(tmp_path, *SIMULATED, "--launches", "2", "--out", "old"))
     assert "--out old" in said and "launch-7" in said

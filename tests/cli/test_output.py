@@ -145,7 +145,7 @@ class Terminal:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_terminal_has_a_live_line_and_is_whole_again(backend: str, tmp_path: Path) -> None:
+def test_a_terminal_has_a_live_line_and_is_restored(backend: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, *SHORT, "--backend", backend)
     assert terminal.end() == 0
     assert re.search(r"2/2|1/2|0/2", terminal.seen) and "\x1b[1m" in terminal.seen

@@ -37,7 +37,7 @@ def test_a_table_needs_no_library_of_charts(tmp_path: Path) -> None:
     assert not imported(done.stderr) & {"torch", "mpi4py", "cupy", "pandas", "matplotlib", "jinja2", "prometheus_client"}
 
 
-def test_a_variable_stands_for_the_option(tmp_path: Path) -> None:
+def test_a_variable_sets_the_option(tmp_path: Path) -> None:
     done = run_here(tmp_path, "report", FIRST_RUN, env={"COLLBENCH_HTML": "", "COLLBENCH_CSV": "-"})
     assert done.stdout.startswith("run,operation,")
 
@@ -50,11 +50,11 @@ def test_a_variable_stands_for_the_option(tmp_path: Path) -> None:
         ("--html", "argument --html: expected one argument (see `collbench report --help`)"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_printed(words: str, sentence: str, tmp_path: Path) -> None:
+def test_invalid_options_are_rejected_before_any_output(words: str, sentence: str, tmp_path: Path) -> None:
     assert one_sentence(run_here(tmp_path, "report", FIRST_RUN, *words.split())) == sentence
 
 
-def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_the_error_of_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     folder = store(tmp_path / "run", [make_row()])
     with pytest.raises(UsageError, match=r"--html .*page.html "):
         report_run([folder], None, "table", io.StringIO(), html=tmp_path / "no" / "page.html")

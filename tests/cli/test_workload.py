@@ -48,7 +48,7 @@ def test_a_plan_by_hand(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
-def test_the_layout_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_requested_layout(tmp_path: Path) -> None:
     exchanges = planned(tmp_path, "hierarchical", "--ranks", "8", "--ranks-per-node", "4")
     assert {(one["operation"], one["groups"], one["group_ranks"]) for one in exchanges} == {
         ("reducescatter", 2, 4), ("allreduce", 4, 2), ("allgather", 2, 4),

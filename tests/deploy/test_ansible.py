@@ -139,16 +139,16 @@ class TestOneLaunch:
 
 
 class TestOnEachHost:
-    def test_every_host_unless_a_number_is_said(self, tmp_path: Path) -> None:
+    def test_every_host_by_default(self, tmp_path: Path) -> None:
         assert as_ansible_reads(emitted("probe"), tmp_path)[0]["hosts"] == "all"
         assert as_ansible_reads(emitted("doctor", group="gpu"), tmp_path)[0]["hosts"] == "gpu"
         assert as_ansible_reads(emitted("probe", nodes=2), tmp_path)[0]["hosts"] == "all[0:1]"
 
-    def test_json_is_asked_for(self, tmp_path: Path) -> None:
+    def test_the_command_prints_json(self, tmp_path: Path) -> None:
         assert argv(emitted("probe"), ASK, tmp_path) == ["collbench", "probe", "--format", "json"]
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
-    def test_what_would_stay_on_the_hosts_is_refused(self) -> None:
+    def test_outputs_that_would_stay_on_the_hosts_are_rejected(self) -> None:
         assert refusal("probe", "--format", "table") == "emit ansible collects JSON for `collbench probe --from`: omit --format"
         assert refusal("probe", "--gather", "x.tar") == "emit ansible collects the output of probe, not files: omit --gather"
 

@@ -61,7 +61,7 @@ def test_a_remark_ends_with_its_line(text: str) -> None:
 
 @pytest.mark.parametrize("text", UNPRINTABLE, ids=ascii)
 @pytest.mark.parametrize("quote", OF_TEXTS, ids=lambda each: each.__name__)
-def test_line_ends_and_controls_are_refused_by_each(quote: Callable[[str], Quoted], text: str) -> None:
+def test_each_filter_rejects_line_ends_and_control_characters(quote: Callable[[str], Quoted], text: str) -> None:
     with pytest.raises(UsageError, match="control characters"):
         quote(text)
 

@@ -182,7 +182,7 @@ class TestContainers:
 class TestNothingGetsOutOfItsPlace:
     @pytest.mark.parametrize("option", ["name", "partition", "account", "qos", "gpu-type", "image", "module"])
     @pytest.mark.parametrize("value", ["", "a b", "a'b", 'a"b', "a\n#SBATCH --uid=0", "a;id", "$(id)", "-x", "%j\\", "a,b;c"])
-    def test_what_stands_in_a_line_of_sbatch_is_a_word(self, option: str, value: str, tmp_path: Path) -> None:
+    def test_values_in_directives_are_single_words(self, option: str, value: str, tmp_path: Path) -> None:
         done = run_here(tmp_path, "emit", "slurm", f"--{option}={value}", "--gpus-per-node", "1", "--", *SWEEP)
         assert f"--{option}" in one_sentence(done)
 

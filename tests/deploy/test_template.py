@@ -31,7 +31,7 @@ def test_numbers_and_quoted_text_are_written(fill: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", "", 1.5, True, None, ["a"], b"a"], ids=repr)
-def test_anything_else_is_refused(fill: Any, value: object) -> None:
+def test_any_other_filter_is_rejected(fill: Any, value: object) -> None:
     with pytest.raises(TypeError, match="is not quoted"):
         fill("{{ value }}", value=value)
 

@@ -150,7 +150,7 @@ def test_an_allocation_name_that_is_not_a_file_name_is_rejected(tmp_path: Path) 
         allocations_in([launch(tmp_path / "a", {8: 1e-6}, "../x")])
 
 
-def test_a_run_without_a_row_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_a_row_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / "a"))):
         allocations_in([store(tmp_path / "a", [])])
 

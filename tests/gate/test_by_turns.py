@@ -51,7 +51,7 @@ def test_one_pair_that_is_far_off_changes_nothing() -> None:
     assert learn_pairs(pairs(off, off, off), ONE_GROUP).cells == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cells)
 
 
-def test_what_pairs_have_in_common_widens_the_groups_limit_and_that_of_the_whole() -> None:
+def test_common_noise_of_pairs_widens_the_limits_of_groups_and_of_all_cells() -> None:
     limits = learn_pairs(pairs(OWN, OWN, OWN), ONE_GROUP)
     common = 4 * 1.2533 * np.sqrt(0.01 / drawn_in(5) / 5)
     assert limits.groups == pytest.approx([common], rel=0.02)

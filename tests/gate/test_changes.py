@@ -143,7 +143,7 @@ KEYS = st.sampled_from(["kind", "what", "reason", "reviewer", "expires", "sizes"
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, VALUE, max_size=8))
-def test_whatever_a_table_says_is_understood_or_a_sentence(told: dict[str, object]) -> None:
+def test_any_table_is_valid_or_one_sentence(told: dict[str, object]) -> None:
     try:
         found = from_table(told, "change 1")
     except UsageError as error:

@@ -76,7 +76,7 @@ class TestAnotherCluster:
         verdict = judged(replace(allocation("new"), facts={**ELSEWHERE, "hosts": {"names": "node1, node7"}}))
         assert verdict.reasons == (UnexpectedChange(Difference(Item.of("topology", "nic"), "400 Gb/s", "100 Gb/s")),)
 
-    def test_other_nodes_whose_machines_are_equal_pass(self) -> None:
+    def test_other_nodes_with_equal_machines_pass(self) -> None:
         assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"
 
     def test_an_announced_change_is_not_another_cluster(self) -> None:

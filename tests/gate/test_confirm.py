@@ -28,7 +28,7 @@ def suspect(kind: str, name: str, state: str = "suspected", cell: tuple[object, 
     return Suspicion(kind, name, dict(zip(COLUMNS, cell, strict=False)), (1.1,), 1.02, state)
 
 
-def test_a_cell_a_group_and_the_whole() -> None:
+def test_a_suite_for_a_cell_a_group_and_all_cells() -> None:
     assert suspects(verdict(suspect("cell", "x", cell=CELLS[1])), CELLS) == [CELLS[1]]
     assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CELLS) == CELLS[4:]
     assert suspects(verdict(suspect("whole", "all cells")), CELLS) == CELLS
@@ -69,7 +69,7 @@ def test_a_cell_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not()
     assert suspects(made_up(result="no verdict", floors=tuple(below)), CELLS) == [CELLS[1], new]
 
 
-def test_what_the_suite_measures_again_is_enough_to_confirm_a_group_and_the_whole() -> None:
+def test_the_suite_can_confirm_a_group_and_all_cells() -> None:
     slower = dict.fromkeys(SIZES, 1.018)
     first = judged(allocation("a", slower))
     assert {each.kind for each in first.suspicions} == {"group", "whole"}

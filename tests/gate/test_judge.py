@@ -68,7 +68,7 @@ class TestResults:
         assert verdict.result == "regression"
         assert [each.kind for each in verdict.suspicions] == ["cell"]
 
-    def test_suspects_alone_say_nothing_of_the_whole(self) -> None:
+    def test_suspects_alone_do_not_make_all_cells_suspect(self) -> None:
         all_slow = dict.fromkeys(SIZES, 1.1)
         alone = [replace(allocation(name, launches=1), cells={cell(64 << 20): CaseTimes((0.0741,))}) for name in "bc"]
         verdict = judged(allocation("a", all_slow), *alone)
@@ -77,7 +77,7 @@ class TestResults:
         assert states["whole", "all cells"] == "suspected"
         assert states["group", "allreduce on nccl, large messages"] == "suspected"
 
-    def test_what_is_too_little_for_any_cell_is_found_in_the_whole(self) -> None:
+    def test_a_slowdown_below_the_limit_of_every_cell_is_found_in_all_cells(self) -> None:
         slower = dict.fromkeys(SIZES, 1.018)
         verdict = judged(*(allocation(name, slower) for name in "abc"))
         assert verdict.result == "regression"
@@ -101,12 +101,12 @@ class TestNoPass:
         assert verdict.result == "no verdict"
         assert verdict.reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",))),)
 
-    def test_a_cell_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
+    def test_a_cell_that_could_not_be_measured_is_missing_with_its_reason(self) -> None:
         whole = allocation("new")
         torn = replace(whole, cells={**whole.cells, cell(8): CaseTimes((None,) * 5, 0, "no GPU")})
         assert judged(torn).reasons == (MissingCells("new", CellNames(("allreduce 8 B nccl",)), "no GPU"),)
 
-    def test_a_regression_is_told_though_another_cell_is_missing(self) -> None:
+    def test_a_regression_is_reported_with_another_cell_missing(self) -> None:
         without = {name: measured for name, measured in slow("a").cells.items() if name != cell(8)}
         verdict = judged(replace(slow("a"), cells=without), slow("b"), slow("c"))
         assert (verdict.result, len(verdict.reasons)) == ("regression", 1)

@@ -126,7 +126,7 @@ class TestResults:
         verdict = judged(turns("a", 1.05), turns("b"))
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
-    def test_what_is_too_little_for_any_cell_is_found_in_the_group_and_the_whole(self) -> None:
+    def test_a_slowdown_below_the_limit_of_every_cell_is_found_in_the_group_and_in_all_cells(self) -> None:
         verdict = judged(turns("a", 1.018, None), turns("b", 1.018, None))
         assert verdict.result == "regression"
         assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
@@ -153,7 +153,7 @@ class TestChanges:
         verdict = judged(turns())
         assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
 
-    def test_a_stack_against_itself_is_told(self) -> None:
+    def test_equal_stacks_are_noted(self) -> None:
         verdict = judged(turns(new={"facts": OLD}))
         assert (verdict.result, verdict.notes) == ("passed", (EqualStacks(),))
 
@@ -176,7 +176,7 @@ class TestChanges:
         changed = StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31"))
         assert (verdict.result, verdict.reasons) == ("no verdict", (changed,))
 
-    def test_what_was_slowed_on_purpose_is_told(self) -> None:
+    def test_a_deliberate_slowdown_is_noted(self) -> None:
         verdict = judged(turns(new={"slowed": "by=10%"}))
         assert verdict.notes == (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)
 
@@ -186,7 +186,7 @@ class TestSideBySide:
         first, second = minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)
         assert judged(turns(starts=(first, second))).result == "passed"
 
-    def test_launches_are_paired_by_time_whatever_their_numbers(self) -> None:
+    def test_launches_are_paired_by_time_not_by_their_numbers(self) -> None:
         """Those that take 1.0, 1.2 … times as long on both sides belong together."""
         shuffled = turns()
         times = shuffled.new.cells[cell(LARGE)].medians_s
@@ -246,7 +246,7 @@ class TestFigures:
         )
         assert [group.state for group in verdict.groups] == ["passed", "passed", "no verdict"]
 
-    def test_what_only_the_new_stack_has_is_told(self) -> None:
+    def test_cells_of_the_new_stack_only_are_noted(self) -> None:
         verdict = judged(lacking(turns(), "old", *range(5)))
         assert (verdict.result, verdict.cells) == ("passed", 4)
         assert verdict.notes == (NewCells(1, CellNames(("allreduce 64 MiB nccl",))),)
@@ -266,7 +266,7 @@ class TestFigures:
             "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),),
         )  # fmt: skip
 
-    def test_a_scatter_that_hides_much_is_told(self) -> None:
+    def test_wide_limits_are_noted(self) -> None:
         verdict = judged(turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0]))
         assert verdict.result == "passed"
         assert verdict.notes == (WideLimits(CellNames(("allreduce 64 MiB nccl",))),)
@@ -278,7 +278,7 @@ class TestFigures:
         assert (verdict.result, verdict.cells) == ("no verdict", 0)
         assert verdict.reasons[1] == NoPairs("a", 4)
 
-    def test_nothing_measured_is_refused(self) -> None:
+    def test_launches_without_a_time_are_rejected(self) -> None:
         nothing = {"cells": {cell(8): CaseTimes((None,) * 5, 0, "no GPU")}}
         with pytest.raises(UsageError, match="allocation a "):
             judged(turns(old=nothing, new=nothing))

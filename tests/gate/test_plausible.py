@@ -94,7 +94,7 @@ def test_a_rate_that_is_no_number_is_of_the_links_all_the_same(a: str, b: str) -
     assert found.plausible == LinkOfAll()
 
 
-def test_where_nothing_is_slower_the_order_stays_and_nothing_is_said() -> None:
+def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None:
     announced = Expected("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
     found = ranked([PAGES, MPI], [announced], TODAY, [], None)
     assert [(each.what, each.plausible) for each in found] == [(PAGES.what, None), (MPI.what, None)]

@@ -107,12 +107,12 @@ def test_a_launch_that_lacks_a_cell_leaves_it_to_the_others() -> None:
         ((6, 1), r"base has 0 allocations of 2 launches or more: 4 are needed"),
     ],
 )
-def test_too_little_is_refused(shape: tuple[int, int], told: str) -> None:
+def test_too_few_allocations_are_rejected(shape: tuple[int, int], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         recorded(baseline(np.zeros((*shape, 4)), FEW))
 
 
-def test_no_cell_in_enough_allocations_is_refused() -> None:
+def test_a_baseline_without_a_cell_in_enough_allocations_is_rejected() -> None:
     times = np.full((4, 3, 4), np.nan)
     for number in range(4):
         times[number, :, number] = 0.0

@@ -87,7 +87,7 @@ class TestStrikes:
         found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
         assert not found.anything
 
-    def test_what_is_too_little_for_a_cell_shows_in_its_group_and_in_the_whole(self) -> None:
+    def test_a_slowdown_below_the_limit_of_a_cell_shows_in_its_group_and_in_all_cells(self) -> None:
         found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
         assert not found.cells.any()
         assert found.groups.tolist() == [True]

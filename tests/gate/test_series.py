@@ -10,7 +10,7 @@ from collbench.gate.history import CELL, GROUP, WHOLE, common, distinct_names, d
 from tests.gate.histories import SIZES, cell, nights
 
 
-def test_the_whole_then_groups_of_three_cells_then_cells() -> None:
+def test_all_cells_come_first_then_groups_then_cells() -> None:
     sheet = sheet_of(nights(4))
     assert [about.name for about in sheet.abouts if about.kind != CELL] == [
         "all cells", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
@@ -23,12 +23,12 @@ def test_the_whole_then_groups_of_three_cells_then_cells() -> None:
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
 
 
-def test_two_cells_are_neither_a_group_nor_a_whole() -> None:
+def test_two_cells_are_not_a_group() -> None:
     sheet = sheet_of(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
     assert [about.kind for about in sheet.abouts] == [CELL, CELL]
 
 
-def test_cells_of_one_name_are_told_apart() -> None:
+def test_cells_of_one_name_are_distinguished() -> None:
     alike = [cell(8), cell(8, mode="batched"), cell(64)]
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
@@ -58,7 +58,7 @@ def test_the_variance_of_a_median_follows_from_the_launches() -> None:
     assert median_variance(launches) == pytest.approx([np.pi / 2 * 0.01 / 3, np.nan], nan_ok=True)
 
 
-def test_a_cell_whose_launches_scatter_is_known_to(seed: int = 2) -> None:
+def test_a_cell_with_scattering_launches_is_marked(seed: int = 2) -> None:
     quiet = nights(8, seed=seed)
     nervous = nights(8, seed=seed)
     for each in nervous:

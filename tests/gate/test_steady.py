@@ -81,7 +81,7 @@ class TestState:
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
         assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
 
-    def test_an_allocation_of_the_baseline_that_flipped_as_a_whole_does_not_count(self) -> None:
+    def test_an_allocation_of_the_baseline_in_another_state_does_not_count(self) -> None:
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
         verdict = judged(
             allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:], allocation("good-7", launches=3)])
@@ -124,7 +124,7 @@ class TestUnstable:
         assert (verdict.suspicions[0].state, verdict.result) == ("cleared", "no verdict")
         assert verdict.reasons[0] == UnstableCells("b", CellNames(("allreduce 8 B nccl",)))
 
-    def test_a_regression_elsewhere_is_told(self) -> None:
+    def test_a_regression_of_other_cells_is_reported(self) -> None:
         assert judged(*(replace(slow(n), cells={**slow(n).cells, **bad(n)}) for n in "abc")).result == "regression"
 
     def test_rows_that_say_so_are_a_hint(self) -> None:

@@ -175,5 +175,5 @@ def test_an_unreachable_slurm_is_reported_before_the_first_measurement(tmp_path:
     (tmp_path / "slurm.conf").write_text("ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/munge\n"
                                          "NodeName=n1\nPartitionName=main Nodes=n1\nMessageTimeout=2\nSlurmctldTimeout=3\n")  # fmt: skip
     env = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_ID": "1"}
-    with pytest.raises(UsageError, match=r"--apply .*scontrol does not answer"):
+    with pytest.raises(UsageError, match=r"--apply .*scontrol"):
         check_apply(env)

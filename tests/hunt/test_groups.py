@@ -24,7 +24,7 @@ def candidates(made: MadeUp, seed: int, options: Options | None = None) -> set[i
 
 
 @pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2), (64, 4)])
-def test_every_sick_place_is_a_candidate_and_at_most_one_other(n: int, sick: int) -> None:
+def test_every_faulty_place_is_a_candidate_and_at_most_one_other(n: int, sick: int) -> None:
     for seed in TRIALS:
         ill = set(Random(seed).sample(range(n), sick))
         made = MadeUp(n, seed)
@@ -49,7 +49,7 @@ def test_a_place_that_lacks_an_eighth_is_found_in_nine_trials_of_ten() -> None:
 
 
 @pytest.mark.parametrize("n", [16, 64, 130])
-def test_all_are_well_and_hardly_anybody_is_a_candidate(n: int) -> None:
+def test_healthy_places_give_few_candidates(n: int) -> None:
     assert sum(len(candidates(MadeUp(n, seed), seed)) for seed in TRIALS) <= 1
 
 
@@ -84,7 +84,7 @@ def test_the_rest_rests_by_turns() -> None:
     assert set.union(*resting) == set(range(18))
 
 
-def test_there_are_four_groups_for_each_sick_place() -> None:
+def test_there_are_four_groups_for_each_faulty_place() -> None:
     assert [(n, group_size(n)) for n in (8, 16, 64, 128, 512, 4096)] == [(8, 2), (16, 4), (64, 4), (128, 4), (512, 16), (4096, 16)]
 
 
@@ -94,7 +94,7 @@ def test_a_place_that_has_died_is_a_candidate() -> None:
     assert hints[0].evidence == (GroupsNotMeasured(5, "node009: gone"),)
 
 
-def test_a_backend_that_measures_nothing_accuses_nobody() -> None:
+def test_a_backend_without_figures_gives_no_candidate() -> None:
     made = MadeUp(16)
     for place in range(16):
         made.dies(place)

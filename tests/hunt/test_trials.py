@@ -58,7 +58,7 @@ def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
     assert scale({SENDS: 1e9}).trial(0, pair(0, 1, 1e9, cpu_wait=0.4), [], True, {}).cpu_wait == 0.4
 
 
-def test_a_pair_without_a_figure_says_why() -> None:
+def test_a_pair_without_a_figure_has_the_reason() -> None:
     found = scale().trial(1, ((0, 1), GroupFigure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
     assert (found.partner, found.na, found.depths, found.well) == (0, "no route", {}, False)
 

@@ -70,7 +70,7 @@ class TestSrun:
         assert detect({**on_n2, "SLURMD_NODENAME": "n1"}).meeting == "tcp://n1"
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
-    def test_a_loopback_master_addr_is_refused_where_other_ranks_are_on_other_hosts(self, address, monkeypatch):
+    def test_a_loopback_master_addr_is_rejected_with_ranks_on_other_hosts(self, address, monkeypatch):
         monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n2")
         monkeypatch.setattr(slurm, "resolve", lambda host: ("127.0.0.1",) if host == "localhost" else (host,))
         env = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2", "MASTER_ADDR": address}
@@ -149,7 +149,7 @@ class TestTorchrun:
         assert detect(captured.TORCHRUN).facts == {"variables": "torchrun"}
         assert detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).facts == {"variables": "torchrun", "restarts": "2"}
 
-    def test_by_hand_the_master_port_is_ours(self):
+    def test_without_torchrun_collbench_uses_the_master_port(self):
         info = detect(captured.KUBERNETES)
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 3, 4, 0, 1)
         assert (info.meeting, info.port) == ("tcp://job-0.svc", 23456)
@@ -225,12 +225,12 @@ class TestLocalStart:
         assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
 
     @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000])
-    def test_a_broken_worker_variable_is_refused(self, text):
+    def test_an_invalid_worker_variable_is_rejected(self, text):
         with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
             detect({"COLLBENCH_WORKER": text})
 
 
-def test_ranks_under_a_launcher_is_refused_unless_it_is_the_same():
+def test_ranks_under_a_launcher_must_be_its_number():
     with pytest.raises(UsageError, match=r"--ranks 2 .*mpirun started 3"):
         detect(captured.HYDRA, LocalRequest(ranks=2))
     assert detect(captured.HYDRA, LocalRequest(ranks=3)).ranks == 3

@@ -86,7 +86,7 @@ def test_the_ranks_may_lock_what_their_nodes_allow(slurm_hosts: SlurmBed, tmp_pa
     assert {(x, words) for _, _, _, x, words in told} == {(value, f"run a b';c.toml --out runs/{job}")}
 
 
-def test_what_is_finished_stays_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_finished_rows_are_kept_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     """As --signal=TERM@60 does, which signals the steps. Cells come in any order: either one takes seconds over this link."""
     command = ("allreduce", "--sizes", "16M,20M", "--backend", "gloo", "-n", "20", "--max-time", "60", "--warmup", "1")
     job = submit(slurm_hosts, tmp_path, "--program", str(BIN / "collbench"), command=command, env={"COLLBENCH_ITERATIONS": ""})
@@ -98,7 +98,7 @@ def test_what_is_finished_stays_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed,
     found = read_run(tmp_path / "runs" / job)
     assert (len(found.rows), found.info["exit_code"], found.info["finished_utc"] is not None) == (1, 143, True)
     talk = (tmp_path / f"collbench-{job}.out").read_text()
-    assert f"interrupted by SIGTERM after 1 of 2 cells: it is in runs/{job}; go on with --resume runs/{job}" in talk
+    assert "SIGTERM" in talk and f"--resume runs/{job}" in talk
 
 
 def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
     assert [(tmp_path / f"gpus-{rank}").read_text() for rank in range(4)] == ["0,1\n"] * 4
 
 
-def test_what_slurm_does_not_take_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_the_error_of_sbatch_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     line = [str(BIN / "collbench"), "emit", "slurm", "--partition", "nowhere", "--submit", "--", *SWEEP]
     refused = slurm_hosts.call(line, env=environment())
-    assert one_sentence(refused).startswith("sbatch did not take the job: sbatch: error: invalid partition specified: nowhere")
+    assert one_sentence(refused).endswith("invalid partition specified: nowhere")
 
 
 def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_the_launcher_of_an_mpijob_starts_the_workers_ranks(bed: Hosts, openmpi_
     assert measured(read_back(log, tmp_path)) == {"mpi": (2, 2, 0)}
 
 
-def test_a_pod_of_somebody_elses_indexed_job_measures_nothing(tmp_path: Path) -> None:
+def test_a_pod_of_an_indexed_job_without_its_variables_measures_nothing(tmp_path: Path) -> None:
     said = one_sentence(run_here(tmp_path, *SWEEP, env={"JOB_COMPLETION_INDEX": "1"}))
-    assert said.startswith("this is pod 1 of an indexed Job, but COLLBENCH_PODS and MASTER_ADDR are not set")
+    assert "COLLBENCH_PODS" in said and "MASTER_ADDR" in said
     assert not list(tmp_path.iterdir())

@@ -148,7 +148,7 @@ FRAMING = 1448 / 1514
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_bert_large_between_two_hosts_takes_what_arithmetic_says(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_the_step_time_of_bert_large_between_two_hosts_follows_from_its_bytes(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     """Two hosts: each sends half of every sum and gets half of the result, 2·(2-1)/2 = 1 of the gradients: 11.4 s.
 
     Over Gloo, which adds up one part while the next is on its way; MPICH adds up in between, and takes longer by that.
