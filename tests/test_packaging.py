@@ -144,7 +144,7 @@ def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
     assert set(locked("torch-cpu")) == set(locked("torch")) - cuda
 
 
-def test_what_an_environment_lacks_is_added(machine: Machine) -> None:
+def test_missing_packages_of_an_environment_are_added(machine: Machine) -> None:
     machine.environment("torch", "mpich")
     _, _, asked = machine.environment("torch", "mpich", "test")
     assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r locks/mpich.txt -r locks/test.txt")
@@ -235,7 +235,7 @@ def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None
     assert build(sources, "false") == []
 
 
-def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels_and_all_that_is_no_python(sources: Path) -> None:
+def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(sources: Path) -> None:
     shutil.copytree(ROOT / "cuda_kernels", sources / "cuda_kernels")
     data = [path.relative_to(ROOT) for path in ROOT.glob("collbench/**/*.*") if path.suffix in (".toml", ".json", ".c", ".typed")]
     assert {"quick.toml", "suite.schema.json", "sockets.c"} < {path.name for path in data}

@@ -150,7 +150,7 @@ def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), re.findall(r"<!-- output of: collbench (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
-def test_what_is_shown_is_what_the_command_prints(command: str, output: str) -> None:
+def test_the_shown_output_is_that_of_the_command(command: str, output: str) -> None:
     words = [sys.executable, "-m", "collbench", *shlex.split(command)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode in _may_end_with(f"collbench {command}"), done.stderr

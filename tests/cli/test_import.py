@@ -90,7 +90,7 @@ def test_control_characters_in_names_are_not_printed(tmp_path: Path, capsys: pyt
     assert read_run(tmp_path / "a").info["hosts"] == ["?<b>=1+1"]
 
 
-def test_tables_of_the_same_cells_are_kept_apart_unless_they_are_of_one_allocation(
+def test_tables_of_the_same_cells_are_separate_runs_unless_they_are_of_one_allocation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = log(tmp_path / "a.log", times=(("63896", "134.44"), ("64896", "132.37")))

@@ -90,7 +90,7 @@ def test_every_long_option_has_a_variable(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("typed", ["--sizes 8", "--sizes=8", "-b 8"])
-def test_what_is_typed_wins_over_the_variable(typed: str, asked: Any) -> None:
+def test_a_typed_option_wins_over_the_variable(typed: str, asked: Any) -> None:
     assert asked(f"allreduce {typed}", COLLBENCH_SIZES="1K").sweep.sizes == (8,)
 
 

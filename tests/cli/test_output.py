@@ -92,7 +92,7 @@ def test_the_default_run_folder(tmp_path: Path) -> None:
     assert {row.operation for row in found.rows} == {"p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
 
 
-def test_some_na_rows_are_no_error_but_only_na_rows_are(tmp_path: Path) -> None:
+def test_only_na_rows_are_an_error_and_some_are_not(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     some = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "mpi", "--redop", "sum,avg", "--out", "some")
     assert (some.returncode, {row.redop: bool(row.na) for row in read_run(tmp_path / "some").rows}) == (0, {"sum": False, "avg": True})

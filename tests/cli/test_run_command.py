@@ -96,7 +96,7 @@ def test_a_typed_backend_is_that_of_every_sweep(asked: Any) -> None:
     assert (len(cells(request, "gloo")), cells(request, "simulated")) == (10, [])
 
 
-def test_typed_options_that_make_sweeps_alike_leave_one_of_them(asked: Any) -> None:
+def test_equal_sweeps_after_typed_options_are_measured_once(asked: Any) -> None:
     request = asked("--sizes 8 --mode isolated --out-of-place")
     assert cells(request) == [("allreduce", 8, "isolated", False), ("broadcast", 8, "isolated", False)]
     assert request.suite is not None

@@ -152,7 +152,7 @@ def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -
 
 @pytest.mark.in_turn
 @pytest.mark.skipif(MISSING["gloo"] and MISSING["mpi"], reason="no CPU backend")
-def test_what_is_printed_is_shown_again(tmp_path: Path) -> None:
+def test_report_prints_the_table_of_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, "workload", "data-parallel,fsdp", "--ranks", "2", *SMALL, "--out", "run", "--step-time", "10ms")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "run folder: run"

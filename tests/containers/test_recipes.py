@@ -180,7 +180,7 @@ def test_pip_finds_versions_for_all_that_a_recipe_installs(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("readme", ["containers/README.md", "install/README.md"])
-def test_what_a_readme_points_to_is_there(readme: str) -> None:
+def test_the_files_that_the_readme_links_exist(readme: str) -> None:
     text = (ROOT / readme).read_text()
     places = re.findall(r"\]\(([^)]+)\)", text)
     assert len(places) >= 4 and [place for place in places if not (ROOT / readme).parent.joinpath(place).exists()] == []

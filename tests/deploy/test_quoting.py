@@ -72,7 +72,7 @@ def test_and_in_each_word_of_a_list(quote: Callable[[list[str]], Quoted]) -> Non
         quote(["fine", "a\nb"])
 
 
-def test_what_is_not_fully_quoted_is_no_quoted_text() -> None:
+def test_text_that_is_not_fully_quoted_is_rejected() -> None:
     quoted = files.sh("a")
     assert isinstance(quoted, Quoted)
     assert not isinstance(quoted + "; rm", Quoted)

@@ -179,7 +179,7 @@ class TestContainers:
         assert says in one_sentence(run_here(tmp_path, "emit", "slurm", *told, "--", *command))
 
 
-class TestNothingGetsOutOfItsPlace:
+class TestQuoting:
     @pytest.mark.parametrize("option", ["name", "partition", "account", "qos", "gpu-type", "image", "module"])
     @pytest.mark.parametrize("value", ["", "a b", "a'b", 'a"b', "a\n#SBATCH --uid=0", "a;id", "$(id)", "-x", "%j\\", "a,b;c"])
     def test_values_in_directives_are_single_words(self, option: str, value: str, tmp_path: Path) -> None:

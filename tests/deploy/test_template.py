@@ -42,7 +42,7 @@ def test_nothing_that_was_done_to_quoted_text_passes_for_it(fill: Any, hole: str
         fill(f"{{{{ {hole} }}}}", w="a")
 
 
-def test_a_misspelt_name_is_no_empty_text(fill: Any) -> None:
+def test_a_misspelt_name_is_an_error(fill: Any) -> None:
     from jinja2 import UndefinedError
 
     with pytest.raises(UndefinedError, match="nodse"):

@@ -25,7 +25,7 @@ def drawn_in(count: int) -> float:
     return float(np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
 
-def test_what_never_scatters_has_the_floors_of_a_baselines_limits() -> None:
+def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
     limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cells([SMALL] * 3 + [MID] * 3 + [LARGE] * 3))
     assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
     assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])

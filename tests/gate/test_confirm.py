@@ -34,7 +34,7 @@ def test_a_suite_for_a_cell_a_group_and_all_cells() -> None:
     assert suspects(verdict(suspect("whole", "all cells")), CELLS) == CELLS
 
 
-def test_what_is_cleared_or_confirmed_needs_no_measuring() -> None:
+def test_cleared_and_confirmed_suspicions_are_not_measured_again() -> None:
     assert suspects(verdict(suspect("cell", "x", "cleared", CELLS[1]), suspect("whole", "all cells", "confirmed")), CELLS) == []
 
 

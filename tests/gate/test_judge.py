@@ -38,7 +38,7 @@ from tests.results.rows import NIC
 
 
 class TestResults:
-    def test_what_is_as_it_was_passes(self) -> None:
+    def test_an_unchanged_candidate_passes(self) -> None:
         verdict = judged(allocation("new"))
         assert (verdict.result, verdict.exit_code, verdict.reasons, verdict.suspicions) == ("passed", 0, (), ())
         assert (verdict.cells, verdict.allocations, verdict.thin) == (5, 6, False)
@@ -122,7 +122,7 @@ class TestNoPass:
         assert verdict.result == "no verdict"
         assert verdict.reasons == (IncompleteCells("new", CellNames(("allreduce 8 B nccl",))),)
 
-    def test_a_confirmation_that_some_launches_lack_clears_nothing(self) -> None:
+    def test_an_incomplete_confirmation_clears_no_suspect(self) -> None:
         fast = allocation("b")
         torn = {
             **fast.cells,
@@ -134,7 +134,7 @@ class TestNoPass:
         assert verdict.reasons == (IncompleteCells("b", CellNames(("allreduce 64 MiB nccl",))),)
         assert [each.state for each in verdict.groups] == ["passed", "no verdict"]
 
-    def test_what_the_last_good_allocation_has_may_not_be_missing_though_its_history_is_short(self) -> None:
+    def test_a_cell_of_the_last_good_allocation_may_not_be_missing(self) -> None:
         newest = BASE.allocations[-1]
         more = replace(newest, cells={**newest.cells, cell(2048): CaseTimes((3e-6,) * 3)})
         later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
@@ -263,13 +263,13 @@ class TestLaterAllocations:
 
     SCATTERED = CaseTimes((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
 
-    def test_cells_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+    def test_unstable_cells_that_are_not_suspects_do_not_prevent_passing(self) -> None:
         later = allocation("b")
         assert judged(allocation("a"), replace(later, cells={**later.cells, cell(8): self.SCATTERED})).result == "passed"
         first = allocation("a")
         assert judged(replace(first, cells={**first.cells, cell(8): self.SCATTERED})).result == "no verdict"
 
-    def test_cells_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+    def test_incomplete_cells_that_are_not_suspects_do_not_prevent_passing(self) -> None:
         later = allocation("b")
         torn = {**later.cells, cell(8): CaseTimes((1e-6, None, 1e-6, 1e-6, 1e-6))}
         assert judged(allocation("a"), replace(later, cells=torn)).result == "passed"

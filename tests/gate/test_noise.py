@@ -34,7 +34,7 @@ def test_drift_makes_each_allocation_slower_than_the_one_before() -> None:
     assert cluster.allocations(3, 1, np.random.default_rng(1), first=6)[:, 0] == pytest.approx([0.07, 0.08, 0.09])
 
 
-def test_a_cluster_goes_on_wandering_where_it_was() -> None:
+def test_the_slow_drift_of_a_cluster_continues() -> None:
     cluster = drawn(replace(SILENT, walk=0.01))
     whole = cluster.allocations(9, 1, np.random.default_rng(1))
     assert cluster.allocations(3, 1, np.random.default_rng(2), first=6) == pytest.approx(whole[6:])
@@ -42,7 +42,7 @@ def test_a_cluster_goes_on_wandering_where_it_was() -> None:
     assert (whole == whole[:, :1]).all()
 
 
-def test_what_allocations_do_is_not_in_a_pair_of_launches_side_by_side() -> None:
+def test_pairs_of_launches_have_no_noise_of_allocations() -> None:
     cluster = drawn(replace(SILENT, allocation=(0.5, 0.5, 0.5), allocation_common=0.5, drift=0.5, walk=0.5))
     assert cluster.pairs(2, 5, np.random.default_rng(1)).shape == (2, 5, 336)
     assert not cluster.pairs(2, 5, np.random.default_rng(1)).any()
@@ -75,7 +75,7 @@ def test_the_harsher_ones_are_named_and_read() -> None:
 
 
 class TestFile:
-    def test_what_it_leaves_out_is_as_usual(self, tmp_path: Path) -> None:
+    def test_missing_keys_of_a_file_have_their_defaults(self, tmp_path: Path) -> None:
         (tmp_path / "noise.toml").write_text("launch = [0.05, 0.04, 0.02]\nmissing = 0.3\n")
         assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
 

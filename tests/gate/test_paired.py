@@ -97,7 +97,7 @@ def lacking(allocation_pairs: SideBySide, stack_name: str, *launches: int) -> Si
 
 
 class TestResults:
-    def test_what_is_as_fast_passes_though_each_launch_is_slower_than_the_one_before(self) -> None:
+    def test_equal_stacks_pass_although_each_launch_is_slower_than_the_one_before(self) -> None:
         verdict = judged(turns())
         assert (verdict.result, verdict.exit_code, verdict.mode, verdict.reasons, verdict.notes) == ("passed", 0, "paired", (), ())
         assert (verdict.cells, verdict.allocations, verdict.candidates, verdict.thin) == (5, 1, ("a",), False)
@@ -116,13 +116,13 @@ class TestResults:
         assert (suspect.name, suspect.state, suspect.limit) == ("allreduce 64 MiB nccl", "suspected", pytest.approx(1.02))
         assert suspect.factors == pytest.approx((1.05,))
 
-    def test_what_exceeds_in_both_is_a_regression(self) -> None:
+    def test_a_cell_above_its_limit_in_both_allocations_is_a_regression(self) -> None:
         verdict = judged(turns("a", 1.05), turns("b", [1.04, 1.05, 1.06, 1.05, 1.05, 1.06]))
         assert (verdict.result, verdict.exit_code) == ("regression", 1)
         (confirmed,) = verdict.suspicions
         assert (confirmed.name, confirmed.state, confirmed.factors) == ("allreduce 64 MiB nccl", "confirmed", pytest.approx((1.05, 1.05)))
 
-    def test_what_was_fast_in_the_second_one_is_cleared(self) -> None:
+    def test_a_cell_that_is_fast_in_the_second_allocation_is_cleared(self) -> None:
         verdict = judged(turns("a", 1.05), turns("b"))
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
@@ -233,12 +233,12 @@ class TestSideBySide:
 
 
 class TestFigures:
-    def test_what_is_missing_never_passes(self) -> None:
+    def test_missing_cells_give_no_verdict(self) -> None:
         verdict = judged(lacking(turns(), "new", *range(5)))
         assert (verdict.result, verdict.reasons) == ("no verdict", (MissingCells("a (new stack)", CellNames(("allreduce 64 MiB nccl",))),))
 
     @pytest.mark.parametrize("name", ["old", "new"])
-    def test_nor_what_one_launch_lacks(self, name: str) -> None:
+    def test_a_cell_missing_in_one_launch_gives_no_verdict(self, name: str) -> None:
         verdict = judged(lacking(turns(), name, 2))
         assert (verdict.result, verdict.reasons) == (
             "no verdict",

@@ -89,7 +89,7 @@ def test_a_link_that_became_faster_is_hardly_it() -> None:
 @pytest.mark.parametrize(
     ("a", "b"), [("400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)"), ("–", "200 Gb/sec"), ("fast", "slow"), ("9" * 400, "1"), ("0", "0.0")]
 )
-def test_a_rate_that_is_no_number_is_of_the_links_all_the_same(a: str, b: str) -> None:
+def test_an_unknown_link_rate_is_still_a_change_of_the_link(a: str, b: str) -> None:
     (found,) = changed([Difference(Item.of("topology", "machines 0 nics mlx5_0 ports 1 rate_text"), a, b)], large)
     assert found.plausible == LinkOfAll()
 

@@ -44,7 +44,7 @@ def of_noise(noise: Noise, allocations: int, seed: int, cells: list[Cell] = MANY
     return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cells)
 
 
-def test_what_never_scattered_never_does() -> None:
+def test_allocations_without_noise_stay_without_noise() -> None:
     found = recorded(baseline(np.full((4, 3, 4), -9.0), FEW))
     assert not found.allocations(3, 5, np.random.default_rng(0)).any()
     assert not found.pairs(2, 5, np.random.default_rng(0)).any()
@@ -66,7 +66,7 @@ def test_it_scatters_as_the_recorded_ones_did_in_cells_groups_and_all_together()
     assert whole[0] == pytest.approx(whole[1], rel=0.35)
 
 
-def test_what_launches_have_in_common_stays_common_and_cancels_nowhere() -> None:
+def test_common_noise_of_launches_stays_common_in_pairs() -> None:
     """Every launch of an allocation is slower or faster by 1 % in all cells: pairs differ in all cells alike."""
     found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
     pairs = found.pairs(2, 5, np.random.default_rng(0))
@@ -74,7 +74,7 @@ def test_what_launches_have_in_common_stays_common_and_cancels_nowhere() -> None
     assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
 
 
-def test_what_lies_between_allocations_is_not_in_pairs() -> None:
+def test_pairs_have_no_differences_between_allocations() -> None:
     times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
     found = recorded(baseline(times, FEW))
     assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)

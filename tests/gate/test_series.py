@@ -33,7 +33,7 @@ def test_cells_of_one_name_are_distinguished() -> None:
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
 
-def test_what_is_common_is_not_moved_by_what_is_missing() -> None:
+def test_missing_values_do_not_change_the_common_part() -> None:
     cells, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
     times = cells + slower[:, None]
     whole = common(times)
@@ -70,7 +70,7 @@ def test_a_cell_with_scattering_launches_is_marked(seed: int = 2) -> None:
     assert sheet_of(nervous).variance()[place] > 20 * sheet_of(quiet).variance()[place]
 
 
-def test_of_too_few_allocations_nothing_is_known() -> None:
+def test_too_few_allocations_have_no_limits() -> None:
     sheet = sheet_of(nights(6))
     assert np.isnan(sheet.variance([0, 1])).all()
     assert np.isfinite(sheet.variance([0, 1, 2])).all()

@@ -69,7 +69,7 @@ class TestState:
         assert (verdict.cause, verdict.result) == (None, "no verdict")
         assert "passed" not in {each.state for each in verdict.groups}
 
-    def test_what_a_left_out_launch_lacks_is_not_missed_and_what_was_wrong_in_it_is(self) -> None:
+    def test_a_left_out_launch_may_lack_cells_but_its_wrong_data_counts(self) -> None:
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
         assert judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((None, *(1.008e-6,) * 4))})).result == "passed"
         assert judged(replace(whole, cells={**whole.cells, cell(8): CaseTimes((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
@@ -112,10 +112,10 @@ class TestUnstable:
         assert reason == UnstableCells("new", CellNames(("allreduce 8 B nccl",)))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
 
-    def test_one_odd_launch_of_five_is_chance(self) -> None:
+    def test_one_outlier_of_five_launches_is_not_unstable(self) -> None:
         assert judged(one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)).result == "passed"
 
-    def test_what_is_slower_anyway_is_a_suspect_and_no_more(self) -> None:
+    def test_an_unstable_slower_cell_is_only_a_suspect(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0))
         assert verdict.reasons == (StillSuspected(1, 2),)
 

@@ -56,7 +56,7 @@ def test_a_level_takes_three_allocations() -> None:
     assert places(series((3, 0.0), (2, 0.1))) == []
 
 
-def test_what_was_not_measured_is_no_level_and_hides_none() -> None:
+def test_unmeasured_allocations_neither_make_nor_hide_a_step() -> None:
     values = series((10, 0.0), (10, 0.05))
     values[[0, 4, 9, 10, 11, 19]] = np.nan
     assert places(values) == [(8, 12)]

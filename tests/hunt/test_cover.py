@@ -107,7 +107,7 @@ def test_hosts_that_are_not_in_the_file_are_one_note() -> None:
     assert found.uncovered == ()
 
 
-def test_of_two_places_on_a_host_the_first_takes_part() -> None:
+def test_the_first_of_two_places_on_a_host_is_used() -> None:
     found = cover_links(TINY, ["node01", "node01", "node02"])
     assert found.pairs == ((0, 2),)
     assert found.leaf_of == ("MF0;switch1:MQM8700/U1",) * 3

@@ -78,7 +78,7 @@ def test_two_places_meet_as_seldom_as_they_can() -> None:
     assert sum(times == 2 for times in meetings.values()) < len(meetings) / 20
 
 
-def test_the_rest_rests_by_turns() -> None:
+def test_the_remaining_places_rest_in_turn() -> None:
     resting = [set(range(18)) - {place for group in groups for place in group} for groups in partitions(18, 4, 9, Random(0))]
     assert all(len(rest) == 2 for rest in resting)
     assert set.union(*resting) == set(range(18))
@@ -114,7 +114,7 @@ def test_too_few_places_make_no_groups() -> None:
         next(sweep(7, Options(), Random(0)))
 
 
-def test_what_is_drawn_comes_from_the_seed() -> None:
+def test_the_requests_depend_on_the_seed() -> None:
     asked = [play(sweep(32, Options(), Random(seed)), MadeUp(32)).asks for seed in (4, 4, 5)]
     assert asked[0] == asked[1]
     assert asked[0] != asked[2]
@@ -138,7 +138,7 @@ def test_a_group_is_compared_with_the_upper_quarter_or_of_few_with_the_fastest(s
 @pytest.mark.parametrize(
     ("figures", "named"), [([0.5] * 4, True), ([0.5] * 3 + [1.0], False), ([0.5] * 4 + [1.0], True), ([0.5] * 3 + [1.0] * 2, False)]
 )
-def test_of_five_groups_or_more_one_may_be_fast_by_chance(figures, named):
+def test_one_of_five_groups_or_more_may_be_fast(figures, named):
     seen = _Seen(np.log(np.array(figures))[:, None], [[]])
     hint = seen._hint(0, np.log(0.9))
     assert (hint is not None) is named

@@ -125,7 +125,7 @@ class Oversubscribed(MadeUp):
         return RoundResult(tuple(GroupFigure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
 
 
-def test_where_no_rounds_are_left_it_stays_open() -> None:
+def test_without_rounds_left_groups_stay_undivided() -> None:
     made = MadeUp(64, 2)
     for least, place in zip((3, 5, 9, 17), (1, 20, 40, 60), strict=True):
         made.scale(place, least)

@@ -225,7 +225,7 @@ def test_no_place_is_a_suspect_for_its_part_of_the_network(sizes: tuple[int, ...
             assert not confirmed(verdict), (seed, leaves)
 
 
-def test_where_leaves_are_known_partners_come_from_the_own_one_and_from_another() -> None:
+def test_with_known_switches_partners_come_from_the_same_and_from_another_one() -> None:
     leaves = tuple(str(place % 4) for place in range(16))
     (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
     assert {leaves[partner] == leaves[5] for partner in found.partners} == {True, False}
@@ -268,7 +268,7 @@ def test_a_trial_without_controls_is_evidence_without_their_figures() -> None:
     assert Trial(0, 1, well=True, values={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
 
 
-def test_a_latency_that_is_not_measured_is_no_harm() -> None:
+def test_a_missing_latency_does_not_prevent_a_confirmation() -> None:
     made = MadeUp(8).node(2)
     made.no_latency = True
     assert confirmed(played(made).result) == nodes(2)
@@ -301,7 +301,7 @@ def test_a_sweep_too_short_for_a_verdict_is_rejected(n: int, asked: int, least: 
     assert confirmed(played(MadeUp(n).node(2), rounds=least).result) == nodes(2)
 
 
-def test_where_too_few_pairs_gave_figures_there_is_no_verdict() -> None:
+def test_with_too_few_figures_there_is_no_verdict() -> None:
     made = MadeUp(4).node(0)
     asked = made._figure
 

@@ -70,7 +70,7 @@ def test_the_ratio_of_a_host_slow_inside_is_that_of_its_ranks() -> None:
     assert (found.ratio, found.low, found.high) == (0.3, 0.29, 0.31)
 
 
-def test_where_the_inside_was_not_measured_busy_cores_are_not_ruled_out() -> None:
+def test_without_a_measurement_inside_busy_cores_stay_possible() -> None:
     alone = Options(nics=("eth0",))
     (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=alone).result
     assert found.part == WayToNetwork(("eth0",))

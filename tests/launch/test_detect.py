@@ -158,7 +158,7 @@ class TestTorchrun:
         assert detect({**captured.SRUN_PMI2, **captured.TORCHRUN}).launcher == "torchrun"
         assert detect({**captured.PRTE, **captured.TORCHRUN}).launcher == "torchrun"
 
-    def test_by_hand_on_top_of_srun_keeps_sruns_mpi(self):
+    def test_variables_set_by_hand_under_srun_keep_its_process_manager(self):
         by_hand = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
         info = detect({**captured.SRUN_PMI2, **by_hand})
         assert (info.launcher, info.mpi, info.hosts) == ("torchrun", "pmi", ("n1", "n2"))

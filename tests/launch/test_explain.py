@@ -169,7 +169,7 @@ class TestHostNames:
     ALLOCATION: ClassVar = {**captured.SBATCH, "SLURM_JOB_NODELIST": "n[1-2]"}
     TORCHRUN: ClassVar = {**captured.TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
 
-    def test_valid_names_are_no_problem(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
+    def test_valid_names_are_not_reported(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
         assert problems({}, **self.ALLOCATION) == []
 
     def test_the_name_of_this_host_at_loopback(self, problems: Callable[..., list[tuple[str, str]]]) -> None:

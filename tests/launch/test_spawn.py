@@ -284,7 +284,7 @@ class TestNodeWorkers:
     def test_a_failing_worker_gives_its_code(self, tmp_path):
         assert self.run(tmp_path, self.INFO, 2, "0,0,0,4") == 4
 
-    def test_it_needs_one_task_per_node_and_a_meeting(self, tmp_path):
+    def test_it_needs_one_task_per_node_and_an_address(self, tmp_path):
         with pytest.raises(UsageError, match="one task per node"):
             self.run(tmp_path, LaunchInfo("srun", 0, 4, 0, 2, "tcp://h", "t"), 2)
         with pytest.raises(UsageError, match="MASTER_ADDR"):

@@ -65,7 +65,7 @@ class TestMpiexec:
         found = stored(self.launch(bed, [*short(tmp_path), "--backend", "mpi"], told), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
 
-    def test_bytes_that_take_another_path_are_no_link(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_bytes_on_another_path_are_not_a_link_measurement(self, bed: Hosts, tmp_path: Path) -> None:
         """These hosts share a memory, and MPICH finds it: ten and more times the link's rate."""
         found = stored(self.launch(bed, [*short(tmp_path, "4M"), "--backend", "mpi"], {}), tmp_path)
         (row,) = found.rows

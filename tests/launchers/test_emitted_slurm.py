@@ -130,7 +130,7 @@ def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> N
     assert (case["result"], len(case["perfvalues"])) == ("pass", 2)
 
 
-def test_a_requeued_job_goes_on_in_its_run_folder(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_a_requeued_job_resumes_its_run(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     told = ["--runs", "./runs", "--program", str(BIN / "collbench")]
     precise = ("--max-time", "1", "--precision", "0.01")
     job = submit(slurm_hosts, tmp_path, *told, command=("allreduce", "--sizes", "8-256", "--backend", "gloo", *precise))

@@ -64,7 +64,7 @@ def read_back(log: str, folder: Path) -> Run:
 
 class TestJob:
     @pytest.mark.timeout(150)
-    def test_pods_meet_by_a_name_that_comes_late_and_their_log_is_a_run(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_pods_join_by_a_name_that_resolves_late_and_their_log_is_a_run(self, bed: Hosts, tmp_path: Path) -> None:
         first, second = pods(manifest({"name": "late"})["spec"]["template"]["spec"]["containers"][0], 2, FIELDS)
         running = [start(bed, second, 1, tmp_path), start(bed, first, 0, tmp_path)]
         with pytest.raises(subprocess.TimeoutExpired):

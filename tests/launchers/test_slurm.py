@@ -33,7 +33,7 @@ def short(folder: Path, *more: str, sizes: str = "1K") -> list[str]:
 
 
 class TestManagers:
-    def test_none_serves_no_mpi_and_the_rest_goes_on(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_without_a_process_manager_the_other_backends_are_measured(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.srun(["-N2", "--mpi=none"], short(tmp_path), env=environment())
         found = stored(done, tmp_path)
         assert measured(found)["gloo"] == (2, 2, 0)

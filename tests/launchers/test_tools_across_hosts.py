@@ -68,7 +68,7 @@ def probed(slurm_hosts: SlurmBed, *words: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_tool_that_goes_round_the_link_is_found_out(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_a_tool_that_bypasses_the_link_is_detected(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     """UCX shares memory between namespaces of one machine: 7 GB/s over a link of 1 Gbit/s. Restricted to the link, it measures the link."""
     words = ("--backend", "socket", "--max-time", "0.1", "--tools", "ucx_perftest", "--timeout", "10", "--out")
     under_srun(slurm_hosts, "pairs", *words, str(tmp_path / "round"), env={"UCX_TLS": "posix,sysv,cma,tcp,self"})

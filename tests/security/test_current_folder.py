@@ -163,7 +163,7 @@ def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: 
     assert done.returncode == 2 and "pip could not" in done.stderr  # the index is missing; everything before it has run
 
 
-def test_what_is_shown_to_type_is_safe_too(hostile: Path) -> None:
+def test_printed_commands_are_quoted(hostile: Path) -> None:
     """`doctor --launch` shows lines to type; README and the templates use torchrun only with --no-python."""
     texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "collbench/deploy").rglob("*.j2")]
     lines = [line for path in texts for line in path.read_text().splitlines() if "collbench" in line]

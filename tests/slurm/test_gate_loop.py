@@ -65,7 +65,7 @@ def test_the_workflow_confirms_a_regression_on_fresh_nodes(cluster: Cluster, tmp
 
 
 @pytest.mark.in_turn("gate loop")
-def test_what_passes_is_measured_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_healthy_node_is_measured_once(cluster: Cluster, tmp_path: Path) -> None:
     done = gate(cluster, tmp_path / "keep", "--", "--format", "json")
     assert done.returncode == 0, said(done)
     assert json.loads(done.stdout)["result"] == "passed" and len(verdict(tmp_path / "keep")["candidates"]) == 1

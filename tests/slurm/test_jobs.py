@@ -101,7 +101,7 @@ class TestNightly:
         code, talk = ended(bed, job, tmp_path)
         assert code == "0:0" and "1 allocation from" in talk and "judged" not in talk, talk
 
-    def test_a_launch_that_fails_is_no_night(self, bed: SlurmBed, tmp_path: Path) -> None:
+    def test_a_failed_launch_is_not_an_allocation(self, bed: SlurmBed, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("schema = 1\nsweep = 2\n")
         job = sbatch(bed, tmp_path, "nightly.sbatch", tmp_path / "history", "", tmp_path / "bad.toml", options=("-N1",))
         code, talk = ended(bed, job, tmp_path)

@@ -50,7 +50,7 @@ def probe(tmp_path: Path) -> Hook:
 
 @pytest.mark.slurm
 @pytest.mark.in_turn("node hooks")
-def test_as_prolog_it_lets_a_good_node_be_and_drains_one_that_lost_a_nic(hooked: Hooked) -> None:
+def test_the_prolog_accepts_a_healthy_node_and_drains_one_without_a_nic(hooked: Hooked) -> None:
     good, sick = hooked.nodes
     for name in hooked.nodes:
         snapshot(hooked.folder / "hooks", name, with_lost_nic=name == sick)

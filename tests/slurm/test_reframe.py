@@ -32,7 +32,7 @@ def reframe(
     return done, sorted(run["testcases"], key=lambda case: str(case["name"]))
 
 
-def test_where_nothing_is_suspected_one_job_is_enough(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_suspects_one_job_is_enough(cluster: Cluster, tmp_path: Path) -> None:
     done, strikes = reframe(cluster, tmp_path)
     assert done.returncode == 0, said(done)
     assert [each["result"] for each in strikes] == [PASSED, SKIPPED, SKIPPED]
