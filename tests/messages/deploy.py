@@ -118,10 +118,10 @@ def written() -> None:
         write(Path(folder, "job"), "text")
 
 
-def emitted(launcher: str, /, **settings: Value) -> Message:
+def emitted(launcher: str, line: str = "allreduce", /, **settings: Value) -> Message:
     """The error of a file for this launcher with these settings."""
     found = {name.replace("_", "-"): value for name, value in settings.items()}
-    return lambda: kinds()[launcher].render(job_of(kinds()[launcher], ("allreduce",), found))
+    return lambda: kinds()[launcher].render(job_of(kinds()[launcher], tuple(line.split()), found))
 
 
 def kubernetes(**settings: Value) -> Message:
@@ -184,6 +184,12 @@ MESSAGES: dict[str, Message] = {
     "setting of another kind": emitted("torchrun", partition="h100"),
     "mpirun, binding": emitted("mpirun", cpus_per_rank=2, bind="numa"),
     "ansible, rank": emitted("ansible", env=("RANK=3",)),
+    "ansible, format": emitted("ansible", "probe --format table"),
+    "ansible, files": emitted("ansible", "probe --gather x.tar"),
+    "slurm, image of each rank": emitted("slurm", image="a/b:1", container="apptainer"),
+    "slurm, container without an image": emitted("slurm", container="pyxis"),
+    "slurm, Apptainer file": emitted("slurm", image="a.sif", container="pyxis"),
+    "slurm, mount": emitted("slurm", image="a/b", runs="a:b"),
     "kubernetes, no image": emitted("kubernetes"),
     "kubernetes, image": kubernetes(image="./c.sif"),
     "kubernetes, name": kubernetes(name="Bench_1"),

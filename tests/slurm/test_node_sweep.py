@@ -159,7 +159,7 @@ def test_without_an_idle_node_nothing_starts(sweep: Hook, tmp_path: Path) -> Non
         ({"scontrol": "(($# > 0)) && exit 1; exit 0"}, "scontrol could not release job 100"),
     ],
 )
-def test_its_own_failures_leave_no_job_behind(how: dict[str, str], says: str, sweep: Hook, tmp_path: Path) -> None:
+def test_a_failure_of_the_sweep_leaves_no_job(how: dict[str, str], says: str, sweep: Hook, tmp_path: Path) -> None:
     done = sweep(count=3, **how)
     assert (done.returncode, done.stdout) == (3, ""), said(done)
     assert says in done.stderr
