@@ -22,7 +22,7 @@ def test_every_entry_of_the_list_applies_to_the_sources() -> None:
 
 
 def test_no_entry_names_a_single_test() -> None:
-    """A test named by itself runs, although `make test` may leave it out."""
+    """A test that is selected by its name always runs, although `make test` may skip it."""
     assert not [mutant.id for mutant in read_list(ROOT) for test in mutant.tests if "::" in test]
 
 
@@ -82,13 +82,13 @@ def test_tests_that_never_end_detect_a_mutant_and_the_source_is_restored(project
     assert (project / "collbench/sums.py").read_text() == ADD
 
 
-def test_tests_that_fail_without_a_mutant_mean_nothing(project: Path) -> None:
+def test_tests_that_fail_without_a_mutant_are_an_error(project: Path) -> None:
     (project / "tests/test_sums.py").write_text("def test_sums():\n    assert False\n")
     with copies(project, 1) as found, pytest.raises(BaselineError, match="assert False"):
         check_baseline(found[0], [mutant()], 60)
 
 
-def test_a_copy_that_tests_would_not_import_is_refused(project: Path, tmp_path: Path) -> None:
+def test_a_copy_that_tests_would_not_import_is_rejected(project: Path, tmp_path: Path) -> None:
     copy_project(project, tmp_path / "copy")
     check_import(tmp_path / "copy")
     (tmp_path / "copy/collbench/__init__.py").unlink()
@@ -98,21 +98,22 @@ def test_a_copy_that_tests_would_not_import_is_refused(project: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "words"),
     [
-        ({"before": "a / b"}, "its text occurs 0 times in collbench/sums.py, not once"),
-        ({"before": "a"}, "its text occurs 3 times"),
-        ({"after": "a +"}, "the result is not valid Python"),
-        ({"after": "(a + b)"}, "it changes nothing in the code"),
-        ({"tests": ()}, "test (none named) does not exist"),
-        ({"tests": ("tests/test_no.py",)}, "test tests/test_no.py does not exist"),
-        ({"file": "collbench/no.py"}, "source collbench/no.py does not exist"),
+        ({"before": "a / b"}, "0 times in collbench/sums.py"),
+        ({"before": "a"}, "3 times"),
+        ({"after": "a +"}, "valid Python"),
+        ({"after": "(a + b)"}, "nothing"),
+        ({"tests": ()}, "(none named)"),
+        ({"tests": ("tests/test_no.py",)}, "tests/test_no.py"),
+        ({"file": "collbench/no.py"}, "collbench/no.py"),
     ],
 )
-def test_an_entry_that_cannot_be_used_is_reported(project: Path, changes: dict[str, object], problem: str) -> None:
+def test_an_entry_that_cannot_be_used_is_reported(project: Path, changes: dict[str, object], words: str) -> None:
     (found,) = check(project, [mutant(**changes)])
-    assert found.startswith("add: ") and problem in found
-    assert check(project, [mutant(), mutant()]) == ["add: 2 entries have this id: choose different ones"]
+    assert found.startswith("add: ") and words in found
+    (found,) = check(project, [mutant(), mutant()])
+    assert found.startswith("add: 2 ")
 
 
 def test_a_list_that_cannot_be_read_is_an_error(project: Path) -> None:
@@ -127,7 +128,7 @@ def test_only_some_of_them() -> None:
     assert [each.id for each in chosen(found, [])] == ["add", "other"]
     assert [each.id for each in chosen(found, ["analysis"])] == ["other"]
     assert [each.id for each in chosen(found, ["add", "analysis"])] == ["add", "other"]
-    with pytest.raises(ListError, match="--only gate: neither an id nor a package"):
+    with pytest.raises(ListError, match="--only gate"):
         chosen(found, ["gate"])
     with pytest.raises(DoesNotApply):
         mutant().applied("")
@@ -137,12 +138,12 @@ def test_only_some_of_them() -> None:
     ("code", "outcome"),
     [(0, Outcome.SURVIVED), (1, Outcome.KILLED), (2, Outcome.KILLED), (4, Outcome.BROKEN), (5, Outcome.BROKEN), (-9, Outcome.BROKEN)],
 )
-def test_what_an_exit_code_of_pytest_means(code: int, outcome: Outcome) -> None:
+def test_the_outcome_for_each_exit_code_of_pytest(code: int, outcome: Outcome) -> None:
     found, detail = outcome_of(code, "FAILED tests/test_sums.py::test_sums\nlast line\n")
     assert (found, detail.startswith("FAILED")) == (outcome, outcome is Outcome.KILLED)
 
 
-def test_what_could_not_run_does_not_count() -> None:
+def test_mutants_that_could_not_run_do_not_count() -> None:
     results = [Result("a", "hunt", Outcome.KILLED), Result("b", "hunt", Outcome.NOT_APPLIED), Result("c", "gate", Outcome.BROKEN)]
     assert share(results) == 100 and share(results[1:]) is None
     assert "| gate | 0 | 0 | 0 | 0 | 1 | – |" in table(results) and "- does not apply: `b`" in table(results)

@@ -144,7 +144,7 @@ def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
     assert set(locked("torch-cpu")) == set(locked("torch")) - cuda
 
 
-def test_what_an_environment_lacks_is_added(machine: Machine) -> None:
+def test_missing_packages_of_an_environment_are_added(machine: Machine) -> None:
     machine.environment("torch", "mpich")
     _, _, asked = machine.environment("torch", "mpich", "test")
     assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r locks/mpich.txt -r locks/test.txt")
@@ -170,14 +170,14 @@ def test_a_half_finished_environment_is_made_anew(machine: Machine) -> None:
     assert (code, len(asked)) == (0, 4)
 
 
-def test_an_environment_whose_python_went_away_is_made_anew(machine: Machine) -> None:
+def test_an_environment_without_its_python_is_made_again(machine: Machine) -> None:
     machine.environment("mpich")
     (machine.tree / ".venv/bin/python").unlink()
     _, _, asked = machine.environment("mpich")
     assert len(asked) == 4
 
 
-def test_an_old_python_is_told_in_one_sentence(machine: Machine) -> None:
+def test_an_old_python_is_reported_in_one_sentence(machine: Machine) -> None:
     machine.python_is((3, 10))
     code, said, asked = machine.environment("mpich")
     assert (code, said.count("\n"), asked) == (2, 1, [])
@@ -193,10 +193,10 @@ def test_root_gets_python3_venv_installed(machine: Machine) -> None:
     assert code == 0, said
     assert [line.split()[:2] for line in asked[:2]] == [["apt-get", "update"], ["apt-get", "install"]]
     assert "python3-venv" in asked[1]
-    assert "installing Debian's python3-venv" in said
+    assert "python3-venv" in said
 
 
-def test_others_get_the_one_line_to_type(machine: Machine) -> None:
+def test_other_users_get_the_command(machine: Machine) -> None:
     (machine.folder / "ensurepip").unlink()
     machine.apt("")
     id_of_a_user = machine.folder / "bin/id"
@@ -235,7 +235,7 @@ def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None
     assert build(sources, "false") == []
 
 
-def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels_and_all_that_is_no_python(sources: Path) -> None:
+def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(sources: Path) -> None:
     shutil.copytree(ROOT / "cuda_kernels", sources / "cuda_kernels")
     data = [path.relative_to(ROOT) for path in ROOT.glob("collbench/**/*.*") if path.suffix in (".toml", ".json", ".c", ".typed")]
     assert {"quick.toml", "suite.schema.json", "sockets.c"} < {path.name for path in data}
@@ -256,7 +256,7 @@ def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels_and_all_that_is_no_p
         assert [path for path in data if not any(str(name).endswith(str(path)) for name in names)] == [], file
 
 
-def test_a_sample_is_the_same_again_in_order_and_whole_under_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_reproducible_ordered_and_complete_with_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LONG, "0")
     drawn = sample(range(1000), 10)
     assert drawn == sorted(sample(range(1000), 10))
@@ -274,7 +274,7 @@ def test_the_second_environment_has_open_mpi_and_borrows_torch(openmpi_python: s
 
 @pytest.mark.in_turn  # starts pytest twice
 @pytest.mark.parametrize(("turns", "drawn"), [("5", {(3, 0), (2, 5)}), ("12", {(1, 0), (0, 5)}), ("1", {(10, 5)})])
-def test_what_comes_in_turn_runs_as_often_as_told_and_what_shares_a_set_up_goes_together(
+def test_tests_in_turn_run_in_equal_shares_and_tests_with_one_setup_stay_together(
     tmp_path: Path, turns: str, drawn: set[tuple[int, int]]
 ) -> None:
     marked = "".join(f"@pytest.mark.in_turn\ndef test_{k}(): pass\n\n" for k in range(10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -22,56 +23,56 @@ def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
 def test_one_byte_more_than_the_limit_is_too_much(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         file.truncate((1 << 20) + 1)
-    with pytest.raises(OSError, match="it is larger than 1 MiB"):
+    with pytest.raises(OSError, match="1 MiB"):
         read_file(tmp_path / "a", 1 << 20)
 
 
 def test_a_sparse_file_takes_neither_time_nor_memory(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         file.truncate(1 << 42)
-    with pytest.raises(OSError, match="it is larger than 0 MiB"):
+    with pytest.raises(OSError, match="0 MiB"):
         read_file(tmp_path / "a", 10)
 
 
-def test_what_only_stands_in_a_files_place_is_refused(tmp_path: Path) -> None:
+def test_paths_that_are_not_regular_files_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "zero").symlink_to("/dev/zero")
     with socket.socket(socket.AF_UNIX) as end:
         end.bind(str(tmp_path / "socket"))
-        for name, why in (
-            ("pipe", "it is a pipe, not a regular file"),
-            ("zero", "it is a device, not a regular file"),
-            ("socket", "it is a socket, not a regular file"),
-            ("circle", "Too many levels of symbolic links"),
-            ("none", "No such file or directory"),
-            (".", "Is a directory"),
-            ("a\0b", "not a valid file name"),
+        for name, words in (
+            ("pipe", "pipe"),
+            ("zero", "device"),
+            ("socket", "socket"),
+            ("circle", os.strerror(errno.ELOOP)),
+            ("none", os.strerror(errno.ENOENT)),
+            (".", os.strerror(errno.EISDIR)),
+            ("a\0b", "file name"),
         ):
             with pytest.raises(OSError) as refused:
                 read_file(tmp_path / name, 10)
-            assert (refused.value.strerror, refused.value.filename) == (why, str(tmp_path / name))
+            assert words in str(refused.value.strerror) and refused.value.filename == str(tmp_path / name)
 
 
-def test_toml_is_what_it_says() -> None:
+def test_toml_is_parsed() -> None:
     assert parse_toml('a.b = 1\n[[c]]\n"d.e" = "x"') == {"a": {"b": 1}, "c": [{"d.e": "x"}]}
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a" + ".a" * 400_000 + " = 1", "a key has more than 32 parts"),
-        ("[" + "a . " * 200_000 + "a]", "a key has more than 32 parts"),
-        ('"a"' + '."b"' * 200_000 + " = 1", "a key has more than 32 parts"),
-        ("a = " + "[" * 100_000, "it is nested too deeply"),
-        ("a = " + "{b=" * 100_000, "it is nested too deeply"),
+        ("a" + ".a" * 400_000 + " = 1", "32 parts"),
+        ("[" + "a . " * 200_000 + "a]", "32 parts"),
+        ('"a"' + '."b"' * 200_000 + " = 1", "32 parts"),
+        ("a = " + "[" * 100_000, "nested"),
+        ("a = " + "{b=" * 100_000, "nested"),
         ("a" * 1_000_000, "Expected"),
         ("a " * 500_000, "Expected"),
         ("a.\n" * 300_000, "Invalid"),
     ],
     ids=range(8),
 )
-def test_what_would_keep_the_parser_busy_is_refused_at_once(text: str, why: str) -> None:
+def test_text_that_would_take_the_parser_hours_is_rejected_at_once(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):  # some of them after hours without the limits
         parse_toml(text)
 

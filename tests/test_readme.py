@@ -150,14 +150,14 @@ def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), re.findall(r"<!-- output of: collbench (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
-def test_what_is_shown_is_what_the_command_prints(command: str, output: str) -> None:
+def test_the_shown_output_is_that_of_the_command(command: str, output: str) -> None:
     words = [sys.executable, "-m", "collbench", *shlex.split(command)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode in _may_end_with(f"collbench {command}"), done.stderr
     assert output.rstrip() == done.stdout.rstrip()
 
 
-def test_the_pictures_shown_are_there_and_the_node_is_drawn_as_it_stands() -> None:
+def test_the_pictures_exist_and_the_node_is_drawn_from_its_files() -> None:
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", README)
     assert pictures == ["reports/first-run.svg", "reports/example-node.svg"]
     (machine,) = read_paths([ROOT / "reports" / "example-node"])
@@ -171,7 +171,7 @@ def test_every_flag_is_explained_and_no_other() -> None:
     assert sorted((code, name or code) for code, name in shown) == sorted((code, flag.name) for code, flag in FLAGS.items())
 
 
-def test_the_gallery_says_what_its_runs_say() -> None:
+def test_the_gallery_has_the_figures_of_its_runs() -> None:
     text = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
     assert "\n".join(table(ROOT / "reports")) in text
     shares = [float(share) for share in re.findall(r"--mpi=\w+ \| gloo \| [\d.]+ MB/s \| ([\d.]+) \|", text)]

@@ -205,7 +205,7 @@ def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
 def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:
     """Return why no node may be drained: the launch itself causes the slow ranks. "" if nodes may be drained."""
     if about["virtual"]:
-        return f"the ranks of {about['backend']} are simulated"
+        return f"backend {about['backend']} simulates its ranks"
     if arguments.slowed:
         return "ranks were slowed on purpose (--slowed)"
     return next((why for flag, why in _OURS.items() if flag in flags), "")

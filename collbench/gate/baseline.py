@@ -25,6 +25,7 @@ from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, Case, CaseTimes, in_order, moment
 from collbench.results.store import to_line
+from collbench.units import plural
 from collbench.untrusted import open_file, read_file, uncollected, values_in
 
 # The file of an allocation: a line on the whole, then a line per case. It may have been edited by hand, so `read` checks it.
@@ -500,7 +501,7 @@ def _refuse_a_bad_one(allocation: Allocation) -> None:
     if wrong:
         raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
     if allocation.unfinished:
-        raise UsageError(f"allocation {allocation.name} has {allocation.unfinished} launches that stopped early: omit them")
+        raise UsageError(f"allocation {allocation.name} has {plural(allocation.unfinished, 'launch')} that stopped early: omit them")
     if allocation.slowed:
         raise UsageError(
             f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): it does not show the cluster's speed; omit it"

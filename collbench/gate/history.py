@@ -33,6 +33,7 @@ from collbench.gate.baseline import (
 from collbench.gate.changes import changes
 from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
 from collbench.gate.state import STATE, flipped, usual_canary
+from collbench.units import plural
 
 # Steps: where a series changes from one level to another for at least three allocations.
 #
@@ -241,7 +242,9 @@ def _notes(found: Sequence[Allocation], ordered: Sequence[Allocation]) -> list[s
             (flipped_in, "some launches ran in another machine state (state probe more than 20 % off the others')")]  # fmt: skip
     notes = [f"{_named(each)}: {what}" for each, what in told if each]
     if len(ordered) < 2 * LEAST:
-        notes.append(f"{len(ordered)} allocations: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
+        notes.append(
+            f"{plural(len(ordered), 'allocation')}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after"
+        )
     return notes
 
 

@@ -1,4 +1,4 @@
-"""collbench as users start it: a process of its own, in a folder of its own, that ends in time and leaves nobody behind."""
+"""Start collbench as users do: as a process of its own in a separate folder, with a time limit, leaving no process behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collbench.cli import main
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "collbench")
 BIN = Path(sys.prefix) / "bin"
-# Little to measure: these lose against what a test types.
+# Short measurements; options that a test types take precedence.
 BRIEF = {"COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 _LAUNCHERS = ("COLLBENCH_", "SLURM_", "PMI", "OMPI_COMM_", "MPI_LOCAL", "TORCHELASTIC_")
 _OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "CUDA_VISIBLE_DEVICES")
@@ -27,14 +27,14 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, without what a launcher or a user's taste left there; Open MPI may run as root, torchrun has nothing to warn of."""
+    """Return this process's environment without a launcher's variables and settings of colour; Open MPI may run as root."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _OTHERS}
     fixed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
     return {**kept, **fixed, "PYTHONPATH": str(ROOT), **BRIEF, **(more or {})}
 
 
 def run(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
-    """Runs `program argv…` in the folder to its end. Output goes through files: who outlives the command cannot hold the reader."""
+    """Run `program argv…` in the folder to its end. Output goes to files: a process that outlives the command cannot block the reader."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         line = ["timeout", "--kill-after=5", str(timeout), *program, *argv]
         done = subprocess.run(line, cwd=folder, env=environment(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False)
@@ -44,7 +44,7 @@ def run(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping
 
 
 def run_here(folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> Finished:
-    """Runs `collbench argv…` in the folder, but within this process: for what reads and refuses, and loads neither MPI nor torch."""
+    """Run `collbench argv…` in the folder, but within this process: for commands that load neither MPI nor torch."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
@@ -59,22 +59,22 @@ def run_here(folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> 
 
 
 def start(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Starts it and returns at once; its output goes to the files `stdout` and `stderr` of the folder. It ends after 90 s at the latest."""
+    """Start it and return at once; output goes to the files `stdout` and `stderr` of the folder. It ends after at most 90 s."""
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         line = ["timeout", "--kill-after=5", "--foreground", "90", *program, *argv]
         return subprocess.Popen(line, cwd=folder, env=environment(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
 
 def until(true: Callable[[], object], what: str, patience_s: float = 30) -> None:
-    """Waits for something that will happen."""
+    """Wait until the condition is true; fail after `patience_s`."""
     end = time.monotonic() + patience_s
     while not true():
-        assert time.monotonic() < end, f"waited {patience_s:g} s in vain for {what}"
+        assert time.monotonic() < end, f"waited {patience_s:g} s for {what}"
         time.sleep(0.02)
 
 
 def running(folder: Path) -> list[int]:
-    """The processes that work in the folder: whoever a test started there and everybody it started."""
+    """Return the PIDs of the processes in the folder: those that a test started there and their children."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -86,7 +86,7 @@ def running(folder: Path) -> list[int]:
 
 
 def one_sentence(done: Finished) -> str:
-    """What stderr says; fails unless that is a single sentence of ours, stdout is empty and the exit code says bad input."""
+    """Return the sentence on stderr; fail unless it is the only one, stdout is empty, and the exit code is 2."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("collbench: ") and done.stderr.count("\n") == 1, done.stderr

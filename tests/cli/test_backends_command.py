@@ -1,4 +1,4 @@
-"""collbench backends: each backend, available, or why not and how to get it."""
+"""collbench backends: each backend with its version, or the reason why it is not available and how to install it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.command import one_sentence, run
 
-ELSEWHERE = {"nccl", "horovod", "tensorflow", "jax", "torchcomms"}  # which machines have them, these tests do not know
+ELSEWHERE = {"nccl", "horovod", "tensorflow", "jax", "torchcomms"}  # some machines have them
 OWN = ["mpi", "gloo", "nccl", "torch-nccl", "simulated", "socket", "zmq", "horovod", "tensorflow", "jax", "torchcomms", "slowed"]
 
 
@@ -24,22 +24,22 @@ def without(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(hiding), "HIDDEN": "torch mpi4py"}
 
 
-def test_what_is_there_is_named_with_its_version(tmp_path: Path) -> None:
+def test_available_backends_have_their_version(tmp_path: Path) -> None:
     if find_spec("mpi4py") is None or find_spec("torch") is None:
         pytest.skip("mpi4py or torch is not installed")
     done = run(tmp_path, "backends")
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert (done.returncode, done.stderr, list(lines)) == (0, "", OWN)
     assert "available" in lines["mpi"] and "MPI" in lines["mpi"]
-    assert f"available  Gloo of torch {version('torch')}" in lines["gloo"]
+    assert "available" in lines["gloo"] and version("torch") in lines["gloo"]
 
 
-def test_what_is_missing_says_how_to_get_it(tmp_path: Path, without: dict[str, str]) -> None:
+def test_missing_backends_have_the_command_that_installs_them(tmp_path: Path, without: dict[str, str]) -> None:
     done = run(tmp_path, "backends", env=without)
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert (done.returncode, done.stderr) == (0, "")
-    assert "n/a" in lines["mpi"] and "mpi4py is not installed: pip install 'collbench[mpich]'" in lines["mpi"]
-    assert "n/a" in lines["gloo"] and "torch is not installed: pip install" in lines["gloo"] and "'collbench[torch]'" in lines["gloo"]
+    assert "n/a" in lines["mpi"] and "pip install 'collbench[mpich]'" in lines["mpi"]
+    assert "n/a" in lines["gloo"] and "'collbench[torch]'" in lines["gloo"]
     assert "available" in lines["simulated"]
 
 
@@ -50,32 +50,32 @@ def test_json(tmp_path: Path, without: dict[str, str]) -> None:
     assert {name: answer["available"] for name, answer in found.items() if name not in ELSEWHERE} == {
         "mpi": False, "gloo": False, "torch-nccl": False, "simulated": True, "socket": True, "zmq": True, "slowed": True,
     }  # fmt: skip
-    assert found["mpi"]["why"] == "mpi4py is not installed" and "collbench[mpich]" in found["mpi"]["remedy"]
+    assert "mpi4py" in found["mpi"]["why"] and "collbench[mpich]" in found["mpi"]["remedy"]
     assert (found["simulated"]["devices"], found["nccl"]["devices"], found["torch-nccl"]["devices"]) == (["cpu"], ["cuda"], ["cuda"])
 
 
 @pytest.mark.parametrize(("backend", "extra"), [("mpi", "collbench[mpich]"), ("gloo", "collbench[torch]")])
-def test_asking_for_what_is_missing_is_refused(backend: str, extra: str, tmp_path: Path, without: dict[str, str]) -> None:
+def test_a_requested_backend_that_is_missing_is_an_error(backend: str, extra: str, tmp_path: Path, without: dict[str, str]) -> None:
     said = one_sentence(run(tmp_path, "allreduce", "--backend", backend, "--sizes", "8", env=without))
-    assert said.startswith(f"backend {backend} is not available") and extra in said
+    assert said.startswith(f"backend {backend} ") and extra in said
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_mpi4py_without_its_library_is_told(tmp_path: Path) -> None:
+def test_an_mpi4py_without_its_library_is_not_available(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     done = run(tmp_path, "backends", env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
     assert done.returncode == 0 and "mpi        n/a" in done.stdout
-    assert "no MPI library found" in done.stdout and "collbench[mpich]" in done.stdout
+    assert "collbench[mpich]" in done.stdout
 
 
-def test_nothing_at_hand_is_refused(tmp_path: Path, without: dict[str, str]) -> None:
+def test_without_a_backend_the_error_has_all_remedies(tmp_path: Path, without: dict[str, str]) -> None:
     said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", env=without))
-    assert "no backend is installed" in said and "collbench[mpich]" in said and "collbench[torch]" in said
+    assert "collbench[mpich]" in said and "collbench[torch]" in said
 
 
-def test_one_missing_by_default_is_said_and_the_other_measured(tmp_path: Path, without: dict[str, str]) -> None:
+def test_a_missing_default_backend_is_skipped_with_a_note(tmp_path: Path, without: dict[str, str]) -> None:
     pytest.importorskip("mpi4py")
     done = run(tmp_path, "allreduce", "--sizes", "8", "--format", "json", env={**without, "HIDDEN": "torch"})
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["backend"] for line in done.stdout.splitlines()] == ["mpi"]
-    assert "gloo is skipped: torch is not installed" in done.stderr
+    assert "gloo is skipped: " in done.stderr

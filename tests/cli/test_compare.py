@@ -1,4 +1,4 @@
-"""collbench compare A B: a comparison, no gate."""
+"""collbench compare A B: prints a comparison; a slower run is not a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_slower_is_no_failure(runs: Path) -> None:
+def test_a_slower_run_is_not_a_failure(runs: Path) -> None:
     done = run(runs, "compare", "a", "b")
     assert (done.returncode, done.stderr) == (0, "")
     assert "slower 2.00× (1.97–2.03×)" in done.stdout
@@ -27,14 +27,14 @@ def test_slower_is_no_failure(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "value"),
     [
-        ("a", "the following arguments are required: B"),
-        ("a a", "a and a are the same folder: name two"),
-        ("a nowhere", "nowhere is not a run folder"),
-        ("a b --margin 0", "--margin '0': not a valid percentage (use a number above 0 and below 100, such as 5)"),
-        ("a b --margin some", "--margin 'some': not a valid percentage"),
+        ("a", ": B "),
+        ("a a", "a and a "),
+        ("a nowhere", "nowhere "),
+        ("a b --margin 0", "--margin '0'"),
+        ("a b --margin some", "--margin 'some'"),
     ],
 )
-def test_bad_input(words: str, told: str, runs: Path) -> None:
-    assert told in one_sentence(run_here(runs, "compare", *words.split()))
+def test_bad_input_is_one_sentence(words: str, value: str, runs: Path) -> None:
+    assert value in one_sentence(run_here(runs, "compare", *words.split()))

@@ -1,4 +1,4 @@
-"""collbench gate: verdicts as a user gets them, their files and exit codes in every style; the self-test's table; what is refused."""
+"""collbench gate: verdicts, their files and exit codes in every style; the table of the self-test; rejected options."""
 
 from __future__ import annotations
 
@@ -16,17 +16,12 @@ from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
 
 
-def test_the_table_has_a_line_for_each_thing_done(tmp_path: Path) -> None:
+def test_the_table_has_a_line_for_each_simulated_change(tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("336 cases; baseline: 6 allocations of 3 launches; candidate: three allocations of 5 launches")
-    assert [line.split("  ")[0] for line in lines[2:]] == [
-        "nothing", "one case of large messages slower by 5 %", "one case of large messages slower by 10 %",
-        "one group of large messages slower by 2 %", "one group of large messages slower by 5 %", "all cases slower by 2 %",
-        "a case slower by twice what is visible", "a case slower by half of what is visible",
-    ]  # fmt: skip
-    assert "false alarms" in lines[2]
+    assert lines[0].startswith("336 ") and "6 allocations of 3 launches" in lines[0]
+    assert len(lines) == 2 + 8 and "false alarms" in lines[2]
 
 
 def test_json_has_the_counts(tmp_path: Path) -> None:
@@ -37,16 +32,16 @@ def test_json_has_the_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "value"),
     [
-        (["--allocations", "3"], "--allocations 3: the gate needs at least 4"),
-        (["--trials", "99999999"], "at most 1,000,000 --trials"),
-        (["--seed", "-1"], "a --seed of 0 or more"),
-        (["--noise", "nowhere.toml"], "--noise nowhere.toml cannot be read (No such file or directory): name a TOML file"),
+        (["--allocations", "3"], "--allocations 3: "),
+        (["--trials", "99999999"], "1,000,000 --trials"),
+        (["--seed", "-1"], "--seed"),
+        (["--noise", "nowhere.toml"], "--noise nowhere.toml "),
     ],
 )
-def test_what_makes_no_trial_is_refused(tmp_path: Path, words: list[str], told: str) -> None:
-    assert told in one_sentence(run_here(tmp_path, "gate", "--self-test", *words))
+def test_invalid_options_of_the_self_test_are_rejected(tmp_path: Path, words: list[str], value: str) -> None:
+    assert value in one_sentence(run_here(tmp_path, "gate", "--self-test", *words))
 
 
 def night(folder: Path, name: str, factor: float = 1.0, **changes: Any) -> str:
@@ -57,7 +52,7 @@ def night(folder: Path, name: str, factor: float = 1.0, **changes: Any) -> str:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a baseline of six allocations, in which nobody changes what another test reads."""
+    """A folder with a baseline of six allocations. Tests share it: none changes a file that another one reads."""
     folder = tmp_path_factory.mktemp("good")
     assert run_here(folder, "baseline", "add", "base", *(night(folder, f"good-{n}") for n in range(6))).returncode == 0
     return folder
@@ -68,11 +63,11 @@ def gate(folder: Path, *words: str) -> Finished:
 
 
 def three(folder: Path) -> list[str]:
-    """Three allocations that are slower."""
+    """Return three allocations that are slower."""
     return [night(folder, f"slow-{number}", factor) for number, factor in enumerate((1.1, 1.09, 1.11), 1)]
 
 
-def test_the_gates_whole_way(good: Path) -> None:
+def test_from_passed_to_suspected_to_confirmed(good: Path) -> None:
     done = gate(good, night(good, "same"))
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "passed")
     first = gate(good, "--confirm-suite", "confirm.toml", night(good, "slow-1", 1.1))
@@ -80,12 +75,11 @@ def test_the_gates_whole_way(good: Path) -> None:
     lines = first.stdout.splitlines()
     assert lines[0] == "no verdict: 1 suspected"
     assert f"  {StillSuspected(1, 2).render()}" in lines
-    assert "  suspected  allreduce 64 MiB nccl  +10.0 % (limit +2.0 %)" in lines
-    assert "judged: slow-1; baseline base: 6 allocations, 2 cases" in lines
+    suspected = [line for line in lines if line.startswith("  suspected ")]
+    assert any(all(value in line for value in ("allreduce 64 MiB nccl", "+10.0 %", "+2.0 %")) for line in suspected)
     assert "sizes = [67108864]" in (good / "confirm.toml").read_text()
     last = gate(good, "--out", "verdict.json", "--confirm-suite", "confirm.toml", *three(good))
     assert (last.returncode, last.stdout.splitlines()[0]) == (1, "regression: 1 confirmed")
-    assert "confirm.toml removed" in last.stderr
     assert not (good / "confirm.toml").exists()
     verdict = json.loads((good / "verdict.json").read_text())
     assert (verdict["schema"], verdict["result"], verdict["exit_code"]) == (1, "regression", 1)
@@ -93,7 +87,7 @@ def test_the_gates_whole_way(good: Path) -> None:
     assert verdict["outcomes"] == {"slower": 1, "inconclusive": 0, "no change": 1, "faster": 0}
 
 
-def test_what_the_judge_says_fits_the_schema_and_is_shown_once_more(good: Path, tmp_path: Path) -> None:
+def test_a_stored_verdict_fits_the_schema_and_is_printed_again(good: Path, tmp_path: Path) -> None:
     kept = tmp_path / "verdict.json"
     told = gate(good, "--out", str(kept), *three(good))
     again = run_here(good, "gate", "--verdict", str(kept))
@@ -107,7 +101,7 @@ def test_json_is_the_verdict(good: Path) -> None:
     assert json.loads(done.stdout)["candidates"] == ["same"]
 
 
-def test_every_file_says_the_same(good: Path, tmp_path: Path) -> None:
+def test_every_file_has_the_same_verdict(good: Path, tmp_path: Path) -> None:
     names = ("out", "junit", "markdown", "openmetrics", "html")
     words = [word for name in names for word in (f"--{name}", str(tmp_path / name))]
     assert gate(good, *words, night(good, "slow-1", 1.1)).returncode == 3
@@ -116,15 +110,15 @@ def test_every_file_says_the_same(good: Path, tmp_path: Path) -> None:
     assert {name: words in (tmp_path / name).read_text() for name, words in begins.items()} == dict.fromkeys(names, True)
 
 
-def test_a_report_shows_a_verdict_that_was_kept(good: Path, tmp_path: Path) -> None:
+def test_a_report_has_a_stored_verdict(good: Path, tmp_path: Path) -> None:
     runs, kept, page = three(good), str(tmp_path / "verdict.json"), tmp_path / "page.html"
     gate(good, "--out", kept, *runs)
     assert run_here(good, "report", runs[0], "--html", str(page), "--verdict", kept).returncode == 0
     assert "<p>regression: 1 confirmed.</p>" in page.read_text()
-    assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict needs --html FILE")
+    assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict ")
 
 
-def test_annotations_are_all_that_is_printed_for_github(good: Path) -> None:
+def test_for_github_only_annotations_are_printed(good: Path) -> None:
     lines = gate(good, "--format", "github", *three(good)).stdout.splitlines()
     assert lines[0].startswith("::error title=collbench gate%3A regression::regression: 1 confirmed; ")
     assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in lines)
@@ -142,17 +136,17 @@ def test_exit_codes_follow_the_style(style: str, codes: tuple[int, ...], good: P
         ]  # fmt: skip
         assert {each.stdout.count("\n") for each in done} == {1}
     if style == "prolog":
-        told = "collbench: no verdict: no confirmed regression, so the exit code is 0 (--exit-style prolog)\n"
-        assert [each.stderr for each in done] == ["", told, "", ""]
+        assert ["--exit-style prolog" in each.stderr for each in done] == [False, True, False, False]
+        assert [each.stderr.count("\n") for each in done] == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("words", [["--baseline", "nowhere", "good-0"], ["--no-such-option"], []])
-def test_a_failure_is_told_in_the_style_that_was_asked_for(words: list[str], good: Path) -> None:
+def test_an_error_is_reported_in_the_requested_style(words: list[str], good: Path) -> None:
     own, nagios, prolog = (run_here(good, "gate", *words, "--exit-style", style) for style in ("collbench", "nagios", "prolog"))
     why = one_sentence(own)
     assert (nagios.returncode, nagios.stdout.startswith(f"COLLBENCH UNKNOWN - {why}"[:300])) == (3, True)
     assert (prolog.returncode, prolog.stdout) == (0, "")
-    assert prolog.stderr.startswith(own.stderr) and "no confirmed regression, so" in prolog.stderr
+    assert prolog.stderr.startswith(own.stderr) and "--exit-style prolog" in prolog.stderr
 
 
 def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,19 +157,19 @@ def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeyp
     done = {style: gate(good, "--exit-style", style, night(good, "same")) for style in ("collbench", "nagios", "prolog")}
     assert {style: each.returncode for style, each in done.items()} == {"collbench": 4, "nagios": 3, "prolog": 0}
     assert done["nagios"].stdout == "COLLBENCH UNKNOWN - surprise\n"
-    assert "this is a bug of collbench" in done["prolog"].stderr
+    assert "Traceback" in done["prolog"].stderr and "surprise" in done["prolog"].stderr
 
 
 @pytest.mark.parametrize("closed", ["2>&-", *(pytest.param(each, marks=pytest.mark.in_turn) for each in (">&-", "2>/dev/full"))])
-def test_streams_that_nobody_reads_are_no_regression(closed: str, tmp_path: Path) -> None:
-    """Python's own exit code for what it cannot write is 1."""
+def test_closed_streams_are_not_a_regression(closed: str, tmp_path: Path) -> None:
+    """Python's own exit code for a stream that it cannot write is 1."""
     words = shlex.join([sys.executable, "-m", "collbench", "gate", "--exit-style"])
     lines = "; ".join(f"{words} {style} {closed}; echo $? >> codes" for style in ("collbench", "prolog"))
     run(tmp_path, lines, program=("bash", "-c"))
     assert (tmp_path / "codes").read_text().split() == ["2", "0"]
 
 
-def test_the_style_may_stand_in_the_environment_and_helps_nobody_else(good: Path) -> None:
+def test_the_style_may_be_a_variable_and_affects_no_other_command(good: Path) -> None:
     style = {"COLLBENCH_EXIT_STYLE": "prolog"}
     assert run_here(good, "gate", env=style).returncode == 0
     assert run_here(good, "report", "nowhere", env=style).returncode == 2
@@ -183,47 +177,44 @@ def test_the_style_may_stand_in_the_environment_and_helps_nobody_else(good: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "value"),
     [
-        ([], "name a baseline and runs (collbench gate --baseline DIR RUN…), --paired OLD… NEW…, --verdict FILE, or --self-test"),
-        (["--baseline", "base"], "name a baseline and runs"),
-        (["--baseline", "nowhere", "good-0"], "nowhere is not a baseline"),
-        (["--baseline", "base", "good-0"], "allocation good-0 is in the baseline base: drop it there first"),
-        (["--self-test", "good-0"], "--self-test simulates its runs:"),
-        (["--baseline", "base", "--expect", "none.toml", "good-0"], "--expect none.toml cannot be read"),
-        (["--baseline", "base", "--junit", "-", "good-0"], "--junit cannot write to stdout"),
+        ([], "--baseline"),
+        (["--baseline", "base"], "--baseline"),
+        (["--baseline", "nowhere", "good-0"], "nowhere "),
+        (["--baseline", "base", "good-0"], "good-0 "),
+        (["--self-test", "good-0"], "--self-test "),
+        (["--baseline", "base", "--expect", "none.toml", "good-0"], "--expect none.toml "),
+        (["--baseline", "base", "--junit", "-", "good-0"], "--junit "),
         (["--baseline", "base", "--exit-style", "nagios", "--format", "json", "good-0"], ""),
-        (["--verdict", "none.json"], "--verdict none.json cannot be read (No such file or directory)"),
-        (["--verdict", "none.json", "--html", "page.html"], "--html needs the runs: use collbench report RUN… --html FILE --verdict FILE"),
-        (["--verdict", "none.json", "--confirm-suite", "c.toml"], "--confirm-suite needs --baseline: with"),
-        (["--verdict", "none.json", "--min-percent", "ring:80@64M-"], "--verdict shows a stored"),
-        (["--paired", "a", "b", "c"], "--paired: 3 runs are an odd number"),
+        (["--verdict", "none.json"], "--verdict none.json "),
+        (["--verdict", "none.json", "--html", "page.html"], "--html "),
+        (["--verdict", "none.json", "--confirm-suite", "c.toml"], "--confirm-suite "),
+        (["--verdict", "none.json", "--min-percent", "ring:80@64M-"], "--min-percent"),
+        (["--paired", "a", "b", "c"], "--paired: 3 runs"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(good: Path, words: list[str], told: str) -> None:
+def test_impossible_requests_are_rejected(good: Path, words: list[str], value: str) -> None:
     if "nagios" in words:
         done = run_here(good, "gate", *words)
-        assert (done.returncode, "prints one status line" in done.stdout) == (
-            3,
-            True,
-        )
+        assert done.returncode == 3 and "--format json" in done.stdout
     else:
-        assert told in one_sentence(run_here(good, "gate", *words))
+        assert value in one_sentence(run_here(good, "gate", *words))
 
 
-def test_a_suite_of_ones_own_is_not_replaced(good: Path, tmp_path: Path) -> None:
+def test_a_suite_of_the_user_is_not_replaced(good: Path, tmp_path: Path) -> None:
     mine = tmp_path / "gate.toml"
     mine.write_text("schema = 1\n")
-    assert "was not written by `collbench gate`" in one_sentence(gate(good, "--confirm-suite", str(mine), night(good, "same")))
+    assert "gate.toml" in one_sentence(gate(good, "--confirm-suite", str(mine), night(good, "same")))
     assert mine.read_text() == "schema = 1\n"
 
 
-def test_a_gate_that_fails_leaves_no_verdict_of_an_earlier_night(good: Path, tmp_path: Path) -> None:
+def test_a_gate_that_fails_removes_an_earlier_verdict(good: Path, tmp_path: Path) -> None:
     outputs = ["--out", str(tmp_path / "verdict.json"), "--junit", str(tmp_path / "gate.xml")]
     assert gate(good, *outputs, night(good, "same")).returncode == 0
     assert gate(good, *outputs, "--paired", night(good, "same")).returncode == 2
-    assert len(list(tmp_path.iterdir())) == 2  # what was typed is no gate yet
+    assert len(list(tmp_path.iterdir())) == 2  # an invalid command line judges nothing
     assert gate(good, *outputs, "not-there").returncode == 2
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "gate.xml").write_text("<mine/>")
-    assert "gate.xml was not written by `collbench gate --junit`" in one_sentence(gate(good, *outputs, night(good, "same")))
+    assert "gate.xml" in one_sentence(gate(good, *outputs, night(good, "same")))

@@ -1,7 +1,8 @@
-"""What a command line means with GPUs; no GPU is needed."""
+"""Defaults and options on hosts with GPUs; no GPU is needed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ def request(*backends: str, default: bool = False, **more: Any) -> Request:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Says how many GPUs are visible, and whether nccl can be opened on them."""
+    """Return a function that sets the number of visible GPUs, and whether nccl can be opened on them."""
 
     def set_to(number: int, answer: Available | Unavailable | None = None) -> None:
         monkeypatch.setattr(options, "visible_gpus", lambda env: number)
@@ -46,7 +47,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
         (8, Unavailable("cupy is not installed", "pip install it"), ("nccl", *registry.DEFAULTS)),
     ],
 )
-def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int, answer: Any, backends: tuple[str, ...], seen: Any) -> None:
+def test_nccl_is_a_default_backend_on_hosts_with_gpus(number: int, answer: Any, backends: tuple[str, ...], seen: Any) -> None:
     seen(number, answer)
     assert options.default_backends({}) == backends
 
@@ -60,13 +61,13 @@ def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int,
         ([["nccl"], ["nccl", "mpi", "gloo"]], ("nccl", "mpi", "gloo")),
     ],
 )
-def test_hosts_that_differ_measure_the_same(views: list[list[str]], agreed: tuple[str, ...]) -> None:
+def test_hosts_with_and_without_gpus_use_the_same_backends(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
     assert options.agreed(request(*views[0], default=True), world).backends == agreed
     assert options.agreed(request("mpi"), world).backends == ("mpi",)
 
 
-def test_on_one_host_nothing_has_to_be_agreed() -> None:
+def test_ranks_of_one_host_exchange_no_backends() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
     assert options.agreed(request("mpi", default=True), world).backends == ("mpi",)
 
@@ -109,14 +110,12 @@ def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, numb
     assert options.node_ranks(asked, info, {}) == ranks
 
 
-def test_it_says_so() -> None:
-    why = (
-        "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
-    )
-    assert options.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
+def test_the_number_of_processes_is_part_of_the_advice() -> None:
+    why = options.said(replace(ALONE, advice=""), 8).advice
+    assert "8 processes" in why and options.said(ALONE, 8).advice == f"{why}; {ALONE.advice}"
     assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
     pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
-    assert options.said(pod, 8).advice == "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+    assert "each pod " in options.said(pod, 8).advice
 
 
 @pytest.mark.parametrize(
@@ -128,15 +127,12 @@ def test_it_says_so() -> None:
         (request("mpi", "gloo", default=True), True, "--gdr-check"),
     ],
 )
-def test_what_only_nccl_has_is_refused_for_others(asked: Request, gdr_check: bool, option: str) -> None:
+def test_options_of_nccl_are_rejected_without_nccl(asked: Request, gdr_check: bool, option: str) -> None:
     with pytest.raises(UsageError) as refused:
         options.check_options(asked, gdr_check)
-    listed = ", ".join(asked.backends)
-    assert (
-        str(refused.value) == f"{option} concerns nccl, which is not among the backends ({listed}): add --backend nccl, or remove {option}"
-    )
+    assert str(refused.value).startswith(f"{option} ") and f"({', '.join(asked.backends)})" in str(refused.value)
 
 
-def test_with_nccl_among_the_backends_they_are_taken() -> None:
+def test_options_of_nccl_are_accepted_with_nccl() -> None:
     options.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
     options.check_options(request("torch-nccl"), True)

@@ -1,4 +1,4 @@
-"""What --help says, byte for byte (written anew with COLLBENCH_GOLDEN=1), and what a start imports."""
+"""The text of --help, byte for byte (COLLBENCH_GOLDEN=1 writes it), and the imports of a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rank 0 makes of the options of a hunt, what it tells the hunt of a round, and what it does with the verdict."""
+"""Rank 0 of a hunt: the hunt's options, the results of its rounds, and the files and drains that follow its verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ABOUT: dict[str, Any] = {
     "places": list(NAMES), "by": "node", "backend": "mpi", "virtual": False, "no_groups": None, "ranks_per_place": 2,
     "nics": ["eth0", "eth1"], "nodes": [], "max_time_s": 0.5, "promised": 9, "ceiling": None,
 }  # fmt: skip
-SICK = HuntVerdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
+FAULTY = HuntVerdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
 
 
 def typed(**changes: Any) -> argparse.Namespace:
@@ -50,20 +50,20 @@ def test_without_a_reduction_there_are_pairs_alone() -> None:
     about = {**ABOUT, "no_groups": "socket has p2p only"}
     options, _ = options_of(typed(), about)
     assert (options.method, options.growing, options.can_inside, options.isolate) == ("pairs", False, False, True)
-    with pytest.raises(UsageError, match=r"^--method groups needs all-reduce, but socket has p2p only"):
+    with pytest.raises(UsageError, match=r"^--method groups .*socket has p2p only"):
         options_of(typed(method="groups"), about)
 
 
-def test_a_file_of_links_chooses_the_pairs_and_says_what_they_cross() -> None:
+def test_a_file_of_links_chooses_the_pairs_and_the_links_that_they_cross() -> None:
     options, told = options_of(typed(cover_links=FAT_TREE), ABOUT)
     assert options.cover and all(a < b for a, b in options.cover)
     assert options.leaf_of and len(options.leaf_of) == 16 and len(set(options.leaf_of)) > 1
     assert "cables" in told["crossed"][0] and told["uncovered"] == []
-    with pytest.raises(UsageError, match=r"^--cover-links needs pairs"):
+    with pytest.raises(UsageError, match=r"^--cover-links "):
         options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)
 
 
-def test_a_round_is_told_figure_by_figure() -> None:
+def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
     one = a_round(speed_bytes_per_s=(1e9, None), wrong=(0, 3), na=(None, "gone"), flags=("simulated",))
     assert answer_of(one) == RoundResult(
         (GroupFigure(1e9, 1e9, 1e-6, 1e9, 1e9, 0, None), GroupFigure(None, 1e9, 1e-6, 1e9, 1e9, 3, "gone")), ("simulated",)
@@ -71,9 +71,9 @@ def test_a_round_is_told_figure_by_figure() -> None:
 
 
 def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntListening:
-    """One whose hunt has come to its verdict."""
+    """Return the listener of a hunt that has its verdict."""
     listening = HuntListening(arguments)
-    listening._verdict = SICK
+    listening._verdict = FAULTY
     listening.verdict(about)
     return listening
 
@@ -82,7 +82,7 @@ def events(into: list[Any]) -> Any:
     return lambda kind, **facts: into.append((kind, facts))
 
 
-def test_the_verdict_is_kept_and_what_to_do_about_it_written(tmp_path: Path) -> None:
+def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
     listening = concluded(typed())
     listening.act(tmp_path, events([]))
     told = json.loads((tmp_path / "recommendation.json").read_text())
@@ -91,28 +91,28 @@ def test_the_verdict_is_kept_and_what_to_do_about_it_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "about", "why"),
+    ("arguments", "about", "value"),
     [
-        (typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "the ranks of simulated are simulated"),
-        (typed(slowed=["by=10%"]), ABOUT, "ranks were slowed on purpose (--slowed)"),
+        (typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"),
+        (typed(slowed=["by=10%"]), ABOUT, "--slowed"),
     ],
-    ids=["made up", "slowed"],
+    ids=["simulated", "slowed"],
 )
-def test_whom_we_made_slow_ourselves_is_not_drained(arguments: argparse.Namespace, about: Any, why: str, tmp_path: Path) -> None:
+def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespace, about: Any, value: str, tmp_path: Path) -> None:
     concluded(arguments, about).act(tmp_path, events([]))
     told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert (told["no_drain"], told["drains"]) == (why, [])
+    assert value in told["no_drain"] and told["drains"] == []
 
 
 @pytest.mark.parametrize(
-    ("flag", "why"),
+    ("flag", "value"),
     [
-        ("oversubscribed", "more ranks than cores were running: start fewer"),
-        ("shared_gpu", "several ranks used one GPU: start one rank per GPU"),
+        ("oversubscribed", "more ranks than cores"),
+        ("shared_gpu", "one GPU"),
         ("few_samples", None),
     ],
 )
-def test_nobody_is_drained_for_how_the_launch_was_started(flag: str, why: str | None, tmp_path: Path) -> None:
+def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
     listening = HuntListening(typed())
     listening.begin_hunt({**ABOUT, **listening.plan(ABOUT)}, str(tmp_path))
     last = None
@@ -121,14 +121,14 @@ def test_nobody_is_drained_for_how_the_launch_was_started(flag: str, why: str | 
         each, none = (1e9,) * n, (None,) * n
         last = HuntRound(0, asked["kind"], "sweep", "", asked["groups"], each, each, (1e-6,) * n, none, none, (0,) * n, none,
                          flags=(flag,) if last is None else ())  # fmt: skip
-    listening._verdict = SICK
+    listening._verdict = FAULTY
     listening.verdict(ABOUT)
     listening.act(tmp_path, events([]))
     told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert (told["no_drain"], len(told["drains"])) == (why, 0 if why else 1)
+    assert (value or "") in (told["no_drain"] or "") and len(told["drains"]) == (0 if value else 1)
 
 
-def test_apply_drains_keeps_what_it_did_and_says_how_to_undo_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there: dict[str, Any] = {}
 
     def apply(told: Any, cap: Any, env: Any, note: Any) -> Any:
@@ -147,17 +147,17 @@ def test_apply_drains_keeps_what_it_did_and_says_how_to_undo_it(tmp_path: Path, 
     assert listening._advice[-1] == "undo it with: this"
 
 
-def test_what_stands_against_draining_is_kept_and_said(tmp_path: Path) -> None:
+def test_the_reason_against_a_drain_is_stored_and_printed(tmp_path: Path) -> None:
     listening = concluded(typed(apply=True, slowed=["by=10%"]))
     listening.act(tmp_path, events([]))
     told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert (told["applied"], told["refused"]) == ([], "no node is drained: ranks were slowed on purpose (--slowed)")
+    assert told["applied"] == [] and "--slowed" in told["refused"]
     assert listening._advice[-1] == told["refused"]
 
 
 @pytest.fixture
 def drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Slurm that drains whoever is named; the second node is never reached: Ctrl-C comes before."""
+    """A double of Slurm that drains the given nodes; Ctrl-C ends it before the second node."""
     out: set[str] = set()
 
     def ask(words: Any, env: Any) -> CommandOutcome:
@@ -176,7 +176,7 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> None:
 TWO = HuntVerdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in (3, 5)), {"sweep": 8}, 20)
 
 
-def test_what_was_drained_before_ctrl_c_is_kept_with_the_line_that_undoes_it(drained: None, tmp_path: Path) -> None:
+def test_a_drain_before_ctrl_c_is_stored_with_its_undo_command(drained: None, tmp_path: Path) -> None:
     listening = concluded(typed(apply=True, max_drain="3"))
     listening._verdict = TWO
     with pytest.raises(Interrupted):
@@ -187,7 +187,7 @@ def test_what_was_drained_before_ctrl_c_is_kept_with_the_line_that_undoes_it(dra
     ]
 
 
-def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
+def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(
     drained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: Path, told: Any) -> Path:
@@ -196,22 +196,22 @@ def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
         return folder / "recommendation.json"
 
     monkeypatch.setattr("collbench.deploy.drain.store", full)
-    said = rf"\(No space left on device\).*{NAMES[3]} is drained; undo: scontrol update NodeName={NAMES[3]} "
+    said = rf"No space left on device.*scontrol update NodeName={NAMES[3]} State=RESUME"
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))
 
 
-def test_a_folder_that_cannot_be_written_is_a_failure_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"gone: cannot write recommendation.json \(No such file or directory\)"):
+def test_a_folder_that_cannot_be_written_is_a_failure_with_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"gone: .*recommendation.json"):
         concluded(typed()).act(tmp_path / "gone", events([]))
 
 
-def test_nothing_asks_who_could_drain_unless_somebody_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(env: Any) -> str:
-        raise UsageError("nobody drains here")
+        raise UsageError("no cluster manager")
 
     monkeypatch.setattr("collbench.deploy.drain.check_apply", refuse)
     planned = HuntListening(typed()).plan(ABOUT)
     assert planned["promised"] > 0 and planned["seed"] == 0
-    with pytest.raises(UsageError, match=r"^nobody drains here$"):
+    with pytest.raises(UsageError, match="no cluster manager"):
         HuntListening(typed(apply=True)).plan(ABOUT)

@@ -1,4 +1,4 @@
-"""collbench import: files or stdin in, run folders out that report and compare take; everything else is one sentence."""
+"""collbench import: files or stdin become run folders that report and compare read; bad input is one sentence."""
 
 from __future__ import annotations
 
@@ -45,44 +45,43 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a")) == 0
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'a'}: 1 row\n"
-    assert said.err.splitlines() == [
-        "collbench: imported from nccl-tests: 1 row of all_reduce_perf (a.log); "
-        "a time is the mean over 20 iterations, averaged over the ranks",
-        "collbench: missing in the output: samples; confidence interval; percentiles; per-rank data",
-    ]
     run = read_run(tmp_path / "a")
+    (table,), missing = run.info["imported"]["tables"], run.info["imported"]["missing"]
+    assert (table["tool"], table["program"], table["file"], table["rows"]) == ("nccl-tests", "all_reduce_perf", "a.log", 1)
+    first, second = said.err.splitlines()
+    assert "nccl-tests" in first and table["statistic"] in first and missing and all(each in second for each in missing)
     assert (run.info["command"][:2], run.info["hosts"]) == (["collbench", "import"], ["node01"])
 
 
-def test_one_file_twice_is_no_second_launch(tmp_path: Path) -> None:
+def test_a_copy_of_a_file_is_not_a_second_launch(tmp_path: Path) -> None:
     copies = [log(tmp_path / "a.log"), log(tmp_path / "b.log")]
-    with pytest.raises(UsageError, match=r"^a\.log and b\.log have the same content: name one of them"):
+    with pytest.raises(UsageError, match=r"^a\.log and b\.log "):
         call(*copies, "--out", str(tmp_path / "out"), "--allocation", "night")
 
 
-def test_what_launches_have_in_common_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_about_several_launches_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launches = log(tmp_path / "a.log", times=(("63896", "134.44"), ("63900", "134.43")))
     call(launches, "--out", str(tmp_path / "out"), "--allocation", "night")
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == len(set(said)) and sum("missing in the output" in line for line in said) == 1
+    assert len(said) == len(set(said)) and sum("missing" in line for line in said) == 1
 
 
-def test_a_log_of_many_nights_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_tables_of_one_log_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call(log(tmp_path / "a.log", times=(("63896", "134.44"),) * 30), "--out", str(tmp_path / "out"))
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'out' / 'launch-1'} … launch-30: 30 rows\n"
-    assert "the same cases come 30 times" in said.err and len(said.err.splitlines()) == 3
+    assert " 30 times" in said.err and len(said.err.splitlines()) == 3
 
 
-def test_what_collbench_wrote_needs_no_import(tmp_path: Path) -> None:
+def test_runs_of_collbench_are_rejected(tmp_path: Path) -> None:
     call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a"))
     for name in ("", "run.json", "cells.jsonl"):
-        with pytest.raises(UsageError, match=r"`collbench report` takes (this|its) folder as it is$"):
+        with pytest.raises(UsageError, match="`collbench report`"):
             call(str(tmp_path / "a" / name), "--out", str(tmp_path / "b"))
     assert not (tmp_path / "b").exists()
 
 
-def test_a_hostile_name_and_host_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_names_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "<script>\u202e=cmd|.log"
     call(log(tmp_path / name, host="\u202e<b>=1+1"), "--out", str(tmp_path / "a"))
     report_run([tmp_path / "a"], None, "table", io.StringIO())
@@ -91,12 +90,12 @@ def test_a_hostile_name_and_host_are_data(tmp_path: Path, capsys: pytest.Capture
     assert read_run(tmp_path / "a").info["hosts"] == ["?<b>=1+1"]
 
 
-def test_tables_of_the_same_cases_are_kept_apart_unless_they_are_of_one_allocation(
+def test_tables_of_the_same_cases_are_separate_runs_unless_they_are_of_one_allocation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = log(tmp_path / "a.log", times=(("63896", "134.44"), ("64896", "132.37")))
     call(both, "--out", str(tmp_path / "apart"))
-    assert "the same cases come 2 times and are kept apart; --allocation NAME reads them as launches" in capsys.readouterr().err
+    assert "--allocation" in capsys.readouterr().err
     call(both, "--out", str(tmp_path / "together"), "--allocation", "job 7")
     apart, joined = ([read_run(tmp_path / name / f"launch-{number}") for number in (1, 2)] for name in ("apart", "together"))
     assert (len(together(apart)[0]), len(together(joined)[0])) == (2, 1)
@@ -108,7 +107,7 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     printed = io.StringIO()
     report_run([tmp_path / "a"], None, "table", printed)
     assert "134 of 150 GB/s (90 %)" in printed.getvalue()
-    assert "imported: read from the output of another tool" in printed.getvalue()
+    assert "\nimported: " in printed.getvalue()
     case = compare(tmp_path / "a", tmp_path / "b").cases[0]
     assert case.time is not None
     assert (case.outcome, case.doubt, round(case.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
@@ -146,27 +145,25 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "sentence"),
+    ("argv", "value"),
     [
-        (["nothing.log"], "nothing.log is not a file: name what the tool printed"),
-        (["other.txt"], "other.txt cannot be imported: unknown format: use --as FORMAT (log, nccl"),
-        (["other.txt", "--as", "word"], "other.txt cannot be imported: unknown format --as 'word'"),
-        (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: no line of nccl-tests' table"),
-        (["a.log", "--operation", "sum"], "unknown --operation 'sum'"),
-        (["a.log", "--dtype", "float3"], "dtype 'float3' is unknown: choose from"),
-        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 has 2 ranks, not --ranks 4"),
-        (["a.log", "--ceiling", "none"], "--ceiling 'none' is not a valid rate"),
+        (["nothing.log"], "nothing.log "),
+        (["other.txt"], "--as"),
+        (["other.txt", "--as", "word"], "--as 'word'"),
+        (["other.txt", "--as", "nccl-tests"], "nccl-tests"),
+        (["a.log", "--operation", "sum"], "--operation 'sum'"),
+        (["a.log", "--dtype", "float3"], "dtype 'float3'"),
+        (["a.log", "--ranks", "4"], "--ranks 4"),
+        (["a.log", "--ceiling", "none"], "--ceiling 'none'"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence_and_writes_nothing(
-    argv: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_one_sentence_and_writes_nothing(argv: list[str], value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     log(tmp_path / "a.log")
     (tmp_path / "other.txt").write_text("hello\n")
     with pytest.raises(UsageError) as said:
         call(*argv, "--out", "out")
-    assert sentence in str(said.value)
+    assert value in str(said.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -174,31 +171,27 @@ def table(algbw: str, busbw: str) -> str:
     return f"# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {algbw}  {busbw}  0\n"
 
 
-def test_a_table_that_cannot_be_read_is_skipped_with_a_note_and_refused_with_strict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_table_is_skipped_with_a_note_and_rejected_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
     assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a")) == 0
-    reason = "the table at line 5 (busbw / algbw allows 85 or more): the number of ranks is unknown: use --ranks N"
-    assert f"collbench: skipped a table of two.log: {reason}" in capsys.readouterr().err
     run = read_run(tmp_path / "a")
     assert [row.ranks for row in run.rows] == [8]
-    assert run.info["imported"]["skipped"] == [{"file": "two.log", "line": 5, "reason": reason}]
-    with pytest.raises(UsageError, match=r"allows 85 or more.*with --strict no table is skipped"):
+    (skipped,) = run.info["imported"]["skipped"]
+    assert (skipped["file"], skipped["line"]) == ("two.log", 5) and "--ranks" in skipped["reason"]
+    assert "two.log" in (said := capsys.readouterr().err) and skipped["reason"] in said
+    with pytest.raises(UsageError, match=r"line 5.*--strict"):
         call(str(tmp_path / "two.log"), "--out", str(tmp_path / "b"), "--strict")
     assert not (tmp_path / "b").exists()
 
 
-def test_ranks_of_the_user_are_used_where_a_table_allows_them_and_the_others_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_of_the_user_are_used_for_the_tables_that_allow_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
     assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a"), "--ranks", "300") == 0
-    assert "--ranks 300 is not used for all_reduce_perf_mpi (two.log): the table has 8 ranks" in capsys.readouterr().err
+    assert "--ranks 300 " in (said := capsys.readouterr().err) and "two.log" in said and "8 ranks" in said
     assert sorted(row.ranks for row in read_run(tmp_path / "a").rows) == [8, 300]
 
 
-def test_what_changed_between_two_logs_is_the_library_and_its_settings(tmp_path: Path) -> None:
+def test_the_differences_of_two_logs_are_the_library_and_its_settings(tmp_path: Path) -> None:
     from collbench.analysis.differences import differences
 
     for name, version, protocol in (("a", "2.99.1", "LL"), ("b", "2.99.2", "Simple")):
@@ -239,11 +232,11 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
     assert run.array(row, "all_s").shape == (2, 18)
     assert row.time_s is not None and row.time_s.ci_low is not None and row.time_s.ci_high is not None
     assert row.time_s.ci_low <= row.time_s.p50 <= row.time_s.ci_high
-    assert (row.n, row.slowest_ranks["count"], row.evidence["statistic"]) == (18, 2, "the median over 18 iterations of the slowest rank")
+    assert (row.n, row.slowest_ranks["count"]) == (18, 2) and "median" in row.evidence["statistic"]
     assert run.info["imported"]["missing"] == []
 
 
-def test_the_help_names_the_formats_that_there_are() -> None:
+def test_the_help_has_the_formats_of_all_readers() -> None:
     from collbench.results.importers.store import READERS
 
     named = set(results.FORMATS.replace(" or ", ", ").split(", "))

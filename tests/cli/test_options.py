@@ -1,4 +1,4 @@
-"""What was typed becomes the request that was meant; COLLBENCH_* variables stand in for what was not typed."""
+"""Options become the request; COLLBENCH_* variables set the options that are not typed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ K, M = 1024, 1024**2
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the request of a command line under some variables, without starting anything."""
+    """Return a function that makes the request of a command line under some variables, without a start."""
     made: list[Request] = []
     monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     return ask
 
 
-def test_what_is_not_typed(asked: Any) -> None:
+def test_the_defaults(asked: Any) -> None:
     request = asked("allreduce")
     sweep = request.sweep
     assert (sweep.sizes, sweep.step, sweep.device, sweep.mode, sweep.buffers, sweep.in_place) == (None, "x2", "auto", None, None, None)
@@ -46,7 +46,7 @@ def test_what_is_not_typed(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("line", ["allreduce", "p2p", "barrier", "run quick", "pairs"])
-def test_wrong_data_ends_the_run_only_where_that_is_asked_for(asked: Any, line: str) -> None:
+def test_wrong_data_ends_the_run_only_with_the_option(asked: Any, line: str) -> None:
     assert [asked(line).stop_on_wrong, asked(f"{line} --stop-on-wrong").stop_on_wrong] == [False, True]
     assert [asked(line, COLLBENCH_STOP_ON_WRONG=word).stop_on_wrong for word in ("1", "no")] == [True, False]
 
@@ -80,7 +80,7 @@ def test_the_long_forms(asked: Any) -> None:
     assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, "off")
 
 
-def test_a_variable_stands_in_for_every_long_option(asked: Any) -> None:
+def test_every_long_option_has_a_variable(asked: Any) -> None:
     request = asked(
         "broadcast", COLLBENCH_SIZES="64", COLLBENCH_BACKEND="gloo", COLLBENCH_DTYPE="int8", COLLBENCH_ROOT="1", COLLBENCH_IN_PLACE="1",
         COLLBENCH_MAX_TIME="0.5", COLLBENCH_CHECK="0", COLLBENCH_OUT="o", COLLBENCH_RANKS="3", COLLBENCH_QUIET="no",
@@ -90,7 +90,7 @@ def test_a_variable_stands_in_for_every_long_option(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("typed", ["--sizes 8", "--sizes=8", "-b 8"])
-def test_what_is_typed_wins_over_the_variable(typed: str, asked: Any) -> None:
+def test_a_typed_option_wins_over_the_variable(typed: str, asked: Any) -> None:
     assert asked(f"allreduce {typed}", COLLBENCH_SIZES="1K").sweep.sizes == (8,)
 
 
@@ -99,7 +99,7 @@ def test_a_short_form_wins_over_the_variable(typed: str, asked: Any) -> None:
     assert asked(f"allreduce {typed}", COLLBENCH_ITERATIONS="9").budget.iterations == 5
 
 
-def test_placing_typed_wins_over_the_other_ones_variable(asked: Any) -> None:
+def test_a_typed_placement_wins_over_the_variable_of_the_other_one(asked: Any) -> None:
     assert asked("allreduce --out-of-place", COLLBENCH_IN_PLACE="1").sweep.in_place is False
 
 
@@ -107,7 +107,7 @@ def test_an_empty_variable_is_none(asked: Any) -> None:
     assert asked("allreduce", COLLBENCH_OUT="", COLLBENCH_SIZES="", COLLBENCH_IN_PLACE="").out is None
 
 
-def test_what_only_nccl_has(asked: Any) -> None:
+def test_options_that_only_nccl_has(asked: Any) -> None:
     request = asked("broadcast --backend nccl,gloo --algorithms Ring,tree,ring --protocols LL128 --registration none,symmetric -g 4")
     sweep = request.sweep
     assert (sweep.algorithms, sweep.protocols, sweep.registrations) == (("ring", "tree"), ("ll128",), ("none", "symmetric"))
@@ -121,20 +121,20 @@ def test_what_only_nccl_has(asked: Any) -> None:
     ]  # fmt: skip
 
 
-def test_nccl_is_measured_as_nccl_tests_does(asked: Any) -> None:
+def test_the_defaults_of_nccl_are_those_of_nccl_tests(asked: Any) -> None:
     cases = list(asked("allreduce --backend nccl").sweep.cases("nccl", 2))
     assert (cases[0].size_bytes, cases[-1].size_bytes, len(cases)) == (8, 1024 * M, 28)
     (habit,) = {(case.device, case.mode, case.buffers, case.registration, case.algorithm, case.protocol) for case in cases}
     assert habit == ("cuda", "pipelined", "rotating", "none", None, None)
 
 
-def test_the_gdr_check_is_of_two_launches_a_side_at_least(asked: Any) -> None:
+def test_the_gdr_check_has_at_least_two_launches_a_side(asked: Any) -> None:
     assert asked("allreduce --backend nccl --gdr-check").launches == 2
     assert asked("allreduce --backend nccl --gdr-check --launches 5").launches == 5
 
 
 def test_a_variable_is_as_strict_as_an_option(asked: Any) -> None:
-    with pytest.raises(UsageError, match="'x' is not a whole number"):
+    with pytest.raises(UsageError, match="--iterations: 'x'"):
         asked("allreduce", COLLBENCH_ITERATIONS="x")
 
 
@@ -147,10 +147,10 @@ def test_repeated_names_count_once(asked: Any) -> None:
     ("command", "option"), [("p2p", "--redop sum"), ("allreduce", "--root 0"), ("broadcast", "--window 2"), ("p2p", "--protocols ll")]
 )
 def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, asked: Any) -> None:
-    with pytest.raises(UsageError, match=f"^{command} has no option {option.split(maxsplit=1)[0]}: "):
+    with pytest.raises(UsageError, match=f"^{command} .* {option.split(maxsplit=1)[0]}: "):
         asked(f"{command} {option}")
 
 
 def test_options_are_never_abbreviated(asked: Any) -> None:
-    with pytest.raises(UsageError, match=r"^allreduce has no option --iter: did you mean --iterations\?"):
+    with pytest.raises(UsageError, match=r"--iter: .*--iterations"):
         asked("allreduce --iter 3")

@@ -1,4 +1,4 @@
-"""collbench probe: this machine, machines out of files, one sentence for what cannot be read."""
+"""collbench probe: this machine, machines from files, one sentence for an unreadable file."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def test_json_reads_back(tmp_path: Path) -> None:
     assert again["machines"][0]["system"] == machine["system"] and again["machines"][0]["nics"] == machine["nics"]
 
 
-def test_a_cluster_out_of_a_file(tmp_path: Path, cluster: str) -> None:
-    told = "node3 has 7 GPUs, the other 3 have 8 GPUs"
+def test_a_cluster_from_a_file(tmp_path: Path, cluster: str) -> None:
     done = run_here(tmp_path, "probe", "--from", cluster)
-    assert done.returncode == 0 and done.stdout.startswith(f"4 nodes: 3 alike, 1 differs\ndifferences between nodes:\n  {told}\n\n")
+    assert done.returncode == 0 and done.stdout.startswith("4 nodes: ")
     assert "\nnode[1-2,4]: 8 × H100, NICs unknown\n" in done.stdout and "\nnode3: 7 × H100, NICs unknown\n" in done.stdout
     document = json.loads(run_here(tmp_path, "probe", "--from", cluster, "--format", "json").stdout)
-    assert document["differences"] == [told]
+    (difference,) = document["differences"]
+    assert difference.startswith("node3 ") and "7 GPUs" in difference and "8 GPUs" in difference and difference in done.stdout
     assert [machine["hostname"] for machine in document["machines"]] == ["node1", "node2", "node4", "node3"]
 
 
-def test_what_is_passed_over_is_talk_and_no_doubt(tmp_path: Path, cluster: str) -> None:
+def test_a_skipped_file_is_reported_on_stderr_only(tmp_path: Path, cluster: str) -> None:
     (tmp_path / "sent").mkdir()
     (tmp_path / cluster).rename(tmp_path / "sent" / cluster)
     (tmp_path / "sent" / "notes.txt").write_text("remember the milk")
     done = run_here(tmp_path, "probe", "--from", "sent")
-    assert done.stderr == "collbench: passed over, not in a known format: notes.txt\n" and "notes.txt" not in done.stdout
+    assert done.stderr.endswith("notes.txt\n") and done.stderr.count("\n") == 1 and "notes.txt" not in done.stdout
 
 
 def test_the_environment_names_a_file_too(tmp_path: Path, cluster: str) -> None:
@@ -72,18 +72,18 @@ def test_the_environment_names_a_file_too(tmp_path: Path, cluster: str) -> None:
 
 def test_a_picture_of_every_node_that_differs(tmp_path: Path, cluster: str) -> None:
     done = run_here(tmp_path, "probe", "--from", cluster, "--svg", "nodes.svg")
-    assert (done.returncode, done.stderr) == (0, "drawn: nodes-node1.svg\ndrawn: nodes-node3.svg\n")
+    assert done.returncode == 0 and [line.split()[-1] for line in done.stderr.splitlines()] == ["nodes-node1.svg", "nodes-node3.svg"]
     for name in ("nodes-node1.svg", "nodes-node3.svg"):
         assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
 
 
-def test_host_names_cannot_lead_pictures_out_of_the_folder(tmp_path: Path) -> None:
+def test_a_host_name_cannot_move_a_picture_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "evil.json").write_text(json.dumps(topology_json([node("../../up"), node("b", 3)])))
     done = run_here(tmp_path, "probe", "--from", "evil.json", "--svg", "out.svg")
     assert done.returncode == 0 and (tmp_path / "out-.._.._up.svg").exists()
 
 
-def test_what_is_gathered_reads_back(tmp_path: Path) -> None:
+def test_gathered_files_read_back(tmp_path: Path) -> None:
     done = run(tmp_path, "probe", "--gather", "machine.tar.gz", env=ALONE)
     assert done.returncode == 0 and done.stdout == "" and "wrote machine.tar.gz" in done.stderr
     live = json.loads(run_here(tmp_path, "probe", "--format", "json", env=ALONE).stdout)["machines"][0]
@@ -91,34 +91,34 @@ def test_what_is_gathered_reads_back(tmp_path: Path) -> None:
     assert sent["hostname"] != live["hostname"]
     assert [device["address"] for device in sent["pci"]] == [device["address"] for device in live["pci"]]
     names = [[nic["name"] for nic in machine["nics"] if not re.match(r"cb\d+(br|h)", nic["name"])] for machine in (sent, live)]
-    assert names[0] == names[1]  # but for the beds of other tests, which come and go meanwhile
+    assert names[0] == names[1]  # without the interfaces of test beds, which may start or end meanwhile
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "value"),
     [
-        ("--from nowhere.xml", "nowhere.xml is not there: name a file, a folder or a tarball"),
-        ("--from empty", "empty is empty"),
-        ("--from binary", "binary is binary"),
-        ("--from /dev/zero", "/dev/zero is a device"),
+        ("--from nowhere.xml", "nowhere.xml "),
+        ("--from empty", "empty "),
+        ("--from binary", "binary "),
+        ("--from /dev/zero", "/dev/zero "),
         ("--from nccl.log", "collbench doctor --log"),
-        ("--from", "argument --from: expected at least one argument"),
-        ("--from empty --gather x.tar", "not allowed with argument"),
+        ("--from", "--from: "),
+        ("--from empty --gather x.tar", "--gather: "),
         ("--gather machine.zip", "machine.zip"),
-        ("--format yaml", "invalid choice: 'yaml'"),
-        ("--timeout 0", "'0' is not a number above 0"),
+        ("--format yaml", "'yaml'"),
+        ("--timeout 0", "--timeout: '0'"),
     ],
 )
-def test_bad_input(words: str, told: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(words: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "binary").write_bytes(b"\x00\x01")
     (tmp_path / "nccl.log").write_text("node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n")
-    assert told in one_sentence(run_here(tmp_path, "probe", *words.split(), env=ALONE))
+    assert value in one_sentence(run_here(tmp_path, "probe", *words.split(), env=ALONE))
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path, cluster: str) -> None:
     done = run_here(tmp_path, "probe", "--from", cluster, "--svg", "nowhere/x.svg")
-    assert done.returncode == 2 and "--svg nowhere/x-node1.svg cannot be written" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and "nowhere/x-node1.svg" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_an_allocation_without_srun_is_one_node(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_allocation_without_srun_is_one_node(tmp_path: Path) -> None:
     assert done.returncode == 0 and len(json.loads(done.stdout)["machines"]) == 1
 
 
-def test_torch_and_mpi_stay_out(tmp_path: Path) -> None:
+def test_probe_imports_no_torch_and_no_mpi(tmp_path: Path) -> None:
     done = run(tmp_path, "probe", env={**ALONE, "PYTHONPROFILEIMPORTTIME": "1"})
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "collbench" in imported and not imported & {"torch", "mpi4py", "numpy", "pandas", "rich"}

@@ -1,4 +1,4 @@
-"""--resume on the command line: after a kill, and beside options that ask for something else."""
+"""--resume on the command line: after a kill, and with options that contradict it."""
 
 from __future__ import annotations
 
@@ -17,38 +17,35 @@ UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
 
 
 @pytest.mark.parametrize("more", [("--out", "other"), ("--launches", "2"), ("--gdr-check",)])
-def test_with_options_that_ask_for_other_folders_it_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_options_that_need_another_folder_are_rejected(tmp_path: Path, more: tuple[str, ...]) -> None:
     done = run_here(tmp_path, *SWEEP, "--resume", "run", *more)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"collbench: --resume and {more[0]} exclude each other")
+    assert done.stderr.startswith(f"collbench: --resume and {more[0]} ")
 
 
-def test_pairs_has_none(tmp_path: Path) -> None:
+def test_pairs_cannot_be_resumed(tmp_path: Path) -> None:
     done = run_here(tmp_path, "pairs", "--backend", "simulated", "--resume", "run")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("collbench: pairs runs cannot be resumed")
+    assert "resumed" in done.stderr
     assert "--resume" not in run_here(tmp_path, "pairs", "--help").stdout
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, *SWEEP, "--resume", "nowhere")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "nowhere cannot be resumed: run.json is missing" in done.stderr
+    assert "nowhere" in done.stderr and "run.json" in done.stderr
 
 
 QUICK = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,16", "--max-time", "0.01", "--out", "run")
 
 
-def test_a_used_folder_names_what_goes_on_with_it(tmp_path: Path) -> None:
+def test_the_error_about_a_used_folder_has_the_options_that_resume_it(tmp_path: Path) -> None:
     assert run(tmp_path, *QUICK).returncode == 0
     done = run(tmp_path, *QUICK)
-    assert (done.returncode, done.stderr) == (2, (
-        "collbench: --out run already holds a run (run.json): go on with it by --resume run (in a job that may be requeued: "
-        "--out run --resume-if-exists), or choose a new folder, so that nothing is lost\n"
-    ))  # fmt: skip
+    assert done.returncode == 2 and all(option in done.stderr for option in ("--out run ", "--resume run ", "--resume-if-exists"))
 
 
-def test_a_requeued_command_starts_its_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_requeued_command_starts_its_run_and_then_resumes_it(tmp_path: Path) -> None:
     first = run(tmp_path, *QUICK, "--resume-if-exists", "--format", "json")
     cases = tmp_path / "run" / "cells.jsonl"
     before = cases.read_text().splitlines()
@@ -60,9 +57,9 @@ def test_a_requeued_command_starts_its_run_and_then_goes_on_with_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ((), "--resume-if-exists needs a run folder: add --out DIR"),
-    (("--out", "run", "--resume", "run"), "--resume and --out exclude each other"),
-    (("--out", "run", "--launches", "2"), "--resume-if-exists and --launches exclude each other"),
+    ((), "--resume-if-exists needs a run folder"),
+    (("--out", "run", "--resume", "run"), "--resume and --out "),
+    (("--out", "run", "--launches", "2"), "--resume-if-exists and --launches "),
 ])  # fmt: skip
 def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
     done = run_here(tmp_path, *SWEEP, "--resume-if-exists", *more)
@@ -70,12 +67,12 @@ def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...]
 
 
 @pytest.mark.in_turn
-def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     killed = start(tmp_path, *SWEEP, "--out", "run", env=UNBRIEF)
     cases = tmp_path / "run" / "cells.jsonl"
     until(lambda: cases.exists() and cases.read_bytes().count(b"\n") >= 2, "two rows")
     for pid in running(tmp_path):
-        with suppress(ProcessLookupError):  # ranks end with who started them
+        with suppress(ProcessLookupError):  # ranks end with their parent
             os.kill(pid, signal.SIGKILL)
     killed.wait()
     kept = cases.read_bytes().count(b"\n")
@@ -83,4 +80,3 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
     assert sorted(json.loads(line)["size_bytes"] for line in cases.read_text().splitlines()) == [8 << step for step in range(10)]
     assert f"run has {kept} of 10 cases: {10 - kept} " in done.stderr
-    assert "which has ended" in done.stderr

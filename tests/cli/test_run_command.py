@@ -1,4 +1,4 @@
-"""`collbench run`: a suite becomes one launch; what is typed wins over the environment, and that over the suite."""
+"""`collbench run`: a suite becomes one launch; a typed option wins over the environment, and that over the suite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ in_place = "both"
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Makes the request of `run two.toml …` under some variables, without starting anything."""
+    """Return a function that makes the request of `run two.toml …` under some variables, without a start."""
     made: list[Request] = []
     monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
     monkeypatch.chdir(tmp_path)
@@ -72,14 +72,14 @@ def test_a_sweep_is_all_combinations_of_its_lists(asked: Any) -> None:
     assert (request.budget.max_time_s, request.ranks, request.check) == (0.05, 4, 2)
 
 
-def test_what_is_typed_wins_over_the_environment_and_that_over_the_suite(asked: Any) -> None:
+def test_a_typed_option_wins_over_the_environment_and_that_over_the_suite(asked: Any) -> None:
     assert asked(COLLBENCH_MAX_TIME="0.5").budget.max_time_s == 0.5
     request = asked("--max-time 2 --check 0", COLLBENCH_MAX_TIME="0.5")
     assert (request.budget.max_time_s, request.check, request.ranks) == (2.0, 0, 4)
 
 
 @pytest.mark.parametrize(("word", "stops"), [("true", True), ("false", False)])
-def test_a_suite_says_whether_wrong_data_ends_the_run(asked: Any, word: str, stops: bool) -> None:
+def test_a_suite_defines_whether_wrong_data_ends_the_run(asked: Any, word: str, stops: bool) -> None:
     text = SUITE.replace("check = 2", f"check = 2\nstop_on_wrong = {word}")
     assert asked(text=text).stop_on_wrong is stops
     assert asked("--stop-on-wrong", text=text).stop_on_wrong is True
@@ -96,21 +96,21 @@ def test_a_typed_backend_is_that_of_every_sweep(asked: Any) -> None:
     assert (len(cases(request, "gloo")), cases(request, "simulated")) == (10, [])
 
 
-def test_typed_options_that_make_sweeps_alike_leave_one_of_them(asked: Any) -> None:
+def test_equal_sweeps_after_typed_options_are_measured_once(asked: Any) -> None:
     request = asked("--sizes 8 --mode isolated --out-of-place")
     assert cases(request) == [("allreduce", 8, "isolated", False), ("broadcast", 8, "isolated", False)]
     assert request.suite is not None
     assert request.suite["typed"] == {"mode": "isolated", "out_of_place": True, "sizes": "8"}
 
 
-def test_a_sweep_without_backends_is_for_those_that_are_usual(asked: Any) -> None:
+def test_a_sweep_without_backends_uses_the_default_ones(asked: Any) -> None:
     text = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\nsizes = 8\n[[sweeps]]\noperations = ["barrier"]\nbackends = "simulated"\n'
     request = asked(text=text)
     assert (request.backends, request.asked) == (("mpi", "gloo", "simulated"), {"simulated"})
     assert [[name for name, *_ in cases(request, backend)] for backend in request.backends] == [["allreduce"], ["allreduce"], ["barrier"]]
 
 
-def test_what_the_suite_said_goes_with_the_request(asked: Any) -> None:
+def test_the_request_has_the_suite(asked: Any) -> None:
     suite = asked().suite
     assert suite is not None and json.loads(json.dumps(suite)) == suite
     assert (suite["name"], suite["title"], suite["run"]["ranks"], suite["files"], suite["typed"]) == ("two", "two", 4, ["two.toml"], {})
@@ -140,27 +140,27 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "sentence"),
+    ("key", "place"),
     [
-        ('sizes = "1K-"', "suite two.toml, sweeps[1]: size range '1K-' in '1K-' lacks an end"),
-        ('[run]\nmax_time = inf', "suite two.toml, [run]: argument --max-time: 'inf' is not a number above 0"),
+        ('sizes = "1K-"', "suite two.toml, sweeps[1]: "),
+        ('[run]\nmax_time = inf', "suite two.toml, [run]: "),
         (
             '[[sweeps]]\noperations = "allreduce"\nsizes = [16, 64]',
-            "sweeps[2] of two.toml and sweeps[1] of two.toml both define allreduce 64 B on mpi (float32, sum)",
+            "sweeps[2] of two.toml and sweeps[1] of two.toml ",
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_before_anything_is_started(key: str, sentence: str, asked: Any) -> None:
+def test_an_invalid_suite_is_rejected_before_the_start(key: str, place: str, asked: Any) -> None:
     text = f'schema = 1\n[[sweeps]]\noperations = "allreduce"\n{"" if key.startswith("sizes") else "sizes = 64"}\n{key}\n'
     with pytest.raises(UsageError) as raised:
         list(asked(text=text).sweep.cases("mpi", 2))
-    assert str(raised.value).startswith(sentence)
+    assert str(raised.value).startswith(place)
 
 
-def test_what_was_typed_wrongly_is_not_the_suites_fault(asked: Any) -> None:
-    with pytest.raises(UsageError, match=r"^size 'x' is not a valid number of bytes"):
+def test_an_invalid_typed_option_is_not_reported_as_an_error_of_the_suite(asked: Any) -> None:
+    with pytest.raises(UsageError, match=r"^size 'x'"):
         asked("--sizes x")
-    with pytest.raises(UsageError, match=r"^backend 'mpx' is unknown"):
+    with pytest.raises(UsageError, match=r"^backend 'mpx'"):
         asked("--backend mpx")
 
 
@@ -174,11 +174,10 @@ def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
     found = [(row["operation"], row["size_bytes"], row["mode"], row["in_place"], row["ranks"]) for row in rows]
     assert len(set(found)) == 10 and sorted(found) != found, "the order is shuffled"
     dry = run_here(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o")
-    assert (dry.returncode, "suite two: 0 cases on 4 ranks; o has 10 more" in dry.stdout) == (0, True), dry.stdout + dry.stderr
+    assert (dry.returncode, "o has 10 more" in dry.stdout) == (0, True), dry.stdout + dry.stderr
     other = run_here(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o", "--max-time", "7")
-    assert (other.returncode, other.stderr) == (
-        2, "collbench: o cannot be resumed: --max-time was 0.05 and is 7.0; start a new run, without --resume\n",
-    )  # fmt: skip
+    said = one_sentence(other)
+    assert "--max-time" in said and "0.05" in said and "7.0" in said
 
 
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
@@ -190,46 +189,43 @@ def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
         ("sweeps[1] 'small'", "allreduce", "batched", None), ("sweeps[1] 'small'", "broadcast", "batched", None),
         ("sweeps[2] 'large'", "allreduce", "isolated", True),
     ]  # fmt: skip
-    assert "at most 1 s of samples: 5 cases × 0.05 s" in done.stderr
+    assert "5 cases × 0.05 s" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
 def test_no_suite_and_no_such_suite(tmp_path: Path) -> None:
-    assert one_sentence(run_here(tmp_path, "run")).startswith("the following arguments are required: SUITE")
-    assert one_sentence(run_here(tmp_path, "run", "nix")) == (
-        "suite nix cannot be read (No such file or directory): name a file, or one of quick, full, gate"
-    )
+    assert "SUITE" in one_sentence(run_here(tmp_path, "run"))
+    said = one_sentence(run_here(tmp_path, "run", "nix"))
+    assert said.startswith("suite nix ") and said.endswith("quick, full, gate")
 
 
 class Ranks:
-    """A world of ranks that have said something already; `asked` counts how often they were asked."""
+    """A world of ranks with given views; `asked` counts the exchanges."""
 
-    def __init__(self, *said: list[Any]) -> None:
-        self._said, self.asked = list(said), 0
-        self.members = [type("Member", (), {"host": f"node{rank}"}) for rank in range(len(said))]
+    def __init__(self, *views: list[Any]) -> None:
+        self._views, self.asked = list(views), 0
+        self.members = [type("Member", (), {"host": f"node{rank}"}) for rank in range(len(views))]
 
     def allgather(self, mine: list[Any], what: str) -> list[list[Any]]:
-        assert (mine, what) == (self._said[0], "comparing the suite")
+        assert (mine, what) == (self._views[0], "comparing the suite")
         self.asked += 1
-        return self._said
+        return self._views
 
 
-def test_ranks_that_have_read_the_same_go_on() -> None:
+def test_ranks_with_the_same_suite_continue() -> None:
     ranks = Ranks([None, "d", "x"], [None, "d", "x"])
     compare(ranks, None, "d", "x")  # type: ignore[arg-type]
     assert ranks.asked == 1
 
 
-def test_ranks_that_have_read_another_text_all_stop() -> None:
+def test_all_ranks_stop_if_one_has_another_suite() -> None:
     with pytest.raises(UsageError) as raised:
         compare(Ranks([None, "d", "x"], [None, "d", "x"], [None, "e", "x"]), None, "d", "x")  # type: ignore[arg-type]
-    assert str(raised.value) == (
-        "suite x is not the same for all ranks: rank 0 on node0 and rank 2 on node2 read different files: copy one file to all hosts"
-    )
+    assert "rank 0 on node0 and rank 2 on node2" in str(raised.value)
 
 
 @pytest.mark.parametrize(("first", "sentence"), [("no", "no"), (None, "on node1: no")])
-def test_one_rank_that_cannot_read_it_stops_all(first: str | None, sentence: str) -> None:
+def test_all_ranks_stop_if_one_cannot_read_the_suite(first: str | None, sentence: str) -> None:
     with pytest.raises(UsageError) as raised:
         compare(Ranks([first, "d", "x"], ["no", "", ""]), first, "d", "x")  # type: ignore[arg-type]
     assert str(raised.value) == sentence
@@ -238,11 +234,11 @@ def test_one_rank_that_cannot_read_it_stops_all(first: str | None, sentence: str
 @pytest.mark.parametrize(
     ("second", "sentence"),
     [
-        (SUITE + "# more\n", "is not the same for all ranks"),
-        (SUITE + "[run]\n", "suite two.toml, line 21, column 5: invalid TOML (cannot declare ('run',) twice)"),
+        (SUITE + "# more\n", "suite two "),
+        (SUITE + "[run]\n", "suite two.toml, line 21, column 5: "),
     ],
 )
-def test_under_a_launcher_every_rank_reads_its_own_hosts_file(second: str, sentence: str, tmp_path: Path) -> None:
+def test_under_a_launcher_every_rank_reads_the_file_of_its_host(second: str, sentence: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     from collbench.launch.spawn import find_mpiexec
 
@@ -258,16 +254,16 @@ def test_under_a_launcher_every_rank_reads_its_own_hosts_file(second: str, sente
     assert done.returncode != 0 and not list(tmp_path.glob("*/runs"))
 
 
-def test_names_from_a_strangers_suite_do_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_names_in_an_untrusted_suite_do_not_control_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text('schema = 1\nextends = "\\u001b[2J\\u202ex.toml"\n')
     said = one_sentence(run_here(tmp_path, "run", "two.toml"))
-    assert said.startswith("suite ?[2J?x.toml, which two.toml extends, cannot be read (No such file or directory): name a file, or one of")
+    assert said.startswith("suite ?[2J?x.toml, which two.toml extends, ")
     (tmp_path / "two.toml").write_text(f'{SUITE}traffic = "a\\u0000b"\n'.replace('"allreduce"', '"alltoallv"'))
-    assert "not a valid file name" in one_sentence(run_here(tmp_path, "run", "two.toml"))
+    assert "file name" in one_sentence(run_here(tmp_path, "run", "two.toml"))
 
 
-def test_lists_that_would_keep_us_busy_for_hours_are_refused(asked: Any) -> None:
+def test_a_suite_with_too_many_combinations_is_rejected(asked: Any) -> None:
     long = ", ".join(map(str, range(1, 60)))
     text = f'schema = 1\n[[sweeps]]\noperations = ["p2p_bandwidth"]\nwindow = [{long}]\nstreams = [{long}]\n'
-    with pytest.raises(UsageError, match=r"^suite two.toml makes 3,481 combinations of .* at most 2,000 are supported"):
+    with pytest.raises(UsageError, match=r"^suite two.toml .*3,481 .*2,000 "):
         asked(text=text)

@@ -1,4 +1,4 @@
-"""--skew and --traffic become the traffic of the cases; a barrier has no options for what it does not move."""
+"""--skew and --traffic become the traffic of the cases; a barrier has no options for data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MATRIX = "0 60 12\n8 0 0\n4 4 4\n"
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Makes the request of a command line in a folder with the file m, without starting anything."""
+    """Return a function that makes the request of a command line in a folder with the file m, without a start."""
     made: list[Request] = []
     monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
     monkeypatch.chdir(tmp_path)
@@ -64,31 +64,31 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
     (case,) = asked("barrier").cases("mpi", 4)
     assert (case.size_bytes, case.dtype.name, case.in_place, case.buffers) == (0, "uint8", None, "fixed")
     for option in ("--sizes 8", "-b 8", "-d int8", "--in-place", "--buffers fixed", "--redop sum", "--root 0", "--skew 2"):
-        with pytest.raises(UsageError, match="barrier has no option"):
+        with pytest.raises(UsageError, match=r"barrier .*option"):
             asked(f"barrier {option}")
 
 
-@pytest.mark.parametrize(("line", "text", "sentence"), [
-    ("--skew 0.5", "", "argument --skew: '0.5' is below 1 (even traffic): use how many times the average rank 0 receives"),
-    ("--skew x", "", "argument --skew: 'x' is not a number above 0"),
-    ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks: where all that is sent goes to one rank, it gets 2 times the average"),
-    ("--skew 2 --traffic m", MATRIX, "argument --traffic: not allowed with argument --skew"),
-    ("--traffic m --ranks 2", MATRIX, "is of 3 ranks, and it is to run over 2: start 3, or write 2 rows of 2 numbers"),
-    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1' is not a number of bytes: use whole numbers from 0 on"),
-    ("--traffic absent", "", "traffic file 'absent' cannot be read (No such file or directory): name a file of numbers"),
+@pytest.mark.parametrize(("line", "text", "value"), [
+    ("--skew 0.5", "", "--skew: '0.5'"),
+    ("--skew x", "", "--skew: 'x'"),
+    ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks"),
+    ("--skew 2 --traffic m", MATRIX, "--traffic"),
+    ("--traffic m --ranks 2", MATRIX, "3 ranks"),
+    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1'"),
+    ("--traffic absent", "", "traffic file 'absent'"),
 ])  # fmt: skip
-def test_bad_traffic_is_one_sentence(line: str, text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_traffic_is_one_sentence(line: str, text: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if text:
         (tmp_path / "m").write_text(text)
     with pytest.raises(UsageError) as refused:
         main.run(["alltoallv", "--backend", "simulated", *line.split()])
-    assert sentence in str(refused.value) and "\n" not in str(refused.value)
+    assert value in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "runs").exists()
 
 
 def world(*names: list[str]) -> Any:
-    """Ranks whose sweeps have traffic of these names."""
+    """Return ranks that have traffic of these names."""
     members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
 
     def refuse(reason: str) -> None:
@@ -101,17 +101,15 @@ def sweep_of(traffic: Traffic | None) -> Sweep:
     return Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=traffic)
 
 
-def test_all_ranks_must_have_read_the_same_file() -> None:
+def test_all_ranks_need_the_same_file() -> None:
     mine = sweep_of(Traffic("m:11111111", matrix=((1.0,),)))
     check_traffic(mine, world(["m:11111111"], ["m:11111111"]))
     with pytest.raises(UsageError) as refused:
         check_traffic(mine, world(["m:11111111"], ["m:11111111"], ["m:22222222"]))
-    assert str(refused.value) == (
-        "rank 2 (node2, pid 2) has other traffic (m:22222222) than rank 0 (m:11111111): copy the same file to every node"
-    )
+    assert all(value in str(refused.value) for value in ("rank 2 (node2, pid 2)", "m:22222222", "m:11111111"))
 
 
-def test_nobody_is_asked_where_nothing_is_uneven() -> None:
+def test_ranks_exchange_nothing_if_no_traffic_is_uneven() -> None:
     asked: list[str] = []
     check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace(allgather=lambda _, what: asked.append(what)))  # type: ignore[arg-type]
     assert asked == []

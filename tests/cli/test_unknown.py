@@ -22,16 +22,16 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 @pytest.mark.parametrize(
     ("command", "word", "remedy"),
     [
-        ("gate", "--histroy", "gate has no option --histroy (see"),
+        ("gate", "--histroy", "--histroy (see"),
         ("report", "--hi", "did you mean --history?"),
-        ("report", "--histroy=3", "report has no option --histroy: did you mean --history?"),
-        ("gate", "--history", "gate has no option --history: compare and report have it"),
-        ("report", "--baseline", "report has no option --baseline: gate has it"),
-        ("gate", "basel", "'basel' is an unexpected argument"),
-        ("gate", "-x8", "gate has no option -x (see"),
+        ("report", "--histroy=3", "did you mean --history?"),
+        ("gate", "--history", "--history: compare and report "),
+        ("report", "--baseline", "--baseline: gate "),
+        ("gate", "basel", "'basel'"),
+        ("gate", "-x8", "-x (see"),
     ],
 )
-def test_what_may_have_been_meant(command: str, word: str, remedy: str) -> None:
+def test_the_error_has_the_similar_option_or_the_command_that_has_it(command: str, word: str, remedy: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_words(command, [word], parsers())
     assert remedy in str(caught.value)

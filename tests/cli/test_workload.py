@@ -1,4 +1,4 @@
-"""`collbench workload` as users start it: what a step exchanges without starting anything, what it refuses, on every backend, once more."""
+"""`collbench workload` as users start it: the plan of a step, rejected options, measured steps on every backend, and their report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL = ("--model", "1M", "--bucket", "1M", "--max-time", "0.5")  # numbers, of 
 
 
 def planned(folder: Path, *typed: str) -> list[dict[str, Any]]:
-    """The exchanges that --dry-run tells."""
+    """Return the exchanges that --dry-run prints."""
     done = run_here(folder, "workload", *typed, "--dry-run", "--format", "json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -48,7 +48,7 @@ def test_a_plan_by_hand(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
-def test_the_layout_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_requested_layout(tmp_path: Path) -> None:
     exchanges = planned(tmp_path, "hierarchical", "--ranks", "8", "--ranks-per-node", "4")
     assert {(one["operation"], one["groups"], one["group_ranks"]) for one in exchanges} == {
         ("reducescatter", 2, 4), ("allreduce", 4, 2), ("allgather", 2, 4),
@@ -82,16 +82,16 @@ def test_a_plan_for_people(tmp_path: Path) -> None:
     done = run_here(tmp_path, "workload", "fsdp,pipeline", "--ranks", "2", "--dry-run", "--microbatches", "3")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "fsdp · bert-large, 340,000,000 parameters · float32 · 2 ranks · 1 node"
+    assert lines[0].split(" · ") == ["fsdp", "bert-large, 340,000,000 parameters", "float32", "2 ranks", "1 node"]
     assert lines[lines.index("") + 1].startswith("pipeline · bert-large")
-    assert re.search(r"^a step: .+ of a rank's own data; the busiest rank moves .+, all ranks .+$", done.stdout, re.MULTILINE)
+    assert done.stdout.count("\na step: ") == 2
 
 
-def test_all_leaves_out_what_cannot_be_laid_out_and_says_why(tmp_path: Path) -> None:
+def test_all_skips_what_the_hosts_cannot_run_with_the_reason(tmp_path: Path) -> None:
     done = run_here(tmp_path, "workload", "all", "--ranks", "4", "--dry-run", "--format", "csv")
     assert done.returncode == 0
     assert {row["regime"] for row in csv.DictReader(io.StringIO(done.stdout))} == set(regimes()) - {"hierarchical"}
-    assert done.stderr.startswith("hierarchical is skipped: hierarchical over one host") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hierarchical is skipped: ") and done.stderr.count("\n") == 1
 
 
 def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
@@ -101,33 +101,20 @@ def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    (("nothing",), "workload 'nothing' is unknown: choose from data-parallel, hierarchical, parameter-server, pipeline, tensor-parallel, "
-                   "expert-parallel, fsdp"),
-    (("",), "workload '' is unknown: choose from data-parallel, hierarchical, parameter-server, pipeline, tensor-parallel, "
-            "expert-parallel, fsdp"),
-    ((), "the following arguments are required: NAME (see `collbench workload --help`)"),
-    (("fsdp", "--model", "bert"), "model 'bert' is unknown: choose from resnet50, bert-large, gpt2-xl, or give its number of parameters, "
-                                  "like 340M or 1.5B"),
-    (("data-parallel", "--bucket", "0"), "--bucket: size '0' is not a whole, positive number of bytes: the smallest size is 1"),
-    (("data-parallel", "--ranks", "1"), "data-parallel over 1 rank: it needs 2 or more; start more with --ranks, srun or mpirun"),
-    (("fsdp", "--update", "sharded"), "--update means nothing to fsdp: leave it out; it takes --model, --dtype, --layers, --hidden"),
-    (("fsdp,pipeline", "--tensor", "2"), "--tensor does not apply to fsdp, pipeline, only to tensor-parallel: remove it"),
-    (("fsdp", "--step-time", "0"), "step time '0' is not a time above 0: write seconds, like 0.18, or with a unit, like 180ms"),
-    (("fsdp", "--resume", "x"), "workload runs cannot be resumed: start a new run, without --resume"),
-    (("fsdp", "--format", "nccl-tests"), "argument --format: invalid choice: 'nccl-tests' (choose from 'table', 'csv', 'json') "
-                                         "(see `collbench workload --help`)"),
-    (("fsdp", "--steps", "0"), "argument -n/--steps: '0' is not a whole number from 1 on (see `collbench workload --help`)"),
-    (("pipeline", "--model", "resnet50"), "pipeline needs layers, hidden and sequence, which model 'resnet50' does not define: choose "
-                                          "bert-large or gpt2-xl, or add --layers, --hidden, --sequence"),
-    (("hierarchical", "--ranks", "4"), "hierarchical over one host has nothing to sum across hosts: start ranks on several hosts, or take "
-                                       "data-parallel, which is flat"),
+    (("nothing",), "'nothing'"), (("",), "''"), ((), "NAME"), (("fsdp", "--model", "bert"), "'bert'"),
+    (("data-parallel", "--bucket", "0"), "--bucket: size '0'"), (("data-parallel", "--ranks", "1"), "1 rank:"),
+    (("fsdp", "--update", "sharded"), "--update "), (("fsdp,pipeline", "--tensor", "2"), "--tensor "),
+    (("fsdp", "--step-time", "0"), "time '0'"), (("fsdp", "--resume", "x"), "--resume"),
+    (("fsdp", "--format", "nccl-tests"), "'nccl-tests'"),
+    (("fsdp", "--steps", "0"), "--steps: '0'"), (("pipeline", "--model", "resnet50"), "'resnet50'"),
+    (("hierarchical", "--ranks", "4"), "one host"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("typed", "sentence"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+@pytest.mark.parametrize(("typed", "value"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["", "dry"])
-def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, dry: tuple[str, ...], tmp_path: Path) -> None:
-    assert one_sentence(run_here(tmp_path, "workload", *typed, *dry)) == sentence
+def test_bad_input_is_one_sentence(typed: tuple[str, ...], value: str, dry: tuple[str, ...], tmp_path: Path) -> None:
+    assert value in one_sentence(run_here(tmp_path, "workload", *typed, *dry))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,14 +139,14 @@ def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -
 
 @pytest.mark.in_turn
 @pytest.mark.skipif(MISSING["gloo"] and MISSING["mpi"], reason="no CPU backend")
-def test_what_is_printed_is_shown_again(tmp_path: Path) -> None:
+def test_report_prints_the_table_of_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, "workload", "data-parallel,fsdp", "--ranks", "2", *SMALL, "--out", "run", "--step-time", "10ms")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "run folder: run"
     again = run_here(tmp_path, "report", "run")
     rows = len(stored(tmp_path))
     assert again.returncode == 0 and again.stdout == f"run ({rows} rows)\n{done.stdout}"
-    assert "scaling efficiency that the network allows, where a step computes for t = 10.00 ms" in done.stdout
+    assert "t = 10.00 ms" in done.stdout
     records = list(csv.DictReader(io.StringIO(run_here(tmp_path, "report", "run", "--csv").stdout)))
     assert [record["regime"] for record in records].count("fsdp") == rows // 2
 
@@ -172,8 +159,7 @@ def test_all_on_virtual_ranks(tmp_path: Path) -> None:
     by_name = {row.regime: row for row in stored(tmp_path)}
     assert list(by_name) == list(regimes())
     unable = {name: row.na for name, row in by_name.items() if row.na}
-    assert list(unable) == ["hierarchical"] and unable["hierarchical"].startswith("hierarchical over one host")
-    assert "n/a (hierarchical over one host" in done.stdout
+    assert list(unable) == ["hierarchical"] and f"n/a ({unable['hierarchical']}" in " ".join(done.stdout.split())
     assert all((row.wrong, "simulated" in row.flags) == (0, True) for row in by_name.values() if not row.na)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
 
@@ -186,4 +172,4 @@ def test_under_a_launcher(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [row for row in stored(tmp_path) if row.na is None]
     assert rows and all(len(row.staleness["workers"]) == 2 for row in rows)
-    assert "no worker waits for another: 2 workers" in done.stdout
+    assert "2 workers" in done.stdout

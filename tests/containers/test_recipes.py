@@ -52,7 +52,7 @@ def test_hadolint_would_find_something(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
-def test_every_base_has_a_tag_that_says_a_version(name: str) -> None:
+def test_every_base_image_has_a_version_in_its_tag(name: str) -> None:
     bases = [each.words.split()[0] for each in dockerfile(name) if each.name == "FROM"]
     assert set(bases) == {"${BASE}", "run"}
     assert re.fullmatch(r"(docker\.io/library/debian|nvcr\.io/nvidia/cuda):[a-z\d.-]*\d{2,}[a-z\d.-]*", arguments(name)["BASE"])
@@ -108,7 +108,7 @@ def test_both_dockerfiles_have_the_same_targets_and_the_same_ssh() -> None:
     assert of_target("Dockerfile") == of_target("Dockerfile.cuda")
 
 
-def test_the_definition_is_whole() -> None:
+def test_the_definition_is_complete() -> None:
     header, sections = definition()
     assert header == {"Bootstrap": "docker", "From": "{{ BASE }}"}
     assert set(sections) == {"arguments", "labels", "files", "post", "environment", "runscript", "test", "help"}
@@ -147,7 +147,7 @@ def test_a_build_sees_the_sources_and_nothing_else(path: str, seen: bool) -> Non
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("recipe", ["Dockerfile", "collbench.def"])
-def test_from_what_is_copied_alone_pip_builds_the_whole_package(recipe: str, tmp_path: Path) -> None:
+def test_pip_builds_the_package_from_the_copied_files(recipe: str, tmp_path: Path) -> None:
     source, wheels = tmp_path / "source", tmp_path / "wheels"
     for top in (ROOT / name for name in copied(recipe) if "/" not in name):
         for file in [top] if top.is_file() else [file for file in top.rglob("*") if file.is_file()]:
@@ -180,7 +180,7 @@ def test_pip_finds_versions_for_all_that_a_recipe_installs(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("readme", ["containers/README.md", "install/README.md"])
-def test_what_a_readme_points_to_is_there(readme: str) -> None:
+def test_the_files_that_the_readme_links_exist(readme: str) -> None:
     text = (ROOT / readme).read_text()
     places = re.findall(r"\]\(([^)]+)\)", text)
     assert len(places) >= 4 and [place for place in places if not (ROOT / readme).parent.joinpath(place).exists()] == []

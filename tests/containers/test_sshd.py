@@ -60,7 +60,7 @@ def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_k
     ).read_text()
 
 
-def test_the_image_s_user_and_path_are_those_that_ssh_is_told() -> None:
+def test_sshd_uses_the_user_and_path_of_the_image() -> None:
     told = (CONTAINERS / "ssh/sshd_config").read_text()
     image = "\n".join(each.words for each in dockerfile("Dockerfile"))
     assert "--uid 1000 collbench" in image and told.count("/home/collbench/.ssh/") == 2

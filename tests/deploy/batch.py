@@ -1,4 +1,4 @@
-"""Batch scripts as the tests read and play them: emitted, taken apart, and run by bash with a stand-in for srun."""
+"""Batch scripts in tests: emit them, read their directives, and run them by bash with a double of srun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.command import environment, run_here
 
 SWEEP = ("allreduce", "--sizes", "1K-1G")
 SEEN = ("X", "SLURM_KILL_BAD_EXIT", "MELLANOX_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-# Tells how it was called; with GO_ON it becomes what follows its options, as srun does
+# Stores its arguments; with GO_ON it executes the command after its options, as srun does
 SRUN = f"""\
 #!/bin/bash
 printf '%s\\0' $# "$@"
@@ -45,7 +45,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 @dataclass(frozen=True)
 class Called:
-    """What bash made of a script in which srun is a stand-in: srun's options and its command, what it saw, and how all ended."""
+    """The run of a script with a double of srun: srun's options, command and environment, and the exit code."""
 
     code: int
     options: list[str]

@@ -77,7 +77,7 @@ class Pod:
 
 
 def pods(container: Mapping[str, Any], count: int, fields: Mapping[str, str]) -> Iterator[Pod]:
-    """The pods of an indexed Job, by number; `fields` has what the downward API tells, without {index}."""
+    """Return the pods of an indexed Job, by number; `fields` are those of the downward API, without {index}."""
     for index in range(count):
         env: dict[str, str] = {}
         for each in container.get("env", ()):

@@ -29,7 +29,7 @@ def inventory(bed: Hosts, more: Sequence[str] = ()) -> str:
 def play(
     bed: Hosts, folder: Path, playbook: Path, *words: str, more: Sequence[str] = (), forks: int = 5, env: Mapping[str, str] | None = None
 ) -> Finished:
-    """Plays it, where collbench is found by its name; nothing is left in the home folder of who runs the tests."""
+    """Run the playbook with collbench in PATH; write nothing to the home folder of the user."""
     (folder / "hosts.ini").write_text(inventory(bed, more))
     quiet = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": f"{folder}/ansible", "ANSIBLE_PIPELINING": "1", "ANSIBLE_SSH_TRANSFER_METHOD": "piped"}
     found = {"PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder)}

@@ -1,4 +1,4 @@
-"""An emitted shell script, really run by bash, with a stand-in for its launcher that writes down how it was called."""
+"""Run an emitted shell script by bash, with a double of its launcher that stores its arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ printf '%s\\0' $# "$@"
 
 @dataclass(frozen=True)
 class Recorded:
-    """How the script ended: its code, what it said on stderr, and the launcher's words and environment (none: it was not started)."""
+    """The exit code of the script, its stderr (`said`), and the launcher's arguments and environment (none: it was not started)."""
 
     code: int
     said: str
@@ -44,7 +44,7 @@ def recorded(
     launchers: Sequence[str] = ("mpirun", "mpiexec", "torchrun"),
     env: Mapping[str, str] | None = None,
 ) -> Recorded:
-    """Runs the file in the folder with these arguments; `launchers` are the stand-ins there are, `env` what else is in the environment."""
+    """Run the file in the folder with these arguments; `launchers`: the doubles in PATH, `env`: more variables."""
     for name in launchers:
         (folder / name).write_text(_STAND_IN)
         (folder / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Playbooks: one launch over ssh, or a command on every host, collected; shown by Ansible itself over hosts of a bed."""
+"""Playbooks: one launch over ssh, or a command on every host with collected output, read by Ansible itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def emitted(*command: str, **said: Any) -> str:
 
 
 def as_ansible_reads(text: str, folder: Path) -> list[dict[str, Any]]:
-    """The plays, by Ansible's own reader."""
+    """Return the plays, as Ansible reads them."""
     from ansible.parsing.dataloader import DataLoader
 
     (folder / "playbook.yml").write_text(text)
@@ -34,7 +34,7 @@ def as_ansible_reads(text: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def filled_in(part: Any, **variables: Any) -> Any:
-    """What Ansible makes of it before it hands it to a host."""
+    """Return it with the templates filled in, as Ansible sends it to a host."""
     from ansible.parsing.dataloader import DataLoader
     from ansible.template import Templar
 
@@ -67,13 +67,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestJinjaAndYaml:
-    """Nothing that was typed is filled in."""
+    """User input is never used as a template."""
 
     @settings(max_examples=25, deadline=None, derandomize=True)
     @given(words=st.lists(texts, max_size=10), value=texts)
     @example(words=list(HOSTILE), value="{{ lookup('pipe', 'touch injected') }}")
     @example(words=["{{", "}}", "{", "{% if x %}", "{#", "{{ omit }}"], value="{{ 7 * 7 }}")
-    def test_what_ansible_hands_over_is_what_was_typed(self, words: list[str], value: str, folder: Path) -> None:
+    def test_ansible_passes_user_input_unchanged(self, words: list[str], value: str, folder: Path) -> None:
         text = emitted("allreduce", *words, env=(f"A={value}",), program="/opt/{{ x }}/collbench")
         found = task(text, START, folder)
         assert argv(text, START, folder)[: 2 + len(words)] == ["/opt/{{ x }}/collbench", "allreduce", *words]
@@ -81,14 +81,14 @@ class TestJinjaAndYaml:
         assert found["ansible.builtin.command"]["expand_argument_vars"] is False
 
     @pytest.mark.parametrize("runs", ["{{ runs }}", "a b # c", 'it\'s: "x"'])
-    def test_nor_the_folder(self, runs: str, folder: Path) -> None:
+    def test_the_run_folder_is_not_a_template(self, runs: str, folder: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce", runs=runs), folder)
         told = filled_in(one["vars"]["run"], runs=filled_in(one["vars"]["runs"]), operation="allreduce", begun="NOW")
         assert told == f"{runs}/NOW-allreduce"
 
 
 class TestOneLaunch:
-    def test_the_groups_first_hosts_take_part(self, tmp_path: Path) -> None:
+    def test_the_first_hosts_of_the_group_are_used(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce", nodes=4, group="gpu"), tmp_path)
         assert (one["hosts"], one["any_errors_fatal"]) == ("gpu[0:3]", True)
 
@@ -107,29 +107,29 @@ class TestOneLaunch:
         assert told == {"RANK": 1, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "COLLBENCH_SECRET_FILE": "/h/s"}
         assert filled_in(found["MASTER_ADDR"], first="a", hostvars={"a": {"ansible_host": "10.0.0.1"}}) == "10.0.0.1"
 
-    def test_all_are_started_before_one_is_waited_for(self, tmp_path: Path) -> None:
+    def test_all_hosts_start_before_the_playbook_waits(self, tmp_path: Path) -> None:
         text = emitted("allreduce", minutes=10)
         assert (task(text, START, tmp_path)["async"], task(text, START, tmp_path)["poll"]) == (600, 0)
         wait = task(text, "Wait for their end", tmp_path)
         assert wait["delay"] * wait["retries"] > 600
 
     @pytest.mark.parametrize("words", ["--out x", "--out=x", "--resume x"])
-    def test_a_run_folder_that_the_command_names_is_the_one_that_is_collected(self, words: str, tmp_path: Path) -> None:
+    def test_the_run_folder_of_the_command_is_collected(self, words: str, tmp_path: Path) -> None:
         text = emitted("allreduce", *words.split())
         assert as_ansible_reads(text, tmp_path)[0]["vars"]["run"] == "x"
         assert argv(text, START, tmp_path).count("--out") == words.startswith("--out x")
 
-    def test_what_is_said_of_the_meeting_place_holds(self, tmp_path: Path) -> None:
+    def test_variables_for_the_address_of_rank_0_are_kept(self, tmp_path: Path) -> None:
         said = ("MASTER_ADDR=10.0.0.1", "MASTER_PORT=1234", "COLLBENCH_SECRET_FILE=/run/secret")
         found = task(emitted("allreduce", env=said), START, tmp_path)["environment"]
         assert {name: found[name] for name in found if name not in ("RANK", "WORLD_SIZE")} == dict(pair.split("=") for pair in said)
         assert task(emitted("allreduce", port=4000), START, tmp_path)["environment"]["MASTER_PORT"] == "4000"
 
     @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
-    def test_a_place_of_ones_own_is_refused(self, name: str) -> None:
-        assert refusal("allreduce", env=(f"{name}=3",)) == f"--env {name} is set by the playbook for each host: omit it"
+    def test_a_variable_for_the_rank_is_rejected(self, name: str) -> None:
+        assert refusal("allreduce", env=(f"{name}=3",)).startswith(f"--env {name} ")
 
-    def test_the_secret_is_told_nobody(self, tmp_path: Path) -> None:
+    def test_the_secret_is_not_logged(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce"), tmp_path)
         (draws,) = (task for task in one["tasks"] if "secret" in task.get("ansible.builtin.set_fact", {}))
         assert draws["no_log"] is True and draws["run_once"] is True
@@ -139,18 +139,18 @@ class TestOneLaunch:
 
 
 class TestOnEachHost:
-    def test_every_host_unless_a_number_is_said(self, tmp_path: Path) -> None:
+    def test_every_host_by_default(self, tmp_path: Path) -> None:
         assert as_ansible_reads(emitted("probe"), tmp_path)[0]["hosts"] == "all"
         assert as_ansible_reads(emitted("doctor", group="gpu"), tmp_path)[0]["hosts"] == "gpu"
         assert as_ansible_reads(emitted("probe", nodes=2), tmp_path)[0]["hosts"] == "all[0:1]"
 
-    def test_json_is_asked_for(self, tmp_path: Path) -> None:
+    def test_the_command_prints_json(self, tmp_path: Path) -> None:
         assert argv(emitted("probe"), ASK, tmp_path) == ["collbench", "probe", "--format", "json"]
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
-    def test_what_would_stay_on_the_hosts_is_refused(self) -> None:
-        assert refusal("probe", "--format", "table") == "emit ansible collects JSON for `collbench probe --from`: omit --format"
-        assert refusal("probe", "--gather", "x.tar") == "emit ansible collects the output of probe, not files: omit --gather"
+    def test_outputs_that_would_stay_on_the_hosts_are_rejected(self) -> None:
+        assert refusal("probe", "--format", "table").endswith(" --format")
+        assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
 
     def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
@@ -172,4 +172,4 @@ def test_ansible_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
     assert [line for line in done.stdout.splitlines() if line] == [f"playbook: {name}" for name in files]
 
 
-# nobody listens at port 1
+# no server listens at port 1

@@ -1,7 +1,7 @@
-"""The same job everywhere: every kind of the registry starts the same words on as many ranks, whatever the words look like.
+"""The same job with every kind of the registry: each starts the same arguments on as many ranks, with any characters in them.
 
-A shell script is run by bash, with stand-ins for launchers that note the words they are given; a manifest and a playbook are read by
-PyYAML; a check by Python. A kind that is added is tested as it stands: it has to say below how many ranks its file starts.
+A shell script is run by bash, with doubles of launchers that store their arguments; a manifest and a playbook are read by
+PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ranks that its file starts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def emitted(kind: LauncherKind, command: Sequence[str], **said: Any) -> str:
 
 
 def started(text: str, folder: Path) -> list[Words]:
-    """The command lines that the file, whatever its language is, has a launcher or a host start."""
+    """Return the command lines that a launcher or a host starts, from a file in any of the languages."""
     if text.startswith("#!"):
         return run_by_bash(text, folder)
     if "import reframe" in text:
@@ -59,10 +59,10 @@ def started(text: str, folder: Path) -> list[Words]:
 
 
 def run_by_bash(text: str, folder: Path) -> list[Words]:
-    """Runs it; the stand-ins note what they are told, a file each."""
+    """Run it; each double stores its arguments in a file."""
     commands = folder / "commands"
     commands.mkdir()
-    note = f'#!/bin/bash\nprintf "%s\\0" "${{0##*/}}" "$@" >"{folder}/told.$$"\nenv -0 >"{folder}/environment"\n'
+    note = f'#!/bin/bash\nprintf "%s\\0" "${{0##*/}}" "$@" >"{folder}/words.$$"\nenv -0 >"{folder}/environment"\n'
     scripts = dict.fromkeys(LAUNCHERS, note) | {"scontrol": "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n"}
     for name, script in scripts.items():
         (commands / name).write_text(script)
@@ -71,7 +71,7 @@ def run_by_bash(text: str, folder: Path) -> list[Words]:
     env = {"PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(folder), **IN_A_JOB, "SLURM_SUBMIT_DIR": str(folder)}
     done = subprocess.run(["bash", "script"], cwd=folder, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
-    return [file.read_text().split("\0")[:-1] for file in folder.glob("told.*")]
+    return [file.read_text().split("\0")[:-1] for file in folder.glob("words.*")]
 
 
 def of_check(text: str) -> list[Words]:
@@ -86,7 +86,7 @@ def found(text: str, name: str) -> Any:
 
 
 class Playbook(yaml.SafeLoader):
-    """YAML with Ansible's tag for text that is no template; text without the tag must be none, or be the playbook's own."""
+    """YAML with Ansible's tag for plain text; text without the tag must have no template, or be the playbook's own."""
 
 
 def literally(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
@@ -105,14 +105,14 @@ def lists_of_texts(part: Any) -> Iterator[Words]:
 
 
 def as_given(text: str, *, playbook: bool) -> str:
-    """Ansible fills in {{ … }} unless its tag stands there; Kubernetes reads $$ as $ and $(NAME) as a variable."""
+    """Ansible fills in {{ … }} unless its tag is present; Kubernetes reads $$ as $ and $(NAME) as a variable."""
     if playbook:
         return "filled in by Ansible" if re.search(r"\{[{%#]", text) and not text.startswith("\0") else text.removeprefix("\0")
     return re.sub(r"\$\$|\$\([^)]*\)", lambda match: "$" if match[0] == "$$" else "filled in by Kubernetes", text)
 
 
 def holds(lines: Sequence[Words], wanted: Words) -> bool:
-    """Whether these words stand next to each other in one of the lines."""
+    """Return whether one of the lines has these words in sequence."""
     return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
 
 
@@ -137,7 +137,7 @@ def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> 
 
 
 def variables(text: str, folder: Path) -> dict[str, str]:
-    """The variables that a rank would have, of those whose names begin with HOSTILE_."""
+    """Return a rank's variables with names that begin with HOSTILE_."""
     if text.startswith("#!"):
         lines = run_by_bash(text, folder)
         passed = [word for line in lines for word in line if re.match(r"HOSTILE_\d+=", word)]
@@ -197,7 +197,7 @@ STARTS: dict[str, Callable[[str], int]] = {
     ],
 )
 def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], ranks: int) -> None:
-    assert kind.name in STARTS, f"say in STARTS where the file of {kind.name} says how many ranks it starts"
+    assert kind.name in STARTS, f"add the number of ranks that the file of {kind.name} starts to STARTS"
     assert STARTS[kind.name](emitted(kind, ORDINARY, **said)) == ranks
 
 
@@ -213,9 +213,9 @@ def test_the_command_line_writes_the_same_file_as_its_kind(kind: LauncherKind, t
 def test_a_file_is_short_and_ends_with_its_line(kind: LauncherKind) -> None:
     text = emitted(kind, ORDINARY)
     assert text.endswith("\n") and not text.endswith("\n\n")
-    assert "\n\n\n" not in text.replace("\n\n\n@", "\n\n@").replace("\n\n\ndef", "\n\ndef"), "empty lines where nothing is said"
+    assert "\n\n\n" not in text.replace("\n\n\n@", "\n\n@").replace("\n\n\ndef", "\n\ndef"), "too many empty lines"
     assert not re.search(r"[ \t]$", text, re.MULTILINE)
-    assert json.dumps(text).count("#") >= 3, "a file without remarks says no reasons"
+    assert json.dumps(text).count("#") >= 3, "a file without comments"
 
 
 @each_kind

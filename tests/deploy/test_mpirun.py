@@ -1,4 +1,4 @@
-"""emit mpirun: what each library's mpirun is told, by running the script with a stand-in for it."""
+"""emit mpirun: the arguments of each library's mpirun, from a run of the script with a double of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_A_JOB = {"SLURM_JOB_ID": "8"}
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., Recorded]:
-    """Starts the script for two hosts of a file, without the words that say where the run goes."""
+    """Return a function that starts the script for two hosts of a file and returns the arguments before the command."""
 
     def started(library: str, **said: Value) -> Recorded:
         (tmp_path / "hosts").write_text("# ours\nn1 slots=4\n\nn2:4\n")
@@ -52,7 +52,7 @@ class TestRanks:
         assert start(library, gpus_per_node=8).after("-n") == "16"
 
     @pytest.mark.parametrize("library", LIBRARIES)
-    def test_many_nodes_stand_in_no_line(self, library: str) -> None:
+    def test_the_script_does_not_grow_with_the_number_of_nodes(self, library: str) -> None:
         said = {"library": library, "hosts": "hosts", "ranks-per-node": 8}
         few, many = (text(KIND, {**said, "nodes": nodes}) for nodes in (512, 99_999))
         assert len(many) - len(few) < 20
@@ -61,16 +61,16 @@ class TestRanks:
     def test_fewer_hosts_than_nodes_start_nothing(self, library: str, tmp_path: Path) -> None:
         (tmp_path / "hosts").write_text("# n0\nn1\n")
         found = recorded(tmp_path, KIND, {"library": library, "hosts": "hosts", "nodes": 2})
-        assert (found.code, found.words, found.said) == (2, [], "hosts has fewer than 2 hosts: write one name per line\n")
+        assert (found.code, found.words) == (2, []) and found.said.startswith("hosts ") and " 2 hosts" in found.said
 
-    def test_a_host_file_that_is_not_there_starts_nothing(self, tmp_path: Path) -> None:
+    def test_a_missing_host_file_starts_nothing(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"hosts": "none", "nodes": 1})
         assert (found.code, found.words) == (2, []) and "none: No such file" in found.said
 
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_hosts_of_the_scheduler(self, library: str, tmp_path: Path) -> None:
         said: dict[str, Value] = {"library": library, "nodes": 2}
-        assert recorded(tmp_path, KIND, said).said == "not in a scheduler's job: start it in one, or emit it with --hosts FILE\n"
+        assert "--hosts FILE" in recorded(tmp_path, KIND, said).said
         words = recorded(tmp_path, KIND, said, env=IN_A_JOB).words
         assert not {"-f", "--hostfile", "-hosts"} & set(words)
         assert ("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT" in words) == (library == "intel")
@@ -94,30 +94,32 @@ class TestBinding:
             ("intel", {"cpus_per_rank": 4}, ["-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_DOMAIN", "4:compact"]),
         ],
     )
-    def test_what_a_rank_keeps_to(self, library: str, said: dict[str, Value], words: list[str], start: Callable[..., Recorded]) -> None:
+    def test_the_options_that_bind_ranks(
+        self, library: str, said: dict[str, Value], words: list[str], start: Callable[..., Recorded]
+    ) -> None:
         found = start(library, **said).words
         assert found[(at := found.index(words[0])) : at + len(words)] == words
 
     def test_cores_of_open_mpi_belong_to_its_mapping(self, start: Callable[..., Recorded]) -> None:
         assert start("openmpi", cpus_per_rank=4, ranks_per_node=2).after("--map-by") == "ppr:2:node:PE=4"
 
-    def test_by_itself_mpich_binds_nothing(self, start: Callable[..., Recorded]) -> None:
+    def test_mpich_binds_nothing_by_default(self, start: Callable[..., Recorded]) -> None:
         assert "-bind-to" not in start("mpich", gpus_per_node=8).words
 
     @pytest.mark.parametrize("bind", ["numa", "none"])
-    def test_cores_and_something_else_contradict_each_other(self, bind: str) -> None:
-        with pytest.raises(UsageError, match=f"--cpus-per-rank 2 .* contradicts --bind {bind}"):
+    def test_cores_and_another_binding_are_rejected(self, bind: str) -> None:
+        with pytest.raises(UsageError, match=f"--cpus-per-rank 2 .*--bind {bind}"):
             text(KIND, {"cpus-per-rank": 2, "bind": bind})
 
     @pytest.mark.parametrize("library", LIBRARIES)
     @pytest.mark.parametrize(("said", "why"), REASONS)
-    def test_the_reason_stands_above_it(self, library: str, said: dict[str, Value], why: str) -> None:
+    def test_the_reason_is_in_the_comment_above(self, library: str, said: dict[str, Value], why: str) -> None:
         lines = text(KIND, {"library": library, **said}).splitlines()
         bound = [at for at, line in enumerate(lines) if "bind-to" in line or "I_MPI_PIN" in line]
         assert all(why in lines[at - 1] for at in bound) and (bound or library == "mpich")
 
 
-class TestWhatElse:
+class TestOtherOptions:
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_an_interface(self, library: str, start: Callable[..., Recorded]) -> None:
         words = start(library, interface="eth0").words
@@ -127,16 +129,16 @@ class TestWhatElse:
         assert words[(at := words.index(wanted[0])) : at + len(wanted)] == wanted
         assert "eth0" not in start(library).words
 
-    def test_mpich_leaves_the_others_time_to_say_who_died(self, start: Callable[..., Recorded]) -> None:
+    def test_mpich_leaves_the_other_ranks_time_to_report_a_killed_one(self, start: Callable[..., Recorded]) -> None:
         assert "-disable-auto-cleanup" in start("mpich").words
 
-    def test_open_mpi_is_told_where_programs_and_libraries_are(self, tmp_path: Path) -> None:
+    def test_open_mpi_gets_the_paths_of_programs_and_libraries(self, tmp_path: Path) -> None:
         without = recorded(tmp_path, KIND, {"nodes": 1}).words
         assert without[without.index("-x") : without.index("-x") + 3] == ["-x", "PATH", "collbench"]
         words = recorded(tmp_path, KIND, {"nodes": 1}, env={"LD_LIBRARY_PATH": "/site/lib"}).words
         assert words[words.index("-x") : words.index("-x") + 5] == ["-x", "PATH", "-x", "LD_LIBRARY_PATH", "collbench"]
 
-    def test_variables_reach_it_as_they_were_typed(self, start: Callable[..., Recorded]) -> None:
+    def test_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
         variables = tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))
         words = start("openmpi", env=variables).words
         assert words[-2 * len(variables) :] == [word for each in variables for word in ("-x", each)]
@@ -145,16 +147,15 @@ class TestWhatElse:
             assert words[-3 * len(variables) :] == [word for each in variables for word in ("-genv", *each.split("=", 1))]
 
     def test_the_launcher_is_started_by_its_full_path(self, tmp_path: Path) -> None:
-        """So that Open MPI finds its daemon at the same place on nodes whose PATH does not lead there."""
+        """Open MPI then finds its daemon at the same place on nodes with another PATH."""
         (tmp_path / "mpirun").write_text("#!/bin/sh\nprintf '1\\0%s\\0' \"$0\"\n")
         (tmp_path / "mpirun").chmod(0o755)
         assert recorded(tmp_path, KIND, {"nodes": 1}, launchers=()).words == [str(tmp_path / "mpirun")]
 
-    @pytest.mark.parametrize(("library", "said"), [("openmpi", "mpirun not found in PATH: load the module of Open MPI"),
-                                                   ("mpich", "mpiexec not found in PATH: load the module of MPICH")])  # fmt: skip
-    def test_no_launcher(self, library: str, said: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("library", "words"), [("openmpi", "mpirun not found"), ("mpich", "mpiexec not found")])
+    def test_no_launcher(self, library: str, words: str, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tmp_path)} | bash_alone(tmp_path))
-        assert (found.code, found.said) == (2, f"{said}\n")
+        assert found.code == 2 and words in found.said
 
     def test_the_run_folder(self, tmp_path: Path) -> None:
         words = recorded(tmp_path, KIND, {"nodes": 1, "runs": "/data/my runs", "name": "nightly"}).words
@@ -170,7 +171,7 @@ class TestWhatElse:
 
 
 def bash_alone(folder: Path) -> dict[str, str]:
-    """A PATH with nothing in it but what the script itself needs."""
+    """Return a PATH with only the programs that the script needs."""
     tools = folder / "tools"
     tools.mkdir()
     for name in ("bash", "date", "grep"):

@@ -61,7 +61,7 @@ def test_a_remark_ends_with_its_line(text: str) -> None:
 
 @pytest.mark.parametrize("text", UNPRINTABLE, ids=ascii)
 @pytest.mark.parametrize("quote", OF_TEXTS, ids=lambda each: each.__name__)
-def test_line_ends_and_controls_are_refused_by_each(quote: Callable[[str], Quoted], text: str) -> None:
+def test_each_filter_rejects_line_ends_and_control_characters(quote: Callable[[str], Quoted], text: str) -> None:
     with pytest.raises(UsageError, match="control characters"):
         quote(text)
 
@@ -72,7 +72,7 @@ def test_and_in_each_word_of_a_list(quote: Callable[[list[str]], Quoted]) -> Non
         quote(["fine", "a\nb"])
 
 
-def test_what_is_not_fully_quoted_is_no_quoted_text() -> None:
+def test_text_that_is_not_fully_quoted_is_rejected() -> None:
     quoted = files.sh("a")
     assert isinstance(quoted, Quoted)
     assert not isinstance(quoted + "; rm", Quoted)

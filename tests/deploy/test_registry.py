@@ -18,11 +18,11 @@ def test_every_file_is_a_kind_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
-def test_a_kind_says_what_a_user_needs(kind: LauncherKind) -> None:
+def test_a_kind_has_the_texts_for_users(kind: LauncherKind) -> None:
     assert kind.summary and "FILE" in kind.start and not kind.summary.endswith(".")
     assert kind.suffix.startswith(".")
     names = [setting.name for setting in kind.settings]
-    assert len(names) == len(set(names)), "a setting stands there twice"
+    assert len(names) == len(set(names)), "a setting is repeated"
     assert {"nodes", "gpus-per-node", "ranks-per-node", "program", "env", "name"} <= set(names)
 
 
@@ -44,6 +44,6 @@ def test_a_default_is_a_value_that_could_have_been_typed(setting: JobSetting) ->
     assert setting.summary and "\n" not in setting.summary and not setting.summary.endswith(".")
 
 
-def test_who_has_a_use_for_a_setting() -> None:
+def test_the_kinds_that_have_a_setting() -> None:
     assert knowing(settings()["nodes"]) == FILES
     assert "slurm" in knowing(settings()["partition"]) and "ansible" not in knowing(settings()["partition"])

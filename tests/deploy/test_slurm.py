@@ -1,4 +1,4 @@
-"""The batch script: what stands in it and why, and that nothing typed gets out of its place."""
+"""The batch script: its directives and commands, and user input that stays inside its quotes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.benchmarks import host_list
 from tests.cli.command import BIN, one_sentence, run_here
 from tests.deploy.batch import SWEEP, Called, asked, emit, play, program
 
-# In the place of collbench: what the launch is taken for
+# A double of collbench: prints the detected launch
 DETECT = """\
 import json, os, sys
 from collbench.launch.detect import detect
 found = detect(dict(os.environ))
-told = {name: getattr(found, name) for name in ("launcher", "rank", "ranks", "local_rank", "local_ranks", "node", "advice")}
-print(json.dumps({**told, "hosts": len(found.hosts), "first": found.hosts[0], "last": found.hosts[-1], "words": sys.argv[1:]}))
+known = {name: getattr(found, name) for name in ("launcher", "rank", "ranks", "local_rank", "local_ranks", "node", "advice")}
+print(json.dumps({**known, "hosts": len(found.hosts), "first": found.hosts[0], "last": found.hosts[-1], "words": sys.argv[1:]}))
 """
 
 
-class TestWhatIsAskedFor:
+class TestDirectives:
     def test_of_a_plain_job(self, tmp_path: Path) -> None:
         assert asked(emit(tmp_path)) == {
             "job-name": "collbench", "output": "%x-%j.out", "time": "30", "nodes": "2", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
@@ -35,7 +35,7 @@ class TestWhatIsAskedFor:
         }  # fmt: skip
 
     @pytest.mark.parametrize("command", [("pairs", "--backend", "socket"), ("allreduce", "--resume", "runs/1")])
-    def test_what_cannot_go_on_by_itself_is_not_begun_again(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+    def test_a_command_that_cannot_resume_is_not_requeued(self, tmp_path: Path, command: tuple[str, ...]) -> None:
         told = asked(emit(tmp_path, command=command))
         assert "no-requeue" in told and "requeue" not in told
 
@@ -60,11 +60,11 @@ class TestWhatIsAskedFor:
         assert (told["array"], told["output"]) == ("1-6%1", "%x-%A_%a.out")
 
     def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
-        """Slurm sends it up to a minute early: to a job of two minutes at once."""
+        """Slurm sends it up to a minute early: a job of two minutes would get it at its start."""
         assert ["signal" in asked(emit(tmp_path, "--minutes", minutes)) for minutes in ("2", "3")] == [False, True]
 
 
-class TestWhatSrunIsTold:
+class TestSrun:
     def told(self, folder: Path, *options: str, command: tuple[str, ...] = SWEEP) -> Called:
         called = play(folder, emit(folder, *options, command=command))
         assert (called.code, called.errors) == (0, "")
@@ -80,14 +80,14 @@ class TestWhatSrunIsTold:
         told = self.told(tmp_path, "--mpi", "pmix", "--cpus-per-rank", "12")
         assert told.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
 
-    def test_what_is_not_said_of_mpi_is_explained(self, tmp_path: Path) -> None:
+    def test_without_mpi_the_script_has_a_hint(self, tmp_path: Path) -> None:
         script = emit(tmp_path)
         assert "--mpi=" not in re.sub("#.*", "", script) and "`srun --mpi=list`, `collbench doctor --launch`" in script
 
     @pytest.mark.parametrize(
         "command", [(*SWEEP, "--out", "mine"), (*SWEEP, "--out=mine"), ("probe",), ("run", "quick", "--resume", "old")]
     )
-    def test_no_folder_where_the_command_names_one_or_makes_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
+    def test_no_folder_is_added_to_a_command_that_has_one_or_needs_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
         assert self.told(tmp_path, command=command).command == ["collbench", *command]
 
     def test_variables_reach_the_ranks(self, tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ class TestContainers:
             "--no-container-mount-home",
         ]
         assert told.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
-        assert (tmp_path / "runs").is_dir()  # what is mounted has to be there
+        assert (tmp_path / "runs").is_dir()  # a mounted folder must exist
 
-    def test_enroot_brings_the_driver_in_where_there_are_gpus(self, tmp_path: Path) -> None:
+    def test_enroot_adds_the_driver_on_gpu_nodes(self, tmp_path: Path) -> None:
         told = play(tmp_path, emit(tmp_path, "--image", "a/b", "--gpus-per-node", "8"))
         assert told.env["NVIDIA_VISIBLE_DEVICES"] == "all"
         present = list(Path("/sys/bus/pci/drivers").glob("mlx?_core/*/infiniband_verbs"))
@@ -145,7 +145,7 @@ class TestContainers:
         told = play(tmp_path, emit(tmp_path, "--image", "a/b"))
         assert "NVIDIA_VISIBLE_DEVICES" not in told.env
 
-    def test_mpi_needs_a_hook_of_enroot_where_there_is_mpi(self, tmp_path: Path) -> None:
+    def test_mpi_needs_a_hook_of_enroot(self, tmp_path: Path) -> None:
         told = [["--image", "a/b", "--mpi", "pmix"], ["--image", "a/b", "--mpi", "none"], ["--image", "a.sif", "--mpi", "pmix"]]
         assert ["50-slurm-pmi.sh" in emit(tmp_path, *each) for each in told] == [True, False, False]
 
@@ -164,30 +164,30 @@ class TestContainers:
         assert told.command[:2] == ["apptainer", "exec"] and "x.sqsh" in told.command
 
     @pytest.mark.parametrize(
-        ("told", "command", "says"),
+        ("typed", "command", "words"),
         [
             (["--container", "pyxis"], SWEEP, "--container pyxis needs --image"),
-            (["--image", "a/b:1", "--container", "apptainer"], SWEEP, "would be downloaded by each rank: run `apptainer pull collbench.sif docker://a/b:1`"),
-            (["--image", "a.sif", "--container", "pyxis"], SWEEP, "is an Apptainer file: omit --container pyxis"),
-            (["--image", "oras://a/b"], SWEEP, "is not supported by pyxis"),
-            (["--image", "a/b"], (*SWEEP, "--out", "/x"), "--out /x may be outside the container: omit it"),
-            (["--image", "a/b", "--runs", "a:b"], SWEEP, "cannot be mounted into a container: use a path without : and ,"),
-            (["--image", "a.sif", "--runs", "a,b"], SWEEP, "cannot be mounted into a container"),
+            (["--image", "a/b:1", "--container", "apptainer"], SWEEP, "`apptainer pull collbench.sif docker://a/b:1`"),
+            (["--image", "a.sif", "--container", "pyxis"], SWEEP, "omit --container pyxis"),
+            (["--image", "oras://a/b"], SWEEP, "pyxis"),
+            (["--image", "a/b"], (*SWEEP, "--out", "/x"), "--out /x "),
+            (["--image", "a/b", "--runs", "a:b"], SWEEP, "a:b"),
+            (["--image", "a.sif", "--runs", "a,b"], SWEEP, "a,b"),
         ],
     )  # fmt: skip
-    def test_what_does_not_fit_together(self, told: list[str], command: tuple[str, ...], says: str, tmp_path: Path) -> None:
-        assert says in one_sentence(run_here(tmp_path, "emit", "slurm", *told, "--", *command))
+    def test_contradicting_options_are_rejected(self, typed: list[str], command: tuple[str, ...], words: str, tmp_path: Path) -> None:
+        assert words in one_sentence(run_here(tmp_path, "emit", "slurm", *typed, "--", *command))
 
 
-class TestNothingGetsOutOfItsPlace:
+class TestQuoting:
     @pytest.mark.parametrize("option", ["name", "partition", "account", "qos", "gpu-type", "image", "module"])
     @pytest.mark.parametrize("value", ["", "a b", "a'b", 'a"b', "a\n#SBATCH --uid=0", "a;id", "$(id)", "-x", "%j\\", "a,b;c"])
-    def test_what_stands_in_a_line_of_sbatch_is_a_word(self, option: str, value: str, tmp_path: Path) -> None:
+    def test_values_in_directives_are_single_words(self, option: str, value: str, tmp_path: Path) -> None:
         done = run_here(tmp_path, "emit", "slurm", f"--{option}={value}", "--gpus-per-node", "1", "--", *SWEEP)
         assert f"--{option}" in one_sentence(done)
 
     @pytest.mark.parametrize(
-        ("told", "says"),
+        ("typed", "words"),
         [
             (["--nodes", "0"], "--nodes: '0': not a whole number from 1 to 100000"),
             (["--array", "0"], "--array: '0': not a whole number from 1 to 1000"),
@@ -196,8 +196,8 @@ class TestNothingGetsOutOfItsPlace:
             (["--gpu-type", "h100"], "--gpu-type needs --gpus-per-node"),
         ],
     )
-    def test_bad_input(self, told: list[str], says: str, tmp_path: Path) -> None:
-        assert says in one_sentence(run_here(tmp_path, "emit", "slurm", *told, "--", *SWEEP))
+    def test_bad_input_is_one_sentence(self, typed: list[str], words: str, tmp_path: Path) -> None:
+        assert words in one_sentence(run_here(tmp_path, "emit", "slurm", *typed, "--", *SWEEP))
 
     @settings(max_examples=25, derandomize=True, deadline=None)
     @given(st.lists(st.text(min_size=1).filter(str.isprintable), min_size=2, max_size=2))

@@ -31,8 +31,8 @@ def test_numbers_and_quoted_text_are_written(fill: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", "", 1.5, True, None, ["a"], b"a"], ids=repr)
-def test_anything_else_is_refused(fill: Any, value: object) -> None:
-    with pytest.raises(TypeError, match="is not quoted: use one of sh, line, yaml"):
+def test_any_other_filter_is_rejected(fill: Any, value: object) -> None:
+    with pytest.raises(TypeError, match="is not quoted"):
         fill("{{ value }}", value=value)
 
 
@@ -42,7 +42,7 @@ def test_nothing_that_was_done_to_quoted_text_passes_for_it(fill: Any, hole: str
         fill(f"{{{{ {hole} }}}}", w="a")
 
 
-def test_a_misspelt_name_is_no_empty_text(fill: Any) -> None:
+def test_a_misspelt_name_is_an_error(fill: Any) -> None:
     from jinja2 import UndefinedError
 
     with pytest.raises(UndefinedError, match="nodse"):

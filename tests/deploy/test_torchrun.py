@@ -1,4 +1,4 @@
-"""emit torchrun: what each node's torchrun is told, by running the script with a stand-in for it."""
+"""emit torchrun: the arguments of each node's torchrun, from a run of the script with a double of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
 
 
 def scontrol(folder: Path) -> None:
-    """Slurm's command that writes the nodes of a list, here 20,000 of them: more than a pipe holds."""
+    """Write a double of Slurm's command that prints 20,000 nodes: more than the buffer of a pipe."""
     (folder / "scontrol").write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-20000]" ] && seq -f n%.0f 20000\n')
     (folder / "scontrol").chmod(0o755)
 
@@ -40,9 +40,9 @@ class TestRendezvous:
 
     def test_static_without_a_number_starts_nothing(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"})
-        assert found.code and not found.words and "give the number of this node" in found.said
+        assert found.code and not found.words and "number of this node" in found.said
 
-    def test_one_node_meets_nobody(self, tmp_path: Path) -> None:
+    def test_one_node_needs_no_rendezvous(self, tmp_path: Path) -> None:
         words = recorded(tmp_path, KIND, {"nodes": 1, "ranks-per-node": 2}).words
         assert words[:-1] == ["--nnodes", "1", "--nproc-per-node", "2", "--standalone", *END]
 
@@ -51,7 +51,7 @@ class TestRendezvous:
         assert words[words.index("--master-addr") + 1] == "localhost" and "--node-rank" not in words
 
 
-class TestWhereAllMeet:
+class TestEndpoint:
     def test_at_the_first_host_of_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "hosts").write_text("# ours\n\n  n7 slots=8\nn8\n")
         assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
@@ -71,37 +71,37 @@ class TestWhereAllMeet:
 
     def test_nowhere(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"nodes": 2})
-        assert found.code and not found.words and "start this file by srun, or write it with --endpoint HOST" in found.said
+        assert found.code and not found.words and "--endpoint HOST" in found.said
 
     @pytest.mark.parametrize("host", ["n1:29500", "-n1", "n1-", "", "a b", "fe80::1", "fd00::1%$(id)", "[fd00::1]", "$(id)"])
-    def test_what_is_no_host(self, host: str) -> None:
-        with pytest.raises(UsageError, match="is not a valid host"):
+    def test_invalid_hosts(self, host: str) -> None:
+        with pytest.raises(UsageError, match="host"):
             ENDPOINT.parse(host)
 
 
-class TestWhatElse:
+class TestOtherOptions:
     def test_threads(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT).env["OMP_NUM_THREADS"] == "1"
         assert recorded(tmp_path, KIND, {**AT, "cpus-per-rank": 4}, env={"OMP_NUM_THREADS": "9"}).env["OMP_NUM_THREADS"] == "4"
 
-    def test_variables_reach_the_ranks_as_they_were_typed(self, tmp_path: Path) -> None:
+    def test_variables_are_passed_unchanged(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "env": tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))})
         assert [found.env[f"A{number}"] for number in range(len(HOSTILE))] == list(HOSTILE)
 
-    def test_torchrun_is_looked_for_beside_collbench_first(self, tmp_path: Path) -> None:
+    def test_torchrun_beside_collbench_is_preferred(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "program": f"{tmp_path}/a b/collbench"})
         assert found.env["PATH"].startswith(f"{tmp_path}/a b:{tmp_path}:") and f"{tmp_path}/a b/collbench" in found.words
 
     def test_a_program_by_its_name_alone_changes_no_path(self) -> None:
         assert "PATH" not in text(KIND, AT)
 
-    def test_nothing_is_added_to_what_writes_no_run(self, tmp_path: Path) -> None:
+    def test_no_folder_is_added_to_a_command_without_a_run(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT, command=("probe", "--measure")).words[-2:] == ["probe", "--measure"]
 
     def test_a_site_that_lets_torchrun_restart_is_overruled(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT, env={"PET_MAX_RESTARTS": "3"}).after("--max-restarts") == "0"
 
-    def test_how_to_start_it_on_each_node_stands_on_top(self) -> None:
+    def test_the_file_begins_with_the_start_on_each_node(self) -> None:
         static = text(KIND, {**AT, "rendezvous": "static", "nodes": 4, "hosts": "my hosts"}).splitlines()
         assert static[1] == "# collbench by torchrun; nodes: 4, ranks on each: 1."
         assert static[3] == "#   srun --nodes=4 --ntasks-per-node=1 FILE"

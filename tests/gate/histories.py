@@ -1,4 +1,4 @@
-"""Histories made up: allocations by day whose cases scatter by a fraction of a percent, and step where a test says so."""
+"""Simulated histories: allocations by day, with cases that scatter by a fraction of a percent and steps chosen by a test."""
 
 from __future__ import annotations
 

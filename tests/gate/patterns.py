@@ -1,4 +1,4 @@
-"""Made-up clusters for the tests of causes: what the rule says of cases of which some were slowed."""
+"""Simulated clusters for the tests of causes: the verdict on cases of which some are slower."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What the gate takes of an allocation's runs."""
+"""The runs of an allocation, as the gate reads them."""
 
 from __future__ import annotations
 
 import json
+import re
 from math import exp
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from tests.gate.allocations import launch, launches
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
 
 
-def test_launches_of_an_allocation_are_put_together_case_by_case(tmp_path: Path) -> None:
+def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> None:
     (found,) = allocations_in([launches(tmp_path / "night", "night-1", {8: 1e-6, 1024: 4e-6}, {8: 3e-6}, {8: 2e-6, 1024: 5e-6})])
     assert (found.name, found.launches, found.unfinished) == ("night-1", 3, 0)
     by_size = {case[COLUMNS.index("size_bytes")]: measured for case, measured in found.cases.items()}
@@ -34,7 +35,7 @@ def test_a_run_without_an_allocation_is_one_of_its_own(tmp_path: Path) -> None:
     assert [each.name for each in found] == ["a", "b"]
 
 
-def test_a_case_that_no_launch_could_measure_says_why(tmp_path: Path) -> None:
+def test_a_case_that_no_launch_could_measure_has_its_reason(tmp_path: Path) -> None:
     store(tmp_path / "a", [not_measured("no GPU"), make_row(8, time_s=make_times(1e-6))])
     (found,) = allocations_in([tmp_path / "a"])
     assert [(measured.na, measured.time is None) for measured in found.cases.values()] == [("no GPU", True), (None, False)]
@@ -47,44 +48,44 @@ def test_wrong_elements_are_summed(tmp_path: Path) -> None:
     assert [measured.wrong for measured in found.cases.values()] == [5]
 
 
-def test_what_was_wrong_is_not_undone_by_measuring_again(tmp_path: Path) -> None:
+def test_wrong_data_counts_even_if_a_later_row_is_right(tmp_path: Path) -> None:
     (found,) = allocations_in([store(tmp_path / "a", [make_row(8, wrong=5), make_row(8)])])
     assert [measured.wrong for measured in found.cases.values()] == [5]
 
 
-def test_launches_that_are_no_repetitions_are_refused(tmp_path: Path) -> None:
+def test_launches_of_different_software_are_rejected(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     store(tmp_path / "launch-2", [make_row(8)], allocation_id="night", collbench="0.2.0", hosts=["node1", "node2"])
-    with pytest.raises(UsageError, match=r"software collbench: 0\.1\.0 → 0\.2\.0: launches of one allocation"):
+    with pytest.raises(UsageError, match=r"0\.1\.0 → 0\.2\.0"):
         allocations_in([tmp_path])
 
 
-def test_a_launch_that_crashed_or_is_missing_is_refused_unless_the_others_are_named(tmp_path: Path) -> None:
+def test_missing_and_unreadable_launches_are_rejected_unless_the_others_are_given(tmp_path: Path) -> None:
     night = launches(tmp_path / "night", "night-1", {8: 1e-6}, {8: 1e-6})
     (night / "launch-3").mkdir()
-    with pytest.raises(UsageError, match=r"launch-3 cannot be read; repeat"):
+    with pytest.raises(UsageError, match="launch-3 "):
         allocations_in([night])
     assert allocations_in([night / "launch-1", night / "launch-2"])[0].launches == 2
     (night / "launch-3").rmdir()
     edit_info(night / "launch-1", launches=3)
-    with pytest.raises(UsageError, match=r"night holds 2 of 3 launches: repeat those missing"):
+    with pytest.raises(UsageError, match="night holds 2 of 3 "):
         allocations_in([night])
 
 
-def test_launches_of_no_allocation_are_not_allocations(tmp_path: Path) -> None:
+def test_several_launches_without_an_allocation_are_rejected(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         launch(tmp_path / f"launch-{number}", {8: 1e-6})
-    with pytest.raises(UsageError, match="has launches without an"):
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         allocations_in([tmp_path])
 
 
-@pytest.mark.parametrize("told", ["yesterday", 7, None])
-def test_a_beginning_that_is_no_moment_is_unknown(tmp_path: Path, told: object) -> None:
-    edit_info(launch(tmp_path / "a", {8: 1e-6}), started_utc=told)
+@pytest.mark.parametrize("value", ["yesterday", 7, None])
+def test_an_invalid_start_time_is_unknown(tmp_path: Path, value: object) -> None:
+    edit_info(launch(tmp_path / "a", {8: 1e-6}), started_utc=value)
     assert allocations_in([tmp_path / "a"])[0].began_utc == ""
 
 
-def test_allocations_are_in_the_order_in_which_they_began_whatever_their_zone(tmp_path: Path) -> None:
+def test_allocations_are_ordered_by_their_start_in_any_time_zone(tmp_path: Path) -> None:
     for name, began in (("a", "2026-11-20T10:00:00+02:00"), ("b", "2026-11-20T07:00:00Z"), ("c", "2026-11-20T09:00:00")):
         edit_info(launch(tmp_path / name, {8: 1e-6}), started_utc=began)
     named = [tmp_path / name for name in "cab"]
@@ -93,22 +94,22 @@ def test_allocations_are_in_the_order_in_which_they_began_whatever_their_zone(tm
     assert [each.name for each in allocations_in(named)] == ["c", "a", "b"]
 
 
-def test_what_was_slowed_on_purpose_says_how(tmp_path: Path) -> None:
+def test_a_deliberately_slowed_allocation_has_the_options(tmp_path: Path) -> None:
     store(tmp_path / "a", [make_row(8, flags=("slowed",)), make_row(1024)], slowed=["by=10%", 7, "by=2% sizes=8"])
     store(tmp_path / "b", [make_row(8, flags=("slowed",))], slowed="by=10%")
     store(tmp_path / "c", [make_row(8)], slowed=["by=10%"])
     assert [each.slowed for each in allocations_in([tmp_path / name for name in "abc"])] == ["by=10%; by=2% sizes=8", "unknown", ""]
 
 
-def test_an_allocation_is_imported_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_an_allocation_of_imported_and_measured_rows_is_rejected(tmp_path: Path) -> None:
     store(tmp_path / "a", [make_row(8, flags=("imported",))])
     assert allocations_in([tmp_path / "a"])[0].imported
     store(tmp_path / "b", [make_row(8, flags=("imported",)), make_row(1024)])
-    with pytest.raises(UsageError, match="some of its allocation's rows are imported, others measured here"):
+    with pytest.raises(UsageError, match="imported"):
         allocations_in([tmp_path / "b"])
 
 
-def test_shares_of_the_ceiling_are_kept_by_launch_where_all_are_of_one_kind(tmp_path: Path) -> None:
+def test_percentages_of_the_ceiling_are_kept_by_launch_if_all_have_one_model(tmp_path: Path) -> None:
     for number, share in enumerate((80.0, 84.0, 82.0), 1):
         launch(tmp_path / f"launch-{number}", {8: 1e-6}, "night", percent_of_ceiling=share)
     (shown,) = allocations_in([tmp_path])[0].shown.values()
@@ -118,20 +119,20 @@ def test_shares_of_the_ceiling_are_kept_by_launch_where_all_are_of_one_kind(tmp_
     assert (shown.percent, shown.percents) == (None, (None,) * 4)
 
 
-@pytest.mark.parametrize(("told", "wrong", "broke_off"), [(0, 0, 0), (130, 0, 1), (4, 0, 1), (4, 3, 0)])
-def test_a_launch_that_says_that_it_failed_broke_off(tmp_path: Path, told: int, wrong: int, broke_off: int) -> None:
+@pytest.mark.parametrize(("code", "wrong", "unfinished"), [(0, 0, 0), (130, 0, 1), (4, 0, 1), (4, 3, 0)])
+def test_a_launch_with_a_failing_exit_code_is_unfinished(tmp_path: Path, code: int, wrong: int, unfinished: int) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
-    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong), exit_code=told)
-    assert allocations_in([tmp_path])[0].unfinished == broke_off
+    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong), exit_code=code)
+    assert allocations_in([tmp_path])[0].unfinished == unfinished
 
 
-def test_what_only_a_later_launch_tells_is_known(tmp_path: Path) -> None:
+def test_facts_of_a_later_launch_are_read(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night"), backends={"nccl": {"version": "2.30"}})
     assert allocations_in([tmp_path])[0].facts["software"]["nccl version"] == "2.30"
 
 
-def test_shares_say_whether_every_launch_was_verified(tmp_path: Path) -> None:
+def test_percentages_have_whether_every_launch_was_verified(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     assert [each.checked for each in allocations_in([tmp_path])[0].shown.values()] == [True]
     for number, (checked, wrong) in enumerate(((0, None), (1, None)), 2):
@@ -144,13 +145,13 @@ def edit_info(run: Path, **changes: object) -> None:
     (run / "run.json").write_text(json.dumps({**info, **changes}))
 
 
-def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"allocation name '\.\./x' is not a valid file name"):
+def test_an_allocation_name_that_is_not_a_file_name_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'\.\./x'"):
         allocations_in([launch(tmp_path / "a", {8: 1e-6}, "../x")])
 
 
-def test_a_run_without_a_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no finished case:"):
+def test_a_run_without_a_row_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path / "a"))):
         allocations_in([store(tmp_path / "a", [])])
 
 
@@ -158,7 +159,7 @@ def test_a_run_without_a_row_is_refused(tmp_path: Path) -> None:
     ("exit_code", "wrong", "finished", "broke"),
     [(0, 0, True, False), (None, 0, True, False), (0, 0, False, True), (4, 0, True, True), (4, 7, True, False), (4, 7, False, True)],
 )
-def test_a_launch_that_did_not_come_to_its_end_broke_off(exit_code: int | None, wrong: int, finished: bool, broke: bool) -> None:
+def test_a_launch_without_a_regular_end_is_unfinished(exit_code: int | None, wrong: int, finished: bool, broke: bool) -> None:
     run: Any = SimpleNamespace(info={"exit_code": exit_code}, rows=[make_row(8, wrong=wrong)], finished=finished)
     assert _broke_off(run) is broke
 

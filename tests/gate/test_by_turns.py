@@ -25,7 +25,7 @@ def drawn_in(count: int) -> float:
     return float(np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
 
-def test_what_never_scatters_has_the_floors_of_a_baselines_limits() -> None:
+def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
     limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [LARGE] * 3))
     assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
     assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
@@ -39,7 +39,7 @@ def test_two_cases_are_no_group() -> None:
 
 
 def test_the_spread_is_drawn_in_and_towards_the_median_of_the_groups() -> None:
-    """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group lends eight with a median of 0."""
+    """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group adds eight with a median of 0."""
     limits = learn_pairs(pairs(OWN, OWN * 0, OWN * 0), ONE_GROUP)
     variance = 0.01 / drawn_in(5) / 2
     assert limits.cases == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)
@@ -51,7 +51,7 @@ def test_one_pair_that_is_far_off_changes_nothing() -> None:
     assert learn_pairs(pairs(off, off, off), ONE_GROUP).cases == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cases)
 
 
-def test_what_pairs_have_in_common_widens_the_groups_limit_and_that_of_the_whole() -> None:
+def test_common_noise_of_pairs_widens_the_limits_of_groups_and_of_all_cases() -> None:
     limits = learn_pairs(pairs(OWN, OWN, OWN), ONE_GROUP)
     common = 4 * 1.2533 * np.sqrt(0.01 / drawn_in(5) / 5)
     assert limits.groups == pytest.approx([common], rel=0.02)

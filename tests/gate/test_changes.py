@@ -1,4 +1,4 @@
-"""Announced changes and slowdowns: what a file may say, and what it allows."""
+"""Announced changes and slowdowns: the keys of a file, and their effect."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ def test_a_table_for_each_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "value"),
     [
-        ("", "only tables [[change]] are allowed"),
-        ("changes = 1", "only tables [[change]] are allowed"),
-        (GOOD + "more = 1\n", "required keys are kind, what, reason, reviewer, expires"),
-        (GOOD.replace('reviewer = "ops"\n', ""), "change 1: required keys are kind, what, reason, reviewer, expires"),
-        (GOOD.replace('"ops"', '" "'), "change 1: 'reviewer' is ' ', not a text"),
-        (GOOD.replace("2026-12-01", '"2026-12-01"'), "'expires' is 2026-12-01, not a valid date (write 2027-01-31"),
+        ("", "[[change]]"),
+        ("changes = 1", "[[change]]"),
+        (GOOD + "more = 1\n", "kind, what, reason, reviewer, expires"),
+        (GOOD.replace('reviewer = "ops"\n', ""), "change 1: "),
+        (GOOD.replace('"ops"', '" "'), "change 1: 'reviewer' is ' '"),
+        (GOOD.replace("2026-12-01", '"2026-12-01"'), "'expires' is 2026-12-01"),
         (
             GOOD.replace("software", "sofware"),
-            "unknown kind 'sofware': choose from software, environment, topology",
+            "'sofware'",
         ),
-        ("[[change]", "cannot be read"),
-        ("x = " + "[" * 5000, "cannot be read"),
-        ("#" + "x" * (1 << 20), "cannot be read (it is larger than 1 MiB)"),
-        (GOOD + 'backend = "mpi"\n', "it selects cases, but slower_percent is missing"),
-        (GOOD.replace('kind = "software"\n', "") + "slower_percent = 5\n", "required keys are kind, what, reason, reviewer, expires"),
-        (GOOD + "slower_percent = 0\n", "'slower_percent' is 0, where a number above 0 and up to 1000 is wanted"),
+        ("[[change]", "changes.toml"),
+        ("x = " + "[" * 5000, "changes.toml"),
+        ("#" + "x" * (1 << 20), "1 MiB"),
+        (GOOD + 'backend = "mpi"\n', "slower_percent"),
+        (GOOD.replace('kind = "software"\n', "") + "slower_percent = 5\n", "kind, what, reason, reviewer, expires"),
+        (GOOD + "slower_percent = 0\n", "'slower_percent' is 0"),
         (GOOD + "slower_percent = nan\n", "'slower_percent' is nan"),
         (GOOD + "slower_percent = true\n", "'slower_percent' is True"),
-        (GOOD + 'slower_percent = 5\nsizes = "16M-1M"\n', "change 1: sizes '16M-1M' are in descending order"),
-        (GOOD + "slower_percent = 5\nsizes = 5\n", "'sizes' is 5, not a text"),
+        (GOOD + 'slower_percent = 5\nsizes = "16M-1M"\n', "change 1: sizes '16M-1M'"),
+        (GOOD + "slower_percent = 5\nsizes = 5\n", "'sizes' is 5"),
     ],
 )
-def test_nonsense_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_file_is_rejected(tmp_path: Path, text: str, value: str) -> None:
     (tmp_path / "changes.toml").write_text(text)
     with pytest.raises(UsageError) as caught:
         read_expected(tmp_path / "changes.toml")
-    assert told in str(caught.value)
+    assert value in str(caught.value)
 
 
 TODAY = date(2026, 11, 21)
@@ -79,14 +79,14 @@ def allowed(told: list[Expected], *suspicions: Suspicion, today: date = TODAY) -
     return [each.state for each in accepted(suspicions, told, today, CELLS)]
 
 
-def test_a_slowdown_may_be_announced_without_a_difference_that_anything_tells_of(tmp_path: Path) -> None:
+def test_a_slowdown_may_be_announced_without_a_visible_change(tmp_path: Path) -> None:
     (found,) = expected(tmp_path, SLOWER)
     assert (found.slower_percent, found.operation, found.backend, found.smallest, found.largest) == (13.5, "all*", "mpi", 64 << 20, None)
     assert not found.covers(Difference(Item.of("software", "mpi"), "1", "2"), TODAY)
     assert expected(tmp_path, GOOD + "slower_percent = 5\n")[0].covers(Difference(Item.of("software", "nccl nccl"), "2.29", "2.30"), TODAY)
 
 
-def test_what_is_no_slower_than_announced_is_accepted_and_says_who_announced_it(tmp_path: Path) -> None:
+def test_an_announced_slowdown_is_accepted_with_its_announcement(tmp_path: Path) -> None:
     (found,) = accepted([suspicion()], expected(tmp_path, SLOWER), TODAY, CELLS)
     assert found.state == "accepted"
     assert found.announced == Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
@@ -104,17 +104,17 @@ def test_what_is_no_slower_than_announced_is_accepted_and_says_who_announced_it(
         GOOD,
     ],
 )
-def test_what_is_slower_or_was_not_meant_or_is_over_stays_what_it_is(tmp_path: Path, text: str) -> None:
+def test_a_larger_unmatched_or_expired_slowdown_is_not_accepted(tmp_path: Path, text: str) -> None:
     assert allowed(expected(tmp_path, text), suspicion()) == ["confirmed"]
 
 
-def test_what_is_cleared_needs_no_announcement_and_comes_last(tmp_path: Path) -> None:
+def test_cleared_suspicions_need_no_announcement_and_come_last(tmp_path: Path) -> None:
     told = expected(tmp_path, SLOWER)
     states = allowed(told, suspicion(), suspicion("suspected", factors=(1.5,)), suspicion("cleared", factors=(1.05, 1.0)))
     assert states == ["suspected", "accepted", "cleared"]
 
 
-def test_a_group_is_accepted_only_where_all_its_cases_are_meant(tmp_path: Path) -> None:
+def test_a_group_is_accepted_if_all_its_cases_are_announced(tmp_path: Path) -> None:
     assert allowed(expected(tmp_path, SLOWER), GROUP) == ["suspected"]
     assert allowed(expected(tmp_path, SLOWER.replace("64M-", "2M-")), GROUP) == ["accepted"]
     whole = suspicion("confirmed", "all cases", kind="whole", case={}, factors=(1.05, 1.05, 1.05))
@@ -122,7 +122,7 @@ def test_a_group_is_accepted_only_where_all_its_cases_are_meant(tmp_path: Path) 
     assert allowed(expected(tmp_path, SLOWER), whole) == ["confirmed"]
 
 
-def test_the_day_of_expiry_is_the_last_on_which_it_counts(tmp_path: Path) -> None:
+def test_an_announcement_counts_on_its_day_of_expiry(tmp_path: Path) -> None:
     told = expected(tmp_path, GOOD + SLOWER)
     nccl = Difference(Item.of("software", "nccl nccl"), "2.29", "2.30")
     assert (unannounced([nccl], told, date(2026, 12, 1)), unannounced([nccl], told, date(2026, 12, 2))) == ([], [nccl])
@@ -132,8 +132,8 @@ def test_the_day_of_expiry_is_the_last_on_which_it_counts(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "what"), [("*", "*"), ("**", " * ?")])
-def test_what_announces_everything_is_refused(tmp_path: Path, kind: str, what: str) -> None:
-    with pytest.raises(UsageError, match=r"match every change: be more specific$"):
+def test_an_announcement_of_every_change_is_rejected(tmp_path: Path, kind: str, what: str) -> None:
+    with pytest.raises(UsageError, match="every change"):
         expected(tmp_path, GOOD.replace('"software"', f'"{kind}"').replace('"nccl *"', f'"{what}"'))
 
 
@@ -143,7 +143,7 @@ KEYS = st.sampled_from(["kind", "what", "reason", "reviewer", "expires", "sizes"
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, VALUE, max_size=8))
-def test_whatever_a_table_says_is_understood_or_a_sentence(told: dict[str, object]) -> None:
+def test_any_table_is_valid_or_one_sentence(told: dict[str, object]) -> None:
     try:
         found = from_table(told, "change 1")
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""What is between two allocations, and between two baselines."""
+"""Differences between two allocations, and between two baselines."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for 
 
 
 def beyond(moves: BaselineDiff) -> set[str]:
-    """The names of what moved further than chance explains."""
+    """Return the names of the cases and groups with a difference above the noise limit."""
     return {each.about.name for each in moves.moved if each.beyond}
 
 
 def test_two_allocations_around_an_upgrade() -> None:
     moves = between_allocations(BASE, "night-6", "night-7")
     assert beyond(moves) == SLOWER
-    assert [each.sentence() for each in moves.changes] == ["software mpi version: 4.3 → 5.0"]
+    assert [(each.a, each.b) for each in moves.changes] == [("4.3", "5.0")]
     slow = next(each for each in moves.moved if each.about.case == case(64 << 20))
     assert slow.factor == pytest.approx(1.1, abs=0.02)
     assert slow.limit == pytest.approx(1.02, abs=0.02)
 
 
-def test_two_allocations_of_one_state_and_faster_is_told_too() -> None:
+def test_two_equal_allocations_have_no_difference_and_faster_cases_are_reported() -> None:
     assert beyond(between_allocations(BASE, "night-1", "night-6")) == set()
     assert beyond(between_allocations(BASE, "night-7", "night-6")) == SLOWER
 
 
-def test_two_baselines_learn_chance_within_each() -> None:
+def test_the_noise_limit_of_two_baselines_follows_from_each() -> None:
     before, after = Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])
     moves = between_baselines(before, after)
     assert beyond(moves) == SLOWER
@@ -44,7 +44,7 @@ def test_two_baselines_learn_chance_within_each() -> None:
     assert beyond(between_baselines(*halves)) == set()
 
 
-def test_of_two_single_allocations_nothing_is_known_of_chance() -> None:
+def test_two_single_allocations_have_no_noise_limit() -> None:
     old, new = (Baseline(Path(each.name), [each]) for each in BASE.allocations[5:7])
     moves = between_baselines(old, new)
     assert {each.limit for each in moves.moved} == {None}
@@ -61,9 +61,9 @@ def test_cases_that_one_side_lacks() -> None:
 
 
 def test_bad_names() -> None:
-    with pytest.raises(UsageError, match="allocation nobody is not in base: choose from night-1, night-2"):
-        between_allocations(BASE, "night-1", "nobody")
-    with pytest.raises(UsageError, match="allocation night-1 is named twice"):
+    with pytest.raises(UsageError, match="night-1, night-2"):
+        between_allocations(BASE, "night-1", "night-99")
+    with pytest.raises(UsageError, match=r"night-1 .*twice"):
         between_allocations(BASE, "night-1", "night-1")
-    with pytest.raises(UsageError, match="base is named twice"):
+    with pytest.raises(UsageError, match=r"base .*twice"):
         between_baselines(BASE, BASE)

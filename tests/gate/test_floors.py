@@ -1,4 +1,4 @@
-"""Shares of a ceiling that are asked for: `--min-percent`."""
+"""Minimum percentages of the expected bandwidth: `--min-percent`."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ def states(asked: str, *percents: float | None, **changes: Any) -> list[str]:
     return [each.state for each in floor_states([read_floor(asked)], candidate)]
 
 
-def test_a_slower_link_does_not_excuse() -> None:
+def test_a_slower_link_does_not_lower_the_minimum() -> None:
     candidate = [allocation(f"night-{number}", {case(): 95.0}) for number in range(3)]
     floor = read_floor("ring:80@64M-")
     was = LinkCeiling("allreduce", "mpi", "all", 4, 1, None, "ring", 2 * (NIC.bytes_per_s or 0), "NIC 8×100 Gb/s")
     assert floor_states([floor], candidate) == []
     (state,) = floor_states([floor], candidate, before=[was])
-    assert (state.state, state.percents, state.limited_by) == ("confirmed", (47.5,) * 3, "NIC 8×100 Gb/s, the baseline's ceiling")
+    assert (state.state, state.percents) == ("confirmed", (47.5,) * 3)
+    assert state.limited_by and state.limited_by.startswith("NIC 8×100 Gb/s")
     assert floor_states([floor], candidate, before=[was._replace(bytes_per_s=1.0)]) == []
 
 
-def test_a_floor_says_model_percent_sizes_and_where_it_is_asked() -> None:
+def test_the_parts_of_a_floor() -> None:
     assert read_floor("ring:80@64M-") == Floor("ring:80@64M-", "ring", 80.0, 64 * M, None)
     assert read_floor("hard:60.5@1M-16M/all*+mpi") == Floor("hard:60.5@1M-16M/all*+mpi", "hard", 60.5, M, 16 * M, "all*", "mpi")
     assert read_floor("given:90@-1M+torch-nccl") == Floor("given:90@-1M+torch-nccl", "given", 90.0, 1, M, "*", "torch-nccl")
@@ -57,36 +58,36 @@ def test_a_floor_says_model_percent_sizes_and_where_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "value"),
     [
-        ("80", "not valid (use MODEL:PERCENT@SIZES, such as ring:80@64M-"),
-        ("ring:80", "not valid (use MODEL:PERCENT@SIZES,"),
-        ("rign:80@64M-", "unknown model 'rign': choose from ring, hard, network, measured, given, simulated"),
-        ("ring:0@64M-", "'0' is not a percentage above 0 and up to 100"),
-        ("ring:101@64M-", "'101' is not a percentage"),
-        ("ring:nan@64M-", "'nan' is not a percentage"),
-        ("ring:80@64X-", "size '64X' is not a valid number of bytes"),
-        ("ring:80@-", "size '' is not a valid number of bytes"),
-        ("ring:80@16M-1M", "sizes '16M-1M' are in descending order"),
-        ("ring:80@64M-" * 50, "not valid (use MODEL:PERCENT@SIZES,"),
+        ("80", "MODEL:PERCENT@SIZES"),
+        ("ring:80", "MODEL:PERCENT@SIZES"),
+        ("rign:80@64M-", "'rign'"),
+        ("ring:0@64M-", "'0'"),
+        ("ring:101@64M-", "'101'"),
+        ("ring:nan@64M-", "'nan'"),
+        ("ring:80@64X-", "'64X'"),
+        ("ring:80@-", "size ''"),
+        ("ring:80@16M-1M", "'16M-1M'"),
+        ("ring:80@64M-" * 50, "MODEL:PERCENT@SIZES"),
     ],
 )
-def test_nonsense_is_named(text: str, told: str) -> None:
+def test_an_invalid_floor_is_rejected(text: str, value: str) -> None:
     with pytest.raises(UsageError, match=r"^--min-percent ") as caught:
         read_floor(text)
-    assert told in str(caught.value)
+    assert value in str(caught.value)
 
 
 @settings(max_examples=60)
 @given(st.one_of(st.text(max_size=40), st.from_regex(r"\A[a-z]{1,6}:[0-9.e+-]{1,6}@[0-9KMGx.-]{1,9}(/\w+)?(\+\w+)?\Z")))
-def test_whatever_is_typed_is_a_floor_or_a_sentence(text: str) -> None:
+def test_any_text_is_a_floor_or_one_sentence(text: str) -> None:
     try:
         assert 0 < read_floor(text).percent <= 100
     except UsageError as error:
         assert str(error).startswith("--min-percent ")
 
 
-def test_below_in_three_allocations_is_confirmed_in_fewer_suspected_and_above_in_one_of_them_cleared() -> None:
+def test_three_allocations_below_confirm_fewer_suspect_and_one_above_clears() -> None:
     assert states("ring:80@64M-", 79.0, 78.0, 75.0) == ["confirmed"]
     assert states("ring:80@64M-", 79.0, 78.0) == ["suspected"]
     assert states("ring:80@64M-", 79.0, None, 75.0) == ["suspected"]
@@ -99,7 +100,7 @@ def test_side_by_side_two_allocations_are_enough() -> None:
     assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, strikes=2)] == ["confirmed"]
 
 
-def test_what_is_not_known_is_no_pass() -> None:
+def test_an_unknown_percentage_does_not_pass() -> None:
     assert states("ring:80@64M-", None) == ["no verdict"]
     assert states("ring:80@64M-", 95.0, ceiling=None) == ["no verdict"]
     assert states("ring:80@64M-", None, ceiling=no_ceiling("no speed")) == ["no verdict"]
@@ -115,14 +116,14 @@ def test_the_hard_bound_is_another_denominator_than_the_ring() -> None:
     assert states("network:80@64M-", 84.0) == []
 
 
-def test_each_size_is_held_to_it_for_itself() -> None:
+def test_each_size_is_judged_separately() -> None:
     first = allocation("night-1", {case(M): 20.0, case(64 * M): 70.0, case(128 * M): 99.0, case(256 * M): 99.0})
     (found,) = floor_states([read_floor("ring:80@64M-")], [first])
     assert (found.name, found.percents, found.wanted) == ("allreduce 64 MiB mpi", (70.0,), 80.0)
     assert (found.limited_by, found.model, found.case["size_bytes"]) == ("NIC 4×100 Gb/s", "ring", 64 * M)
 
 
-def test_it_is_asked_of_the_operations_and_backends_that_it_names() -> None:
+def test_a_floor_applies_to_its_operations_and_backends() -> None:
     first = allocation(
         "night-1", {case(): 70.0, case(backend="gloo"): 60.0, case(operation="broadcast"): 50.0, case(0, operation="barrier"): None}
     )
@@ -135,12 +136,12 @@ def test_it_is_asked_of_the_operations_and_backends_that_it_names() -> None:
     }
 
 
-def test_a_floor_for_nothing_that_was_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 has no such case; measure those sizes"):
+def test_a_floor_without_a_measured_case_is_rejected() -> None:
+    with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 "):
         floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {case(): 70.0})])
 
 
-def test_what_keeps_it_from_passing_is_said() -> None:
+def test_the_reasons_of_floors_that_do_not_pass() -> None:
     first = allocation("night-1", {case(): 70.0, case(M): None})
     suspected, unknown = floor_reasons(floor_states([read_floor("ring:80@1M-")], [first]))
     assert suspected == SuspectedBelowFloor(CaseNames(("allreduce 64 MiB mpi",)))

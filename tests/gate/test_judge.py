@@ -38,7 +38,7 @@ from tests.results.rows import NIC
 
 
 class TestResults:
-    def test_what_is_as_it_was_passes(self) -> None:
+    def test_an_unchanged_candidate_passes(self) -> None:
         verdict = judged(allocation("new"))
         assert (verdict.result, verdict.exit_code, verdict.reasons, verdict.suspicions) == ("passed", 0, (), ())
         assert (verdict.cases, verdict.allocations, verdict.thin) == (5, 6, False)
@@ -68,7 +68,7 @@ class TestResults:
         assert verdict.result == "regression"
         assert [each.kind for each in verdict.suspicions] == ["cell"]
 
-    def test_suspects_alone_say_nothing_of_the_whole(self) -> None:
+    def test_suspects_alone_do_not_make_all_cases_suspect(self) -> None:
         all_slow = dict.fromkeys(SIZES, 1.1)
         alone = [replace(allocation(name, launches=1), cases={case(64 << 20): CaseTimes((0.0741,))}) for name in "bc"]
         verdict = judged(allocation("a", all_slow), *alone)
@@ -77,7 +77,7 @@ class TestResults:
         assert states["whole", "all cases"] == "suspected"
         assert states["group", "allreduce on nccl, large messages"] == "suspected"
 
-    def test_what_is_too_little_for_any_case_is_found_in_the_whole(self) -> None:
+    def test_a_slowdown_below_the_limit_of_every_case_is_found_in_all_cases(self) -> None:
         slower = dict.fromkeys(SIZES, 1.018)
         verdict = judged(*(allocation(name, slower) for name in "abc"))
         assert verdict.result == "regression"
@@ -101,12 +101,12 @@ class TestNoPass:
         assert verdict.result == "no verdict"
         assert verdict.reasons == (MissingCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
-    def test_a_case_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
+    def test_a_case_that_could_not_be_measured_is_missing_with_its_reason(self) -> None:
         whole = allocation("new")
         torn = replace(whole, cases={**whole.cases, case(8): CaseTimes((None,) * 5, 0, "no GPU")})
         assert judged(torn).reasons == (MissingCases("new", CaseNames(("allreduce 8 B nccl",)), "no GPU"),)
 
-    def test_a_regression_is_told_though_another_case_is_missing(self) -> None:
+    def test_a_regression_is_reported_with_another_case_missing(self) -> None:
         without = {name: measured for name, measured in slow("a").cases.items() if name != case(8)}
         verdict = judged(replace(slow("a"), cases=without), slow("b"), slow("c"))
         assert (verdict.result, len(verdict.reasons)) == ("regression", 1)
@@ -122,7 +122,7 @@ class TestNoPass:
         assert verdict.result == "no verdict"
         assert verdict.reasons == (IncompleteCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
-    def test_a_confirmation_that_some_launches_lack_clears_nothing(self) -> None:
+    def test_an_incomplete_confirmation_clears_no_suspect(self) -> None:
         fast = allocation("b")
         torn = {
             **fast.cases,
@@ -134,7 +134,7 @@ class TestNoPass:
         assert verdict.reasons == (IncompleteCases("b", CaseNames(("allreduce 64 MiB nccl",))),)
         assert [each.state for each in verdict.groups] == ["passed", "no verdict"]
 
-    def test_what_the_last_good_allocation_has_may_not_be_missing_though_its_history_is_short(self) -> None:
+    def test_a_case_of_the_last_good_allocation_may_not_be_missing(self) -> None:
         newest = BASE.allocations[-1]
         more = replace(newest, cases={**newest.cases, case(2048): CaseTimes((3e-6,) * 3)})
         later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
@@ -263,13 +263,13 @@ class TestLaterAllocations:
 
     SCATTERED = CaseTimes((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
 
-    def test_cases_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+    def test_unstable_cases_that_are_not_suspects_do_not_prevent_passing(self) -> None:
         later = allocation("b")
         assert judged(allocation("a"), replace(later, cases={**later.cases, case(8): self.SCATTERED})).result == "passed"
         first = allocation("a")
         assert judged(replace(first, cases={**first.cases, case(8): self.SCATTERED})).result == "no verdict"
 
-    def test_cases_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+    def test_incomplete_cases_that_are_not_suspects_do_not_prevent_passing(self) -> None:
         later = allocation("b")
         torn = {**later.cases, case(8): CaseTimes((1e-6, None, 1e-6, 1e-6, 1e-6))}
         assert judged(allocation("a"), replace(later, cases=torn)).result == "passed"

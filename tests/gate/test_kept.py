@@ -1,4 +1,4 @@
-"""The file of an allocation: it appears whole, replaces nothing, and whatever was edited into it is one sentence or can be judged."""
+"""The file of an allocation: written completely or not at all, replaces nothing; an altered file is one error or can be judged."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class TestWithoutLinks:
 
         monkeypatch.setattr(os, "link", refuse)
 
-    def test_the_file_is_made_all_the_same(self, tmp_path: Path) -> None:
+    def test_the_file_is_written(self, tmp_path: Path) -> None:
         add_all(tmp_path, [allocation("good-0")])
         assert load(tmp_path).allocations == [allocation("good-0")]
         assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
     def test_it_replaces_nothing(self, tmp_path: Path) -> None:
-        (tmp_path / FILE).write_text("somebody else's")
-        with pytest.raises(UsageError, match=r"allocation good-0 is already in"):
+        (tmp_path / FILE).write_text("another file")
+        with pytest.raises(UsageError, match="good-0"):
             add_all(tmp_path, [allocation("good-0")])
-        assert (tmp_path / FILE).read_text() == "somebody else's"
+        assert (tmp_path / FILE).read_text() == "another file"
 
-    def test_what_could_not_be_written_whole_is_removed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_incomplete_file_is_removed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = iter([None, OSError(errno.ENOSPC, "No space left on device")])  # the draft is the first
 
         def full(_: int) -> None:
@@ -50,12 +50,12 @@ class TestWithoutLinks:
                 raise error
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(UsageError, match="No space left on device"):
+        with pytest.raises(UsageError, match=os.strerror(errno.ENOSPC)):
             add_all(tmp_path, [allocation("good-0")])
         assert not list(tmp_path.iterdir())
 
 
-def test_ceilings_are_kept_and_a_file_without_them_is_read(tmp_path: Path) -> None:
+def test_ceilings_are_stored_and_a_file_without_them_is_read(tmp_path: Path) -> None:
     was = LinkCeiling("allreduce", "mpi", "all", 2, 2, None, "ring", 1e9, "NIC eth0 10 Gb/s")
     add_all(tmp_path, [allocation("good-0", ceilings=(was,))])
     assert load(tmp_path).allocations[0].ceilings == (was,)
@@ -64,7 +64,7 @@ def test_ceilings_are_kept_and_a_file_without_them_is_read(tmp_path: Path) -> No
     assert load(tmp_path).allocations[0].ceilings == ()
 
 
-def test_a_link_whose_answer_got_lost_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_was_made_despite_an_error_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.link
 
     def twice(source: Path, target: Path) -> None:
@@ -76,32 +76,32 @@ def test_a_link_whose_answer_got_lost_is_there(tmp_path: Path, monkeypatch: pyte
     assert [each.name for each in load(tmp_path).allocations] == ["good-0"]
 
 
-def test_a_filesystem_that_is_read_only_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(UsageError, match=r"cannot be written \(Read-only file system\): choose another folder"):
+    with pytest.raises(UsageError, match=os.strerror(errno.EROFS)):
         add_all(tmp_path, [allocation("good-0")])
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "words"),
     [
-        ({"launches": 4}, "it has 4 launches but 3 state probes"),
-        ({"facts": {"weather": {"rain": "yes"}}}, "'facts' in its first line"),
-        ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogates not allowed"),
-        ({"imported": "yes"}, "'imported' in its first line is 'yes'"),
-        ({"canary_s": [float("nan")] * 3}, "NaN is not a number"),
-        ({"ceilings": [["allreduce", "mpi"]]}, "'ceilings' in its first line"),
-        ({"ceilings": [["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]}, "'ceilings' in its first line"),
+        ({"launches": 4}, "4 .*3 state probes"),
+        ({"facts": {"weather": {"rain": "yes"}}}, "'facts'"),
+        ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogates"),
+        ({"imported": "yes"}, "'imported' .*'yes'"),
+        ({"canary_s": [float("nan")] * 3}, "NaN"),
+        ({"ceilings": [["allreduce", "mpi"]]}, "'ceilings'"),
+        ({"ceilings": [["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]}, "'ceilings'"),
     ],
 )
-def test_a_head_that_no_allocation_has_is_named(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+def test_an_impossible_first_line_is_rejected(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     file = written(tmp_path)
     first, *rest = file.read_text().splitlines()
     file.write_text("\n".join([json.dumps({**json.loads(first), **changes}), *rest]))
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=words):
         load(tmp_path)
 
 
@@ -109,20 +109,20 @@ def test_a_head_that_no_allocation_has_is_named(tmp_path: Path, changes: dict[st
     ("column", "value"),
     [("nodes", "two"), ("in_place", 1), ("backend", None), ("size_bytes", True), ("backend", "n\x1b[2Jccl"), ("mode", [])],
 )
-def test_a_column_that_no_case_has_is_named(tmp_path: Path, column: str, value: object) -> None:
+def test_an_impossible_column_is_rejected(tmp_path: Path, column: str, value: object) -> None:
     file = written(tmp_path)
     head, first, *rest = file.read_text().splitlines()
     told = json.loads(first)
     told[baseline.COLUMNS.index(column)] = value
     file.write_text("\n".join([head, json.dumps(told), *rest]))
-    with pytest.raises(UsageError, match="line 2 has impossible figures"):
+    with pytest.raises(UsageError, match="line 2 "):
         load(tmp_path)
 
 
-def test_a_case_that_stands_there_twice_is_named(tmp_path: Path) -> None:
+def test_a_repeated_case_is_rejected(tmp_path: Path) -> None:
     file = written(tmp_path)
     file.write_text(file.read_text() + file.read_text().splitlines()[1] + "\n")
-    with pytest.raises(UsageError, match="1 of its lines repeat a case"):
+    with pytest.raises(UsageError, match="1 of its lines"):
         load(tmp_path)
 
 
@@ -138,7 +138,7 @@ ODD = st.sampled_from(
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), ODD), min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_path: Path, edits: list[tuple[int, int, Any]]) -> None:
+def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, edits: list[tuple[int, int, Any]]) -> None:
     (tmp_path / FILE).unlink(missing_ok=True)
     file = written(tmp_path)
     told = [json.loads(line) for line in file.read_text().splitlines()]
@@ -158,17 +158,17 @@ def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_pa
         assert [line.text for line in baseline_lines(base, "table")]
 
 
-def test_what_no_allocation_holds_is_refused_before_it_takes_the_memory(tmp_path: Path) -> None:
+def test_a_file_with_too_many_values_is_rejected_before_it_fills_the_memory(tmp_path: Path) -> None:
     add_all(tmp_path, [allocation("good-0")])
     head = (tmp_path / FILE).read_bytes().partition(b"\n")[0]
-    for more, told in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cases"), (b"[" * 100_000, "recursion")):
+    for more, words in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cases"), (b"[" * 100_000, "recursion")):
         (tmp_path / FILE).write_bytes(head + b"\n" + more + b"\n")
-        with pytest.raises(UsageError, match=rf"good-0.* cannot be read \(.*{told}.*\): restore it, or drop it"):
+        with pytest.raises(UsageError, match=rf"good-0.*{words}"):
             load(tmp_path)
 
 
-def test_a_pipe_in_an_allocations_place_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
-    with pytest.raises(UsageError, match=r"cannot be read \(it is a pipe"):
+    with pytest.raises(UsageError, match="pipe"):
         load(tmp_path)
     assert baseline.head_of(tmp_path / FILE) == {}

@@ -1,4 +1,4 @@
-"""Made-up clusters, and the files that say what their noise is."""
+"""Simulated clusters, and the files that define their noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_drift_makes_each_allocation_slower_than_the_one_before() -> None:
     assert cluster.allocations(3, 1, np.random.default_rng(1), first=6)[:, 0] == pytest.approx([0.07, 0.08, 0.09])
 
 
-def test_a_cluster_goes_on_wandering_where_it_was() -> None:
+def test_the_slow_drift_of_a_cluster_continues() -> None:
     cluster = drawn(replace(SILENT, walk=0.01))
     whole = cluster.allocations(9, 1, np.random.default_rng(1))
     assert cluster.allocations(3, 1, np.random.default_rng(2), first=6) == pytest.approx(whole[6:])
@@ -42,7 +42,7 @@ def test_a_cluster_goes_on_wandering_where_it_was() -> None:
     assert (whole == whole[:, :1]).all()
 
 
-def test_what_allocations_do_is_not_in_a_pair_of_launches_side_by_side() -> None:
+def test_pairs_of_launches_have_no_noise_of_allocations() -> None:
     cluster = drawn(replace(SILENT, allocation=(0.5, 0.5, 0.5), allocation_common=0.5, drift=0.5, walk=0.5))
     assert cluster.pairs(2, 5, np.random.default_rng(1)).shape == (2, 5, 336)
     assert not cluster.pairs(2, 5, np.random.default_rng(1)).any()
@@ -75,29 +75,29 @@ def test_the_harsher_ones_are_named_and_read() -> None:
 
 
 class TestFile:
-    def test_what_it_leaves_out_is_as_usual(self, tmp_path: Path) -> None:
+    def test_missing_keys_of_a_file_have_their_defaults(self, tmp_path: Path) -> None:
         (tmp_path / "noise.toml").write_text("launch = [0.05, 0.04, 0.02]\nmissing = 0.3\n")
         assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "value"),
         [
-            ("launhc = 1", "'launhc' is unknown: choose from iteration, iterations, launch"),
-            ("launch = [1, 2]", "'launch' is [1, 2], where a list of three numbers from 0 to 10"),
-            ("launch = 0.1", "'launch' is 0.1, where a list of three numbers"),
-            ("iterations = 0", "'iterations' is 0, where a whole number above 0 is wanted"),
-            ("drift = -1", "'drift' is -1, where a number from 0 to 10 is wanted"),
-            ("drift = nan", "'drift' is nan, where a number from 0 to 10 is wanted"),
-            ("drift = true", "'drift' is True, where a number from 0 to 10 is wanted"),
-            ("drift =", "cannot be read"),
+            ("launhc = 1", "'launhc'"),
+            ("launch = [1, 2]", "'launch' is [1, 2]"),
+            ("launch = 0.1", "'launch' is 0.1"),
+            ("iterations = 0", "'iterations' is 0"),
+            ("drift = -1", "'drift' is -1"),
+            ("drift = nan", "'drift' is nan"),
+            ("drift = true", "'drift' is True"),
+            ("drift =", "noise.toml"),
         ],
     )
-    def test_nonsense_is_named(self, tmp_path: Path, text: str, told: str) -> None:
+    def test_an_invalid_file_is_rejected(self, tmp_path: Path, text: str, value: str) -> None:
         (tmp_path / "noise.toml").write_text(text)
         with pytest.raises(UsageError) as caught:
             read_noise(tmp_path / "noise.toml")
-        assert told in str(caught.value)
+        assert value in str(caught.value)
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"No such file or directory.*or one of bimodal, drift, harsh, missing, wander"):
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="bimodal, drift, harsh, missing, wander"):
             read_noise(tmp_path / "none.toml")

@@ -53,11 +53,11 @@ class TestNotes:
         (note,) = judged(replace(whole, cases={**whole.cases, case(2048): CaseTimes((1e-6,) * 5)})).notes
         assert note == WithoutHistory("new", 1, CaseNames(("allreduce 2 KiB nccl",)))
 
-    def test_what_was_not_verified(self) -> None:
+    def test_unverified_cases_are_noted(self) -> None:
         unchecked = {case(size): Shown(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
         assert judged(allocation("new", shown=unchecked)).notes == (UncheckedCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
-    def test_what_is_slower_in_all_allocations_but_the_first(self) -> None:
+    def test_a_slowdown_in_all_allocations_but_the_first_is_noted(self) -> None:
         assert judged(allocation("a"), slow("b"), slow("c")).notes == (SlowerLater("a", ("allreduce 64 MiB nccl",)),)
         assert judged(allocation("a"), slow("b"), allocation("c")).notes == ()
 

@@ -1,4 +1,4 @@
-"""Which of the changes may be the cause: what speaks for each, and what against it."""
+"""Plausible causes among the changes: the evidence for and against each."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_a_link_that_became_faster_is_hardly_it() -> None:
 @pytest.mark.parametrize(
     ("a", "b"), [("400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)"), ("–", "200 Gb/sec"), ("fast", "slow"), ("9" * 400, "1"), ("0", "0.0")]
 )
-def test_a_rate_that_is_no_number_is_of_the_links_all_the_same(a: str, b: str) -> None:
+def test_an_unknown_link_rate_is_still_a_change_of_the_link(a: str, b: str) -> None:
     (found,) = changed([Difference(Item.of("topology", "machines 0 nics mlx5_0 ports 1 rate_text"), a, b)], large)
     assert found.plausible == LinkOfAll()
 
 
-def test_where_nothing_is_slower_the_order_stays_and_nothing_is_said() -> None:
+def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None:
     announced = Expected("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
     found = ranked([PAGES, MPI], [announced], TODAY, [], None)
     assert [(each.what, each.plausible) for each in found] == [(PAGES.what, None), (MPI.what, None)]

@@ -1,4 +1,4 @@
-"""Clusters drawn from recorded allocations: they scatter as those did, together where those did, and the self-test says much the same."""
+"""Clusters drawn from recorded allocations: they have the same noise and correlations, and similar results in the self-test."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def of_noise(noise: Noise, allocations: int, seed: int, cases: list[Case] = MANY
     return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cases)
 
 
-def test_what_never_scattered_never_does() -> None:
+def test_allocations_without_noise_stay_without_noise() -> None:
     found = recorded(baseline(np.full((4, 3, 4), -9.0), FEW))
     assert not found.allocations(3, 5, np.random.default_rng(0)).any()
     assert not found.pairs(2, 5, np.random.default_rng(0)).any()
@@ -52,7 +52,7 @@ def test_what_never_scattered_never_does() -> None:
 
 
 def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together() -> None:
-    """Of 40 recorded allocations: the spread of cases of each class, of groups and of the whole, within what these can tell."""
+    """The spread of cases of each class, of groups and of all, within the accuracy of 40 recorded allocations."""
     noise, scheme = Noise(bimodal=0.0, spikes=0.0), scheme_of(MANY)
     drawn = recorded(of_noise(noise, 40, seed=1)).allocations(400, 3, np.random.default_rng(2))
     true = Cluster.draw(noise, scheme, np.random.default_rng(3)).allocations(400, 3, np.random.default_rng(4))
@@ -66,7 +66,7 @@ def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together()
     assert whole[0] == pytest.approx(whole[1], rel=0.35)
 
 
-def test_what_launches_have_in_common_stays_common_and_cancels_nowhere() -> None:
+def test_common_noise_of_launches_stays_common_in_pairs() -> None:
     """Every launch of an allocation is slower or faster by 1 % in all cases: pairs differ in all cases alike."""
     found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
     pairs = found.pairs(2, 5, np.random.default_rng(0))
@@ -74,7 +74,7 @@ def test_what_launches_have_in_common_stays_common_and_cancels_nowhere() -> None
     assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
 
 
-def test_what_lies_between_allocations_is_not_in_pairs() -> None:
+def test_pairs_have_no_differences_between_allocations() -> None:
     times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
     found = recorded(baseline(times, FEW))
     assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)
@@ -101,22 +101,22 @@ def test_a_launch_that_lacks_a_case_leaves_it_to_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "words"),
     [
-        ((3, 3), r"base has 3 allocations of 2 launches or more: 4 are needed to see how they scatter; add good ones"),
-        ((6, 1), r"base has 0 allocations of 2 launches or more: 4 are needed"),
+        ((3, 3), "base has 3 "),
+        ((6, 1), "base has 0 "),
     ],
 )
-def test_too_little_is_refused(shape: tuple[int, int], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_too_few_allocations_are_rejected(shape: tuple[int, int], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
         recorded(baseline(np.zeros((*shape, 4)), FEW))
 
 
-def test_no_case_in_enough_allocations_is_refused() -> None:
+def test_a_baseline_without_a_case_in_enough_allocations_is_rejected() -> None:
     times = np.full((4, 3, 4), np.nan)
     for number in range(4):
         times[number, :, number] = 0.0
-    with pytest.raises(UsageError, match="base has no case in 4 allocations: add good ones"):
+    with pytest.raises(UsageError, match=r"base .* 4 allocations"):
         recorded(baseline(times, FEW))
 
 
@@ -131,7 +131,7 @@ def test_the_self_test_of_what_never_scatters_finds_everything_and_nothing_else(
 @pytest.mark.long
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were_recorded_on(paired: bool) -> None:
-    """Six allocations of three launches: of what groups do by chance they say little, and rather too many false alarms."""
+    """Six allocations of three launches show little of the noise of groups, and overstate false alarms."""
     found = recorded(of_noise(Noise(), 6, seed=1))
     tables = [
         list(self_test(setting, 500)) for setting in (setting_of(found, paired=paired), made_up(Noise(), found.scheme, paired=paired))

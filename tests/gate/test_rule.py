@@ -22,7 +22,7 @@ def still(factor: float = 1.0) -> list[float]:
 
 
 class TestLimits:
-    def test_what_never_scatters_has_the_floor_of_its_class(self) -> None:
+    def test_a_case_without_noise_has_the_minimum_limit_of_its_class(self) -> None:
         scheme = Scheme.of_cases([SMALL] * 3 + [CaseGroup("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
         limits = learn(times(*[still() * 3] * 6), scheme)
         assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
@@ -76,7 +76,7 @@ class TestLimits:
 class TestStrikes:
     LIMITS = learn(times(*[still()] * 6), ONE_GROUP)
 
-    def test_what_exceeds_in_all_allocations_is_slower(self) -> None:
+    def test_a_case_above_its_limit_in_all_allocations_is_slower(self) -> None:
         found = slower(exceed(self.LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
         assert found.cases.tolist() == [True, False, False]
         assert not found.groups.any()
@@ -87,7 +87,7 @@ class TestStrikes:
         found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
         assert not found.anything
 
-    def test_what_is_too_little_for_a_case_shows_in_its_group_and_in_the_whole(self) -> None:
+    def test_a_slowdown_below_the_limit_of_a_case_shows_in_its_group_and_in_all_cases(self) -> None:
         found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
         assert not found.cases.any()
         assert found.groups.tolist() == [True]
@@ -130,7 +130,7 @@ class TestCoverage:
         assert limits.judged.all() and np.isfinite(limits.groups).all() and np.isfinite(limits.whole)
         assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
 
-    def test_what_a_group_usually_exceeds_does_not_count(self) -> None:
+    def test_the_usual_excess_of_a_group_does_not_count(self) -> None:
         """In four of seven allocations three of five cases are 6 % slower, no case in most of them: usual for the group, not for a case."""
         slow = np.zeros((7, 5))
         for allocation, cases in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):

@@ -14,11 +14,11 @@ from collbench.gate.baseline import CaseGroup, Scheme, known_median, size_class
     ("size", "name"),
     [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")],
 )
-def test_classes_end_where_the_protocol_says(size: int, name: str) -> None:
+def test_size_classes_have_the_bounds_of_the_protocol(size: int, name: str) -> None:
     assert size_class(size) == name
 
 
-def test_a_group_says_what_it_is() -> None:
+def test_the_text_of_a_group() -> None:
     assert str(CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
 
 

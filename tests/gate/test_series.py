@@ -10,7 +10,7 @@ from collbench.gate.history import CELL, GROUP, WHOLE, common, distinct_names, d
 from tests.gate.histories import SIZES, case, nights
 
 
-def test_the_whole_then_groups_of_three_cases_then_cases() -> None:
+def test_all_cases_come_first_then_groups_then_cases() -> None:
     sheet = sheet_of(nights(4))
     assert [about.name for about in sheet.abouts if about.kind != CELL] == [
         "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
@@ -23,17 +23,17 @@ def test_the_whole_then_groups_of_three_cases_then_cases() -> None:
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
 
 
-def test_two_cases_are_neither_a_group_nor_a_whole() -> None:
+def test_two_cases_are_not_a_group() -> None:
     sheet = sheet_of(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
     assert [about.kind for about in sheet.abouts] == [CELL, CELL]
 
 
-def test_cases_of_one_name_are_told_apart() -> None:
+def test_cases_of_one_name_are_distinguished() -> None:
     alike = [case(8), case(8, mode="batched"), case(64)]
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
 
-def test_what_is_common_is_not_moved_by_what_is_missing() -> None:
+def test_missing_values_do_not_change_the_common_part() -> None:
     cases, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
     times = cases + slower[:, None]
     whole = common(times)
@@ -58,7 +58,7 @@ def test_the_variance_of_a_median_follows_from_the_launches() -> None:
     assert median_variance(launches) == pytest.approx([np.pi / 2 * 0.01 / 3, np.nan], nan_ok=True)
 
 
-def test_a_case_whose_launches_scatter_is_known_to(seed: int = 2) -> None:
+def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
     quiet = nights(8, seed=seed)
     nervous = nights(8, seed=seed)
     for each in nervous:
@@ -70,7 +70,7 @@ def test_a_case_whose_launches_scatter_is_known_to(seed: int = 2) -> None:
     assert sheet_of(nervous).variance()[place] > 20 * sheet_of(quiet).variance()[place]
 
 
-def test_of_too_few_allocations_nothing_is_known() -> None:
+def test_too_few_allocations_have_no_limits() -> None:
     sheet = sheet_of(nights(6))
     assert np.isnan(sheet.variance([0, 1])).all()
     assert np.isfinite(sheet.variance([0, 1, 2])).all()

@@ -1,4 +1,4 @@
-"""Launches in another state of the machine, and cases whose launches lie too far apart: neither is judged."""
+"""Launches in another state of the machine, and cases with too different launches: neither is judged."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestState:
         assert (verdict.cause, verdict.result) == (None, "no verdict")
         assert "passed" not in {each.state for each in verdict.groups}
 
-    def test_what_a_left_out_launch_lacks_is_not_missed_and_what_was_wrong_in_it_is(self) -> None:
+    def test_a_left_out_launch_may_lack_cases_but_its_wrong_data_counts(self) -> None:
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
         assert judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((None, *(1.008e-6,) * 4))})).result == "passed"
         assert judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
@@ -81,7 +81,7 @@ class TestState:
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
         assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
 
-    def test_an_allocation_of_the_baseline_that_flipped_as_a_whole_does_not_count(self) -> None:
+    def test_an_allocation_of_the_baseline_in_another_state_does_not_count(self) -> None:
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
         verdict = judged(
             allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:], allocation("good-7", launches=3)])
@@ -112,10 +112,10 @@ class TestUnstable:
         assert reason == UnstableCases("new", CaseNames(("allreduce 8 B nccl",)))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
 
-    def test_one_odd_launch_of_five_is_chance(self) -> None:
+    def test_one_outlier_of_five_launches_is_not_unstable(self) -> None:
         assert judged(one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)).result == "passed"
 
-    def test_what_is_slower_anyway_is_a_suspect_and_no_more(self) -> None:
+    def test_an_unstable_slower_case_is_only_a_suspect(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0))
         assert verdict.reasons == (StillSuspected(1, 2),)
 
@@ -124,7 +124,7 @@ class TestUnstable:
         assert (verdict.suspicions[0].state, verdict.result) == ("cleared", "no verdict")
         assert verdict.reasons[0] == UnstableCases("b", CaseNames(("allreduce 8 B nccl",)))
 
-    def test_a_regression_elsewhere_is_told(self) -> None:
+    def test_a_regression_of_other_cases_is_reported(self) -> None:
         assert judged(*(replace(slow(n), cases={**slow(n).cases, **bad(n)}) for n in "abc")).result == "regression"
 
     def test_rows_that_say_so_are_a_hint(self) -> None:

@@ -43,7 +43,7 @@ def test_up_and_down_again_and_faster() -> None:
     assert places(series((5, 0.0), (5, -0.1))) == [(4, 5)]
 
 
-def test_what_nobody_would_act_on_is_no_step_though_it_is_sure() -> None:
+def test_a_significant_but_small_difference_is_not_a_step() -> None:
     assert places(series((10, 0.0), (10, 0.015), noise=1e-4)) == []
     assert places(series((10, 0.0), (10, 0.015), noise=1e-4), FLOOR / 2) == [(9, 10)]
 
@@ -56,7 +56,7 @@ def test_a_level_takes_three_allocations() -> None:
     assert places(series((3, 0.0), (2, 0.1))) == []
 
 
-def test_what_was_not_measured_is_no_level_and_hides_none() -> None:
+def test_unmeasured_allocations_neither_make_nor_hide_a_step() -> None:
     values = series((10, 0.0), (10, 0.05))
     values[[0, 4, 9, 10, 11, 19]] = np.nan
     assert places(values) == [(8, 12)]
@@ -79,7 +79,7 @@ def test_a_step_does_not_count_as_scatter() -> None:
 
 @given(st.lists(st.floats(-60, 60) | st.just(float("nan")), min_size=1, max_size=14))
 @settings(max_examples=60, deadline=None)
-def test_whatever_the_values_steps_are_in_order_and_between_measured_allocations(values: list[float]) -> None:
+def test_for_any_values_steps_are_in_order_and_between_measured_allocations(values: list[float]) -> None:
     column = np.array(values)[:, None]
     (found,) = steps(column, scatter(column), FLOOR)
     ends = [place for step in found for place in (step.before, step.at)]

@@ -1,4 +1,4 @@
-"""A verdict.json: what was written is read back; what does not fit the schema is one sentence with its place."""
+"""A verdict.json reads back as it was written; an error of the schema is one sentence with its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def written(folder: Path, told: Any) -> Path:
 
 
 def refused(folder: Path, told: Any) -> str:
-    """The sentence without the file's name."""
+    """Return the error without the file's name."""
     with pytest.raises(UsageError) as error:
         read_verdict(written(folder, told))
     assert "\n" not in str(error.value)
@@ -34,7 +34,7 @@ def refused(folder: Path, told: Any) -> str:
 
 
 def told(**changes: Any) -> dict[str, Any]:
-    """A regression as a file has it, but for `changes`."""
+    """Return a regression as a file has it, with `changes`."""
     page: dict[str, Any] = json.loads(to_page(regression().as_json()))
     return {**page, **changes}
 
@@ -42,16 +42,16 @@ def told(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "given", [verdict(), regression(), *(verdict(result=result) for result in EXIT_CODES)], ids=lambda each: each.result
 )
-def test_what_was_written_is_read_back(given: Verdict, tmp_path: Path) -> None:
+def test_a_verdict_reads_back_as_it_was_written(given: Verdict, tmp_path: Path) -> None:
     assert read_verdict(written(tmp_path, to_page(given.as_json()))) == given
 
 
 @pytest.mark.parametrize(
     "changes", [{"reasons": ["x"]}, {"suspicions": told()["suspicions"]}, {"floors": told()["floors"]}], ids=["reasons", "cell", "floor"]
 )
-def test_what_passed_names_nothing_that_does_not(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_passed_verdict_with_reasons_or_suspects_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
     page = json.loads(to_page(verdict().as_json()))
-    assert refused(tmp_path, {**page, **changes}).startswith("has result passed, but also reasons or suspects: ")
+    assert refused(tmp_path, {**page, **changes}).startswith("has result passed, ")
 
 
 def test_the_schema_is_one_and_closed_at_every_level() -> None:
@@ -76,60 +76,58 @@ def test_the_schema_has_every_field_and_every_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "place"),
     [
-        ({"result": "fine"}, 'result is "fine", where enum ["passed", "regression", "no verdict", "wrong data"] is wanted'),
-        ({"exit_code": 0}, "exit_code is 0, where const 1 is wanted"),
-        ({"surprise": 1}, 'it has "surprise", which is unknown'),
-        ({"reasons": "none"}, 'reasons is "none", where type "array" is wanted'),
-        ({"allocations": 5.5}, 'allocations is 5.5, where type "integer" is wanted'),
-        ({"candidates": []}, "candidates is [], where minItems 1 is wanted"),
-        ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31", where format "date" is wanted'),
-        ({"judged_on": "yesterday"}, 'judged_on is "yesterday", where pattern'),
+        ({"result": "fine"}, 'result is "fine"'),
+        ({"exit_code": 0}, "exit_code is 0"),
+        ({"surprise": 1}, 'it has "surprise"'),
+        ({"reasons": "none"}, 'reasons is "none"'),
+        ({"allocations": 5.5}, "allocations is 5.5"),
+        ({"candidates": []}, "candidates is []"),
+        ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31"'),
+        ({"judged_on": "yesterday"}, 'judged_on is "yesterday"'),
         ({"cause": {"kind": "link"}}, "cause lacks sentence"),
         ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
-        ({"groups": [{**told()["groups"][0], "limit": -1}]}, "groups[0].limit is -1, where exclusiveMinimum 0 is wanted"),
-        ({"collbench": 1}, 'collbench is 1, where type "string" is wanted'),
+        ({"groups": [{**told()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"),
+        ({"collbench": 1}, "collbench is 1"),
     ],
 )
-def test_what_does_not_fit_is_said_with_its_place(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    sentence = refused(tmp_path, told(**changes))
-    assert sentence.startswith(f"does not fit verdict.schema.json: {said}")
-    assert sentence.endswith("; name what `collbench gate --out` wrote")
+def test_the_error_of_the_schema_has_its_place(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
+    assert f"verdict.schema.json: {place}" in refused(tmp_path, told(**changes))
 
 
-def test_what_a_suspicion_holds_is_checked_too(tmp_path: Path) -> None:
+def test_the_fields_of_a_suspicion_are_checked(tmp_path: Path) -> None:
     first = {**told()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
     assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, told(suspicions=[first]))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
-        ("", "cannot be read (not JSON (JSONDecodeError))"),
-        ("[1]", "cannot be read (not a JSON object)"),
-        ("[" * 100_000, "cannot be read (not JSON (RecursionError))"),
-        ('{"schema": 2}', "has schema 2, but this collbench supports up to 1: update collbench"),
-        ("{}", "does not fit verdict.schema.json: it lacks schema"),
+        ("", "JSONDecodeError"),
+        ("[1]", "JSON object"),
+        ("[" * 100_000, "RecursionError"),
+        ('{"schema": 2}', "schema 2"),
+        ("{}", "lacks schema"),
     ],
 )
-def test_what_is_no_verdict_is_refused(text: str, said: str, tmp_path: Path) -> None:
-    assert refused(tmp_path, text).startswith(said)
+def test_another_file_is_rejected(text: str, words: str, tmp_path: Path) -> None:
+    assert words in refused(tmp_path, text)
 
 
-def test_a_file_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(it is a device"):
+def test_endless_and_huge_files_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"/dev/zero .*device"):
         read_verdict(Path("/dev/zero"))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"pipe cannot be read \(it is a pipe"):
+    with pytest.raises(UsageError, match=r"/pipe .*pipe"):
         read_verdict(tmp_path / "pipe")
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 1 << 40)
-    with pytest.raises(UsageError, match=r"sparse cannot be read \(larger than 64 MiB\)"):
+    with pytest.raises(UsageError, match=r"sparse .*64 MiB"):
         read_verdict(tmp_path / "sparse")
 
 
-def test_a_folder_or_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_folder_or_a_missing_file_is_rejected(tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         with pytest.raises(UsageError, match=why):
             read_verdict(path)
@@ -149,7 +147,7 @@ anything = st.recursive(
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_whatever_stands_in_a_field_is_a_verdict_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_any_value_of_a_field_is_a_verdict_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     page = told()
     where = data.draw(st.sampled_from(["groups", "suspicions", "floors", "changes", None]))
     place = page if where is None else page[where][0]

@@ -54,18 +54,18 @@ CALM = [column(1.0, 1.01, 0.99)] * 4
         ((1.0,) * 7 + (1.3,) * 3, True),
     ],
 )
-def test_what_is_far(launches: tuple[float, ...], told: bool) -> None:
+def test_launches_far_apart_are_unstable(launches: tuple[float, ...], told: bool) -> None:
     assert found(CALM, column(*launches), CELLS[:1]) == [told]
 
 
-def test_what_the_baseline_did_is_not_unstable() -> None:
+def test_scatter_that_the_baseline_has_is_not_unstable() -> None:
     restless = [column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0), column(1.0, 1.01, 1.0), column(1.0, 1.2, 1.0)]
     assert found(restless, column(1.0, 1.0, 1.0, 1.2, 1.2), CELLS[:1]) == [False]
     assert found(restless, column(1.0, 1.0, 1.0, 1.5, 1.5), CELLS[:1]) == [True]
 
 
-def test_what_is_usual_for_its_like_is_not_unstable() -> None:
-    """A calm case among restless ones of the same backend and class is one whose second mode was not seen yet."""
+def test_scatter_that_similar_cases_have_is_not_unstable() -> None:
+    """A case without scatter among noisy ones of the same backend and class may have a second mode that was not sampled."""
     by_case = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
     good = [np.hstack([each[number] for each in by_case]) for number in range(4)]
     new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])

@@ -30,7 +30,7 @@ def test_a_share_that_no_case_is_below_is_reached() -> None:
     assert regression(floors=(replace(floor, state="no verdict"),)).reached == ["ring:50@1M-"]
 
 
-def test_it_waits_where_nothing_is_missing_but_a_second_look() -> None:
+def test_it_waits_if_only_a_second_allocation_is_missing() -> None:
     first = StillSuspected(1, 2)
     undecided = {"result": "no verdict", "suspicions": (suspicion("suspected"),)}
     assert verdict(**undecided, reasons=(first,)).waits

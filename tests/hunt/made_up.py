@@ -1,4 +1,4 @@
-"""A made-up cluster that answers what a hunt asks, and the truth of who is sick in it.
+"""A simulated cluster that answers the requests of a hunt, with known faulty places.
 
 A message is as slow as the slower of its ends, a collective as its slowest place or path. The noise is the one of
 `tests/analysis/pair_matrices`: σ·t₄/√2 of each figure, places 0.5 % apart, as much as σ common to all of a round, one pair in ten
@@ -32,7 +32,7 @@ class Scale:
 
 
 class MadeUp:
-    """n places that are all well; make some sick, then `answer` asks. The seed is that of all noise."""
+    """n healthy places; make some faulty, then `answer` requests. The seed determines all noise."""
 
     def __init__(self, n: int, seed: int = 0, sigma: float = 0.015) -> None:
         self.n, self.sigma, self.drawn = n, sigma, np.random.default_rng(seed)
@@ -53,76 +53,76 @@ class MadeUp:
         self._dies_at: dict[int, tuple[int, str]] = {}
 
     def node(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Slow both ways."""
+        """Make it slow in both directions."""
         return self._slow(place, "node", ratio, ratio)
 
     def sender(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """What it sends is slow."""
+        """Make it slow to send."""
         return self._slow(place, "sender", ratio, 1.0)
 
     def receiver(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """What it receives is slow."""
+        """Make it slow to receive."""
         return self._slow(place, "receiver", 1.0, ratio)
 
     def slow_latency(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Small messages alone: they take 1/ratio as long."""
+        """Make only small messages slow: they take 1/ratio as long."""
         self.latency[place], self.kinds[place] = ratio, "latency"
         return self
 
     def busy(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Its CPU has other work: messages both ways, small ones and collectives inside are all slow."""
+        """Give its CPU other work: messages in both directions, small ones and collectives inside are slow."""
         self.latency[place] = self.inside[place] = ratio
         return self.node(place, ratio)
 
     def slow_inside(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Among its own ranks: messages to others are well, collectives of groups are not."""
+        """Make it slow among its own ranks: messages to others are fast, collectives of groups are slow."""
         self.inside[place], self.kinds[place] = ratio, "inside"
         return self
 
     def path(self, a: int, b: int, ratio: float = 0.5) -> MadeUp:
-        """Between two places that are well with others, both ways."""
+        """Make the path between two places slow in both directions; both are healthy with others."""
         self.paths[min(a, b), max(a, b)] = ratio
         return self
 
     def scale(self, place: int, least: int, ratio: float = 0.5) -> MadeUp:
-        """Slow in groups of at least `least` places alone."""
+        """Make it slow only in groups of at least `least` places."""
         self.scales[place], self.kinds[place] = Scale(least, ratio), "scale"
         return self
 
     def rails(self, *nics: str) -> MadeUp:
-        """Every place has these interfaces, each with an equal share of its rate."""
+        """Give every place these interfaces, each with an equal share of its rate."""
         self.nics = nics
         return self
 
     def slow_nic(self, place: int, nic: str, ratio: float = 0.5) -> MadeUp:
-        """One interface; messages over all of them wait for the slowest."""
+        """Make one interface slow; messages over all interfaces wait for the slowest."""
         self.of_nic[place, nic] = ratio
         return self.node(place, ratio)
 
     def all_slow(self, ratio: float) -> MadeUp:
-        """Every place alike."""
+        """Make every place equally slow."""
         self.sends *= ratio
         self.receives *= ratio
         return self
 
     def parts(self, of_place: Sequence[int], ratio: float = 0.5) -> MadeUp:
-        """A network of several parts: between places of different ones messages are slower; nobody is sick."""
+        """Divide the network: messages between places of different parts are slower, and no place is faulty."""
         self.part_of, self.across = tuple(of_place), ratio
         return self
 
     def dies(self, place: int, after: int = 0, why: str = "it does not answer any longer") -> MadeUp:
-        """No figure of any group it is in, from the ask of that number on."""
+        """Give no figure for any group with it, from the request of that number on."""
         self._dies_at[place] = (after, why)
         return self
 
     def truly_slow(self, places: tuple[int, ...], kind: str) -> bool:
-        """Whether that is what is wrong with them."""
+        """Return whether these places have this fault."""
         if kind == "path":
             return (min(places), max(places)) in self.paths
         return len(places) == 1 and self.kinds.get(places[0]) == kind
 
     def answer(self, ask: RoundRequest) -> RoundResult:
-        """Figures with fresh noise, common parts drawn once per ask."""
+        """Return figures with new noise; the common part is drawn once per request."""
         for place, (after, why) in self._dies_at.items():
             if self._asked >= after:
                 self.dead[place] = why
@@ -175,14 +175,14 @@ class MadeUp:
 
 @dataclass
 class Played(Generic[T]):
-    """What a conversation came to, and all that was asked."""
+    """The result of a hunt, and all its requests."""
 
     result: T
     asks: list[RoundRequest] = field(default_factory=list)
 
 
 def play(conversation: Generator[RoundRequest, RoundResult, T], made: MadeUp) -> Played[T]:
-    """Answer every ask of a generator until it returns; each ask is checked."""
+    """Answer every request of a generator until it returns; check each request."""
     asks: list[RoundRequest] = []
     try:
         ask = next(conversation)
@@ -195,9 +195,9 @@ def play(conversation: Generator[RoundRequest, RoundResult, T], made: MadeUp) ->
 
 
 def check(ask: RoundRequest, n: int) -> None:
-    """What every ask has to keep to: places that there are, in disjoint groups of the right size."""
+    """Check a request: existing places, in disjoint groups of the right size."""
     places = [place for group in ask.groups for place in group]
-    assert ask.groups, "an ask of nothing"
+    assert ask.groups, "an empty request"
     assert len(places) == len(set(places)), f"groups that are not disjoint: {ask.groups}"
     assert all(0 <= place < n for place in places)
     assert (ask.nic is not None) == (ask.kind == NIC)

@@ -1,4 +1,4 @@
-"""A schedule that crosses every cable: as the file tells the fabric, under routings that spread, with nobody twice in a round."""
+"""A schedule that crosses every cable of the fabric file, under routings that spread traffic, with each host once in a round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def nodes(n: int) -> list[str]:
 
 
 def ways_of(found: Cover, fabric: Fabric, names: list[str], routing: int = 0) -> set[Way]:
-    """What the pairs cross, both ways, walked anew."""
+    """Return the ways that the pairs cross in both directions, from the routes of the fabric."""
     ports = attached(fabric)
     rails = len(ports[names[0]])
     routes = [Routes(fabric, [ports[name][rail] for name in names], routing + 1) for rail in range(rails)]
@@ -42,13 +42,11 @@ def test_every_cable_of_a_fat_tree_is_crossed_both_ways(routing: int) -> None:
     assert (found.links, found.uncovered, found.notes) == (len(cables), (), ())
 
 
-def test_the_sentence_says_what_the_claim_rests_on() -> None:
+def test_the_sentence_has_the_cables_and_the_routings() -> None:
     found = cover_links(FAT_TREE, nodes(16))
     assert 0.9 <= found.otherwise < 1
-    assert found.sentence() == (
-        f"{len(found.pairs)} pairs in {len(found.rounds)} rounds cross 32 of 32 cables, both ways, under each of 16 routings that spread "
-        f"destinations evenly over equal paths ({found.otherwise:.0%} of them under one that was not looked at)"
-    )
+    assert found.sentence().startswith(f"{len(found.pairs)} pairs in {len(found.rounds)} rounds cross 32 of 32 cables")
+    assert "16 routings" in found.sentence() and f"{found.otherwise:.0%}" in found.sentence()
 
 
 def test_few_rounds_of_disjoint_pairs_the_lower_place_first() -> None:
@@ -63,14 +61,12 @@ def test_few_rounds_of_disjoint_pairs_the_lower_place_first() -> None:
 
 def test_all_on_one_switch_is_each_host_once() -> None:
     found = cover_links(TINY, nodes(3))
-    assert found.sentence() == (
-        "2 pairs in 2 rounds cross 3 of 3 cables, both ways, under each of 16 routings that spread destinations evenly over equal paths"
-    )
+    assert (len(found.pairs), len(found.rounds), found.links, found.uncovered, found.routings) == (2, 2, 3, (), 16)
     assert {place for pair in found.pairs for place in pair} == {0, 1, 2}
     assert found.leaf_of == ("MF0;switch1:MQM8700/U1",) * 3
 
 
-def test_only_cables_between_hosts_that_take_part_are_looked_at() -> None:
+def test_only_cables_between_hosts_of_the_job_count() -> None:
     fabric = read(fat_tree().plain(), "x")
     under_one = cover(fabric, nodes(4))
     assert (under_one.links, under_one.uncovered) == (4, ())
@@ -102,15 +98,16 @@ def test_names_match_with_and_without_their_domain() -> None:
     assert (found.links, found.uncovered, found.notes) == (32, (), ())
 
 
-def test_hosts_that_the_file_does_not_tell_of_are_one_sentence() -> None:
+def test_hosts_that_are_not_in_the_file_are_one_note() -> None:
     found = cover_links(FAT_TREE, ["login1", *nodes(16), *(f"new{number}" for number in range(9))])
-    assert found.notes == ("the fabric file lacks login1, new0, new1, new2, new3, new4 and 4 more: their cables are not covered",)
+    (note,) = found.notes
+    assert "login1, new0, new1, new2, new3, new4 and 4 more" in note
     assert found.leaf_of[0] == ""
     assert 0 not in {place for pair in found.pairs for place in pair}
     assert found.uncovered == ()
 
 
-def test_of_two_places_on_a_host_the_first_takes_part() -> None:
+def test_the_first_of_two_places_on_a_host_is_used() -> None:
     found = cover_links(TINY, ["node01", "node01", "node02"])
     assert found.pairs == ((0, 2),)
     assert found.leaf_of == ("MF0;switch1:MQM8700/U1",) * 3
@@ -121,42 +118,36 @@ def test_rails_are_each_covered() -> None:
     found = cover(fabric, nodes(16))
     assert (found.links, found.uncovered) == (64, ())
     assert len(ways_of(found, fabric, nodes(16))) == 128
-    assert found.notes == ("hosts have up to 2 ports on the fabric: the cables of each are crossed if messages go over all of them",)
+    assert len(found.notes) == 1 and "2 ports" in found.notes[0]
 
 
-def test_hosts_that_no_path_joins_are_told() -> None:
+def test_hosts_without_a_path_are_noted() -> None:
     two = star(2).plain() + star(3).plain().replace("b0000000", "b0000009").replace("c000000", "c000001").replace("node0", "other")
     found = cover(read(two, "x"), ["node01", "node02", "other1", "other2", "other3"])
     assert (found.links, found.uncovered, found.notes) == (5, (), ())
     alone = cover(read(two, "x"), ["node01", "node02", "other1"])
-    assert alone.notes == ("other1: no path to any other host that takes part, on the same port of both",)
+    assert len(alone.notes) == 1 and alone.notes[0].startswith("other1: ")
     assert (alone.pairs, alone.links) == (((0, 1),), 2)
 
 
-def test_a_cable_slower_than_its_siblings_is_told() -> None:
+def test_a_cable_slower_than_its_siblings_is_noted() -> None:
     text = (
         fat_tree()
         .plain()
         .replace('"S-00000000b0000001"[6]\t\t# "MF0;leaf2:MQM8700/U1" lid 8 4xHDR', '"S-00000000b0000001"[6]\t\t# "x" lid 8 2xHDR')
     )
     (note,) = cover(read(text, "x"), nodes(16)).notes
-    assert note == (
-        "cables slower than others between the same switches, so look at them first: "
-        "MF0;spine1:MQM8700/U1 port 4 - MF0;leaf2:MQM8700/U1 port 6 (2xHDR)"
-    )
+    assert note.endswith("MF0;spine1:MQM8700/U1 port 4 - MF0;leaf2:MQM8700/U1 port 6 (2xHDR)")
 
 
-def test_a_file_of_another_cluster_is_refused_with_the_names_in_it(tmp_path: Path) -> None:
+def test_a_file_of_another_cluster_is_rejected_with_its_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         cover_links(TINY, ["a1", "a2"])
-    assert str(refused.value) == (
-        f"fabric file '{TINY}' has none of the 2 hosts of this job (a1, a2): its hosts are called node01, node02, node03; "
-        "save it on this cluster"
-    )
-    with pytest.raises(UsageError, match=r"has one of the 2 hosts of this job \(a1, node02\)"):
+    assert all(value in str(refused.value) for value in (f"'{TINY}'", "(a1, a2)", "node01, node02, node03"))
+    with pytest.raises(UsageError, match=r"\(a1, node02\)"):
         cover_links(TINY, ["a1", "node02"])
     (tmp_path / "nameless").write_text(star().plain().replace("node0", "MT4119 Mellanox Technologies "))
-    with pytest.raises(UsageError, match="no adapter in it has a host's name"):
+    with pytest.raises(UsageError, match="adapter"):
         cover_links(tmp_path / "nameless", ["node01", "node02"])
 
 
@@ -174,13 +165,13 @@ def test_512_hosts_in_three_rounds() -> None:
 
 def test_a_fabric_that_is_too_large_is_one_sentence_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collbench.machine.fabric.MOST_STEPS", 100)
-    with pytest.raises(UsageError, match=r"^fabric file '.*' lists 16 ports on 4 switches"):
+    with pytest.raises(UsageError, match=r"^fabric file '.*16 ports"):
         cover_links(FAT_TREE, nodes(16))
 
 
 @given(st.data())
 @settings(max_examples=80, deadline=None)
-def test_a_damaged_fabric_is_covered_as_far_as_it_goes_or_refused(data: st.DataObject) -> None:
+def test_a_damaged_fabric_is_covered_in_part_or_rejected(data: st.DataObject) -> None:
     lines = fat_tree(3, 2, 2, 2, rails=2).plain().splitlines()
     kept = [line for line in lines if data.draw(st.integers(0, 9)) < 8]
     text = data.draw(

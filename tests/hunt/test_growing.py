@@ -1,4 +1,4 @@
-"""Groups that grow: who is slow in large groups alone is found; a whole that is slow as such accuses nobody."""
+"""Growing groups: a place that is slow only in large groups is found; if all is slow, no place is a suspect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_that_is_slow_from_some_size_on_is_found(n: int, least: int) -> None
         assert named(looked(MadeUp(n, seed).scale(sick, least), seed)) == [sick], seed
 
 
-def test_what_is_told_of_it() -> None:
+def test_the_evidence_of_a_slow_place_in_large_groups() -> None:
     (hint,), notes = looked(MadeUp(64, 1).scale(40, 16, 0.6), 1).result
     assert hint.ratio == pytest.approx(0.6, rel=0.1)
     assert hint.evidence == (SlowAtScale(3, 16, hint.ratio), FastWithout(8))
@@ -68,7 +68,7 @@ def test_two_in_one_group_are_both_found() -> None:
     assert found.count([0, 1]) >= 18
 
 
-def test_all_are_well_and_nobody_is_named() -> None:
+def test_healthy_groups_give_no_suspect() -> None:
     for seed in range(20):
         hints, notes = looked(MadeUp(64, seed), seed).result
         assert (hints, notes) == ((), ()), seed
@@ -86,14 +86,14 @@ class SlowCore(MadeUp):
         return RoundResult(tuple(GroupFigure(narrow * (figure.speed or 0)) for figure in super().answer(ask).figures))
 
 
-def test_a_whole_slower_than_its_parts_accuses_nobody() -> None:
+def test_a_whole_group_slower_than_its_parts_gives_no_suspect() -> None:
     hints, notes = looked(SlowCore(32, 2)).result
     assert hints == ()
     (note,) = notes
     assert isinstance(note, WholeSlow) and note.endpoints == 32
 
 
-def test_a_slow_path_within_a_group_names_nobody() -> None:
+def test_a_slow_path_within_a_group_gives_no_suspect() -> None:
     notes: list[HuntNote] = []
     for seed in range(30):
         hints, told = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
@@ -102,7 +102,7 @@ def test_a_slow_path_within_a_group_names_nobody() -> None:
     assert any(isinstance(note, NoSlowPiece) for note in notes)
 
 
-def test_one_that_dies_meanwhile_is_told_and_not_named() -> None:
+def test_a_place_that_ends_during_growing_is_noted_and_not_a_suspect() -> None:
     played = looked(MadeUp(32, 3).scale(4, 8).dies(20, 2, "gone"), 3)
     assert 20 not in named(played)
     assert any(isinstance(note, GroupNotMeasured) and note.why == "node020: gone" for note in played.result[1])
@@ -125,7 +125,7 @@ class Oversubscribed(MadeUp):
         return RoundResult(tuple(GroupFigure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
 
 
-def test_where_no_rounds_are_left_it_stays_open() -> None:
+def test_without_rounds_left_groups_stay_undivided() -> None:
     made = MadeUp(64, 2)
     for least, place in zip((3, 5, 9, 17), (1, 20, 40, 60), strict=True):
         made.scale(place, least)
@@ -135,7 +135,7 @@ def test_where_no_rounds_are_left_it_stays_open() -> None:
     assert not any(isinstance(note, WholeSlow | SizeSlow) for note in notes)
 
 
-def test_sizes_that_are_slower_for_all_are_told_once_and_accuse_nobody() -> None:
+def test_sizes_that_are_slower_for_all_are_noted_once_and_give_no_suspect() -> None:
     hints, notes = looked(Oversubscribed(64, 2)).result
     assert hints == ()
     (note,) = notes
@@ -162,7 +162,7 @@ def test_fewer_places_never_take_more_rounds() -> None:
 
 
 @pytest.mark.parametrize(("n", "most"), [(8, 1 + 1 + 8), (64, 4 + 1 + 11), (512, 7 + 1 + 11), (4096, 10 + 1 + 13)])
-def test_the_promise_is_sizes_and_the_whole_and_divisions(n: int, most: int) -> None:
+def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n: int, most: int) -> None:
     assert most_rounds(n, Options()) == most
     assert most_rounds(n, Options(growing=False)) == 0
     assert most <= 2 * log2(n) + 4
@@ -173,7 +173,7 @@ def test_it_can_be_switched_off() -> None:
     assert (played.asks, played.result) == ([], ((), ()))
 
 
-def test_who_is_well_costs_one_round_for_each_size_and_the_whole() -> None:
+def test_healthy_groups_take_one_round_for_each_size_and_one_for_all() -> None:
     played = looked(MadeUp(64, 1))
     assert [max(map(len, ask.groups)) for ask in played.asks] == [4, 8, 16, 32, 64]
     assert {ask.kind for ask in played.asks} == {GROUPS}

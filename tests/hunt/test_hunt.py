@@ -1,4 +1,4 @@
-"""A hunt among made-up places: who is sick is confirmed, who only met them is cleared, and where nobody is sick nobody is accused."""
+"""A hunt among simulated places: faulty ones are confirmed, their partners cleared, and without a fault no place is a suspect."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sick(made: MadeUp, places: Sequence[int], ratio: float = 0.5) -> MadeUp:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_of_16_and_two_of_64_are_confirmed_and_nobody_else(seed: int) -> None:
+def test_only_the_faulty_places_of_16_and_64_are_confirmed(seed: int) -> None:
     one, two = (played(sick(MadeUp(n, seed), places), seed=seed).result for n, places in ((16, [5]), (64, [5, 41])))
     assert confirmed(one) == nodes(5)
     assert confirmed(two) == nodes(5, 41)
@@ -78,7 +78,7 @@ def test_one_of_16_and_two_of_64_are_confirmed_and_nobody_else(seed: int) -> Non
     assert not one.of(INCONCLUSIVE) and not two.of(INCONCLUSIVE)
 
 
-def test_a_suspect_says_with_whom_it_was_slow_and_against_what() -> None:
+def test_a_suspect_has_its_partners_and_controls() -> None:
     (found,) = played(MadeUp(16).node(5)).result.of(CONFIRMED)
     assert found.ratio == pytest.approx(0.5, rel=0.05)
     assert found.low is not None and found.high is not None and found.low < 0.5 < found.high < 0.6
@@ -89,7 +89,7 @@ def test_a_suspect_says_with_whom_it_was_slow_and_against_what() -> None:
     assert counts == RetestCounts(3, 3, 0, 21)
 
 
-def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls() -> None:
+def test_every_suspect_is_retested_with_two_healthy_partners_and_controls() -> None:
     made = sick(MadeUp(16), [3, 9, 12])
     asks = [ask for ask in played(made).asks if ask.stage == "cross-check"]
     with_well = {(place, other) for ask in asks for pair in ask.groups for place, other in (pair, pair[::-1]) if place in {3, 9, 12}}
@@ -99,7 +99,7 @@ def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls()
     assert all(ask.kind == PAIRS for ask in asks)
 
 
-def test_a_place_that_met_nearly_only_sick_ones_is_suspected_and_cleared() -> None:
+def test_a_healthy_place_with_mostly_faulty_partners_is_suspected_and_cleared() -> None:
     everybody = ((0, 1), (0, 2), (0, 3), (4, 5), (6, 7), (8, 9), (10, 11))
     verdict = played(sick(MadeUp(12, 2), [1, 2, 3]), cover=everybody, rounds=3).result
     assert confirmed(verdict) == nodes(1, 2, 3)
@@ -184,18 +184,18 @@ def test_a_node_a_latency_and_a_path_at_once() -> None:
 
 
 @pytest.mark.parametrize(("n", "places"), [(8, [2, 5]), (16, [0, 5, 6, 11]), (16, [1, 2, 3, 4, 5]), (64, range(0, 64, 4))])
-def test_up_to_a_quarter_sick_and_a_little_more(n: int, places: Sequence[int]) -> None:
+def test_up_to_a_quarter_of_the_places_may_be_faulty(n: int, places: Sequence[int]) -> None:
     assert confirmed(played(sick(MadeUp(n), places)).result) == nodes(*places)
 
 
-def test_more_than_a_third_sick_accuses_nobody() -> None:
+def test_more_than_a_third_faulty_gives_no_suspect() -> None:
     verdict = played(sick(MadeUp(16), range(6))).result
     assert not confirmed(verdict)
     assert verdict.result == "no verdict"
     assert TooManySuspects(6, 16) in verdict.notes
 
 
-def test_half_of_them_sick_leaves_no_majority() -> None:
+def test_half_of_the_places_faulty_leaves_no_majority() -> None:
     verdict = played(sick(MadeUp(8), range(4))).result
     assert not confirmed(verdict)
     note = verdict.notes[-1]
@@ -203,13 +203,13 @@ def test_half_of_them_sick_leaves_no_majority() -> None:
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32])
-def test_all_well_accuses_nobody_in_50_trials(n: int) -> None:
+def test_healthy_places_give_no_suspect_in_50_trials(n: int) -> None:
     for seed in range(50):
         verdict = played(MadeUp(n, seed), seed=seed).result
         assert not confirmed(verdict), seed
 
 
-def test_all_equally_slow_is_said_and_nobody_is_accused() -> None:
+def test_equally_slow_places_are_noted_and_give_no_suspect() -> None:
     verdict = played(MadeUp(16).all_slow(0.3)).result
     assert verdict.result == "nobody" and not verdict.suspects
     assert verdict.middle == pytest.approx(3e9, rel=0.05)
@@ -217,7 +217,7 @@ def test_all_equally_slow_is_said_and_nobody_is_accused() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(12, 4), (9, 7), (8, 8), (14, 2), (6, 5, 5), (10, 3, 3), (4, 4, 4, 4), (56, 4, 4)])
-def test_nobody_is_accused_for_being_in_a_part_of_the_network(sizes: tuple[int, ...]) -> None:
+def test_no_place_is_a_suspect_for_its_part_of_the_network(sizes: tuple[int, ...]) -> None:
     of_place = [part for part, size in enumerate(sizes) for _ in range(size)]
     for seed in range(3):
         for leaves in (None, tuple(map(str, of_place))):
@@ -225,7 +225,7 @@ def test_nobody_is_accused_for_being_in_a_part_of_the_network(sizes: tuple[int, 
             assert not confirmed(verdict), (seed, leaves)
 
 
-def test_where_leaves_are_known_partners_come_from_the_own_one_and_from_another() -> None:
+def test_with_known_switches_partners_come_from_the_same_and_from_another_one() -> None:
     leaves = tuple(str(place % 4) for place in range(16))
     (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
     assert {leaves[partner] == leaves[5] for partner in found.partners} == {True, False}
@@ -238,17 +238,18 @@ def test_ranks_of_one_host_and_ranks_of_several() -> None:
         assert confirmed(played(made).result) == nodes(5)
 
 
-def test_a_place_that_dies_is_inconclusive_and_the_sick_one_is_still_found() -> None:
+def test_a_place_without_an_answer_is_inconclusive_and_the_faulty_one_is_found() -> None:
     for after in (0, 3):
-        verdict = played(MadeUp(8).node(5).dies(3, after)).result
+        made = MadeUp(8).node(5).dies(3, after)
+        verdict = played(made).result
         assert confirmed(verdict) == nodes(5)
         (silent,) = verdict.of(INCONCLUSIVE)
         assert silent.places == (3,)
         reason = silent.evidence[0]
-        assert isinstance(reason, NoFigures) and "it does not answer any longer" in reason.why
+        assert isinstance(reason, NoFigures) and made.dead[3] in reason.why
 
 
-def test_when_nearly_all_die_nobody_can_be_judged() -> None:
+def test_with_few_places_left_there_is_no_verdict() -> None:
     made = MadeUp(5)
     for place in (0, 1, 2):
         made.dies(place)
@@ -256,7 +257,7 @@ def test_when_nearly_all_die_nobody_can_be_judged() -> None:
     assert verdict.result == "no verdict" and isinstance(verdict.no_verdict, TooFewMeasured)
 
 
-def test_wrong_data_is_told() -> None:
+def test_wrong_data_is_evidence() -> None:
     made = MadeUp(8).node(2)
     made.corrupting = {2}
     (found,) = played(made).result.of(CONFIRMED)
@@ -267,14 +268,14 @@ def test_a_trial_without_controls_is_evidence_without_their_figures() -> None:
     assert Trial(0, 1, well=True, values={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
 
 
-def test_a_latency_that_is_not_measured_is_no_harm() -> None:
+def test_a_missing_latency_does_not_prevent_a_confirmation() -> None:
     made = MadeUp(8).node(2)
     made.no_latency = True
     assert confirmed(played(made).result) == nodes(2)
 
 
 @pytest.mark.parametrize(("n", "asked", "reason"), [(1, 0, OneEndpoint()), (2, 1, TooFewEndpoints(2)), (3, 3, TooFewEndpoints(3))])
-def test_of_fewer_than_four_nobody_is_named_but_the_figures_are_told(n: int, asked: int, reason: Fact) -> None:
+def test_fewer_than_four_places_give_figures_but_no_suspect(n: int, asked: int, reason: Fact) -> None:
     found = played(MadeUp(n).node(0) if n > 1 else MadeUp(1))
     assert len(found.asks) == asked
     assert not found.result.suspects and found.result.result == "no verdict"
@@ -287,22 +288,20 @@ def test_the_same_seed_asks_the_same() -> None:
     assert first == again != other
 
 
-def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() -> None:
-    with pytest.raises(
-        UsageError, match=r"5 rounds are too few for 16 endpoints: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
-    ):
+def test_too_few_rounds_are_rejected_with_the_number_that_is_enough() -> None:
+    with pytest.raises(UsageError, match=r"5 rounds .*16 endpoints.*6 .*--budget"):
         promise(16, Options(method="pairs", most_rounds=5))
     assert promise(16, Options(method="pairs", most_rounds=6)) == 6
 
 
 @pytest.mark.parametrize(("n", "asked", "least"), [(16, 1, 3), (16, 2, 3), (9, 3, 4), (4, 2, 3)])
-def test_a_sweep_too_short_to_tell_anything_is_refused_and_not_called_nobody(n: int, asked: int, least: int) -> None:
-    with pytest.raises(UsageError, match=rf"cannot distinguish a faulty one of {n} .* allow {least} or more \(--rounds {least}\)"):
+def test_a_sweep_too_short_for_a_verdict_is_rejected(n: int, asked: int, least: int) -> None:
+    with pytest.raises(UsageError, match=rf" {n} .*--rounds {least}\b"):
         promise(n, Options(method="pairs", rounds=asked))
     assert confirmed(played(MadeUp(n).node(2), rounds=least).result) == nodes(2)
 
 
-def test_where_too_few_pairs_gave_figures_there_is_no_verdict() -> None:
+def test_with_too_few_figures_there_is_no_verdict() -> None:
     made = MadeUp(4).node(0)
     asked = made._figure
 
@@ -329,13 +328,13 @@ def test_a_place_with_figures_of_two_others_alone_is_not_called_well() -> None:
     assert open_one.places == (3,) and SpeedUnknown() in open_one.evidence
 
 
-def test_groups_of_too_few_places_are_pairs_and_it_is_said() -> None:
+def test_with_too_few_places_pairs_replace_groups_with_a_note() -> None:
     verdict = played(MadeUp(6).node(2), method="groups").result
     assert confirmed(verdict) == nodes(2)
     assert PairsInstead(8) in verdict.notes
 
 
-def test_who_is_alone_on_its_switch_may_be_slow_for_that_switch() -> None:
+def test_a_place_alone_on_its_switch_may_be_slow_because_of_the_switch() -> None:
     leaves = tuple("alone" if place == 5 else str(place % 2) for place in range(16))
     (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
     assert found.evidence[-1] == AloneOnSwitch("alone")
@@ -364,20 +363,20 @@ def test_faults_at_scale_are_looked_for_where_no_pair_is_slow() -> None:
     assert "growing" not in played(MadeUp(16).node(3), growing=True).result.rounds
 
 
-def test_whoever_is_confirmed_is_looked_at_alone() -> None:
+def test_a_confirmed_place_is_isolated() -> None:
     made = MadeUp(8).rails("eth0", "eth1").slow_nic(3, "eth1", 0.5)
     (found,) = played(made, isolate=True, nics=("eth0", "eth1")).result.of(CONFIRMED)
     assert found.places == (3,) and found.part == SlowInterfaces(("eth1",))
 
 
-def test_512_places_with_three_sick_take_at_most_40_rounds() -> None:
+def test_512_places_with_three_faulty_take_at_most_40_rounds() -> None:
     verdict = played(MadeUp(512).node(3).sender(77, 0.6).node(400, 0.8), growing=True).result
     assert confirmed(verdict) == {("node", (3,)), ("sender", (77,)), ("node", (400,))}
     assert sum(verdict.rounds.values()) <= 40
 
 
 @pytest.mark.long
-def test_whoever_is_confirmed_is_slow_in_truth_in_200_clusters() -> None:
+def test_every_confirmed_place_of_200_clusters_is_faulty() -> None:
     missed = 0
     for seed in range(200):
         n = 4 + seed % 29
@@ -395,7 +394,7 @@ def test_whoever_is_confirmed_is_slow_in_truth_in_200_clusters() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("n", [4, 5, 6, 8, 9, 16, 64])
-def test_all_well_accuses_nobody_in_400_trials(n: int) -> None:
+def test_healthy_places_give_no_suspect_in_400_trials(n: int) -> None:
     for seed in range(400 if n < 64 else 100):
         verdict = played(MadeUp(n, seed), seed=seed).result
         assert not confirmed(verdict), seed

@@ -1,4 +1,4 @@
-"""The whole hunt where the sweep is by groups, growing groups and isolation included: who is confirmed, within how many rounds."""
+"""A complete hunt with a sweep by groups, growing groups and isolation: confirmed places and the number of rounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def confirmed(played: Played[HuntVerdict]) -> set[int]:
 
 
 @pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2)])
-def test_all_who_are_sick_and_nobody_else(n: int, sick: int) -> None:
+def test_exactly_the_faulty_places_are_confirmed(n: int, sick: int) -> None:
     for seed in range(20):
         ill = set(Random(seed).sample(range(n), sick))
         made = MadeUp(n, seed)
@@ -46,7 +46,7 @@ def test_three_of_512_within_forty_rounds() -> None:
     assert sum(ask.kind == GROUPS for ask in played.asks) == rounds_groups(512, BY_GROUPS)
 
 
-def test_all_are_well_and_nobody_is_accused_in_fifty_trials() -> None:
+def test_healthy_places_give_no_suspect_in_50_trials() -> None:
     for seed in range(50):
         assert hunted(MadeUp(32, seed)).result.result == "nobody", seed
 
@@ -58,12 +58,12 @@ def test_a_fault_at_scale_alone_is_confirmed_after_a_sweep_that_saw_nothing() ->
     assert isinstance(slow, SlowAtScale) and isinstance(without, FastWithout) and slow.groups == 3
 
 
-def test_a_fault_inside_that_no_pair_shows_is_found_by_groups_and_told_as_such() -> None:
+def test_a_fault_inside_a_host_is_found_by_groups() -> None:
     (found,) = hunted(MadeUp(32, 3).slow_inside(9, 0.5), Options(method="pairs", can_inside=True)).result.of(CONFIRMED)
     assert (found.kind, found.places, found.part) == ("inside", (9,), InsideHost())
 
 
-def test_a_slow_interface_is_told_of_whoever_is_confirmed() -> None:
+def test_the_slow_interface_of_a_confirmed_node_is_found() -> None:
     made = MadeUp(16, 2).rails("eth0", "eth1").slow_nic(6, "eth1", 0.4)
     (found,) = hunted(made, Options(method="groups", can_inside=True, nics=("eth0", "eth1"))).result.suspects
     assert (found.places, found.part) == ((6,), SlowInterfaces(("eth1",)))
@@ -86,7 +86,7 @@ def clusters(draw: st.DrawFn) -> MadeUp:
 
 @given(clusters(), st.integers(0, 100))
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_answered_promises_are_kept(made: MadeUp, seed: int) -> None:
+def test_for_any_results_the_estimated_rounds_are_not_exceeded(made: MadeUp, seed: int) -> None:
     grown = play(look(range(made.n), Options(), Random(seed)), made)
     assert len(grown.asks) <= most_rounds(made.n, Options())
     hints, notes = grown.result

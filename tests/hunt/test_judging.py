@@ -62,13 +62,13 @@ def test_states_of_a_place(case_of: str, depth: float, trials: list[tuple[int, f
     assert case(trials, depth).state() == state, case_of
 
 
-def test_a_confirmation_says_how_often_it_was_slow_and_its_interval() -> None:
+def test_a_confirmation_has_its_counts_and_interval() -> None:
     suspect = case([(1, H), (2, H + 0.01), (3, H - 0.01), (1, H), (2, H)]).suspect(NAMES)
     assert suspect.evidence[-1] == RetestCounts(5, 5, 0, 15)
     assert suspect.low is not None and suspect.high is not None and 0.48 < suspect.low < suspect.ratio < suspect.high < 0.52
 
 
-def test_an_open_place_asks_for_more_rounds_and_says_what_was_missing() -> None:
+def test_an_undecided_place_gets_more_rounds_and_has_the_missing_criterion() -> None:
     found = case([(1, H), (2, H)])
     assert found.needs_rounds and not found.needs_well
     assert found.suspect(NAMES).evidence[-1] == NotProven("scatter", 2, 2)

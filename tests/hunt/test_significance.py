@@ -102,7 +102,7 @@ def test_a_short_wait_for_a_cpu_does_not_hide_half_the_rate() -> None:
     assert outcome([trial(depth, waits=0.1) for depth in HALF]) is RepeatOutcome.SLOW
 
 
-def test_rounds_that_the_machine_disturbed_are_counted_and_said() -> None:
+def test_disturbed_rounds_are_counted_and_noted() -> None:
     waited = counted([*(trial(depth) for depth in HALF[:3]), *(trial(depth, waits=0.6) for depth in HALF[:5])])
     assert (waited.rounds, waited.slow, waited.waited) == (8, 3, 5)
     assert waited.outcome(CHANCE, LEAST) is RepeatOutcome.UNDECIDED
@@ -124,7 +124,7 @@ def test_the_interval_is_that_of_the_rounds() -> None:
     assert counted([trial(0.7)]).interval == (None, None)
 
 
-def test_a_round_that_is_slow_as_a_whole_is_no_evidence() -> None:
+def test_a_round_that_is_slow_for_all_is_not_evidence() -> None:
     """With many controls what a round has in common is taken away; with one control a slow round makes both slow."""
     whole = [trial(0.7, (0.7,) * 8), *(trial(0.0, (0.0,) * 8) for _ in range(7))]
     assert counted(whole).slow == 0

@@ -25,7 +25,7 @@ def pair(a: int, b: int, speed: float, backward: float | None = None, **more: ob
     return (a, b), GroupFigure(speed, speed if backward is None else backward, **more)  # type: ignore[arg-type]
 
 
-def test_of_an_even_number_of_controls_the_faster_middle_is_the_measure() -> None:
+def test_an_even_number_of_controls_uses_the_faster_middle_one() -> None:
     found = scale().trial(0, pair(0, 1, 1e9), [pair(2, 3, 2e9), pair(4, 5, 4e9)], True, {})
     assert found.usual == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.depths[SENDS] == pytest.approx(log(4))
     assert found.beside[SENDS] == pytest.approx((log(2), 0.0))
@@ -42,7 +42,7 @@ def test_controls_of_the_same_kind_of_path_are_the_measure_where_there_are_some(
 
 
 @pytest.mark.parametrize(("place", "partner", "sends", "receives"), [(0, 1, 1e9, 2e9), (1, 0, 2e9, 1e9)])
-def test_what_is_sent_and_received_is_seen_from_the_place(place: int, partner: int, sends: float, receives: float) -> None:
+def test_sent_and_received_rates_are_those_of_the_place(place: int, partner: int, sends: float, receives: float) -> None:
     found = scale().trial(place, pair(0, 1, 1e9, 2e9), [pair(2, 3, 4e9, 8e9)], True, {})
     assert (found.place, found.partner) == (place, partner)
     assert found.values == {SENDS: sends, RECEIVES: receives}
@@ -58,7 +58,7 @@ def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
     assert scale({SENDS: 1e9}).trial(0, pair(0, 1, 1e9, cpu_wait=0.4), [], True, {}).cpu_wait == 0.4
 
 
-def test_a_pair_without_a_figure_says_why() -> None:
+def test_a_pair_without_a_figure_has_the_reason() -> None:
     found = scale().trial(1, ((0, 1), GroupFigure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
     assert (found.partner, found.na, found.depths, found.well) == (0, "no route", {}, False)
 

@@ -63,7 +63,7 @@ def test_every_rank_runs_from_its_node_s_disk_which_is_clean_afterwards(prefix: 
 
 @pytest.mark.slurm
 @pytest.mark.in_turn
-def test_the_job_ends_as_the_command_does_and_cleans_up(prefix: Path, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
+def test_the_job_has_the_exit_code_of_the_command_and_cleans_up(prefix: Path, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
     local = tmp_path / "local"
     disks(slurm_hosts, local)
     assert broadcast(slurm_hosts, local, str(prefix), "--fail").returncode != 0
@@ -71,7 +71,7 @@ def test_the_job_ends_as_the_command_does_and_cleans_up(prefix: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("words", [[], ["/nowhere"], ["/nowhere", "allreduce"]])
-def test_where_nothing_is_installed_one_sentence_says_so(words: list[str]) -> None:
+def test_without_an_install_the_error_is_one_sentence(words: list[str]) -> None:
     done = subprocess.run(["bash", SCRIPT, *words], capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"collbench: no install in '{''.join(words[:1])}': sbatch [OPTIONS] broadcast.sbatch PREFIX COMMAND")
+    assert f"'{''.join(words[:1])}'" in done.stderr and "broadcast.sbatch PREFIX COMMAND" in done.stderr

@@ -43,7 +43,7 @@ def test_numpy_is_kept_where_torch_was_built_for_it(there: dict[str, str], numpy
     assert ("numpy" in seen(site(tmp_path / "a", numpy="1.26.4", **there))) is numpy
 
 
-def test_of_two_the_first_is_told_with_its_place(tmp_path: Path) -> None:
+def test_the_first_of_two_is_reported_with_its_path(tmp_path: Path) -> None:
     first, second = site(tmp_path / "a", torch="2.8"), site(tmp_path / "b", torch="2.7", mpi4py="4.1.1")
     assert seen(first, second) == {"torch": ("2.8", str(first)), "mpi4py": ("4.1.1", str(second))}
 

@@ -67,7 +67,7 @@ def test_torch_and_mpi4py_are_imported_from_the_site(installed: Installed) -> No
 @pytest.mark.in_turn("a site install")
 def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed, tmp_path: Path) -> None:
     listed = dict(line.split(maxsplit=1) for line in ask(installed, "backends").stdout.splitlines())
-    assert listed["mpi"].startswith("available  MPICH") and listed["gloo"].startswith("available  Gloo of torch 2.13.0+site")
+    assert listed["mpi"].startswith("available  MPICH") and "torch 2.13.0+site" in listed["gloo"]
     assert installed.done.stdout.splitlines()[0].split()[:2] == ["mpi", "available"]
     words = ("allreduce", "--sizes", "8", "--backend", "mpi,gloo", "-n", "3", "--ranks", "2", "--out", str(tmp_path), "--format", "json")
     done = ask(installed, *words, env={"PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"})  # where the site's mpiexec is
@@ -78,22 +78,22 @@ def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed
 
 
 @pytest.mark.in_turn("a site install")
-def test_what_was_kept_is_said_and_no_compiler_is_missed(installed: Installed) -> None:
+def test_the_packages_of_the_site_are_listed_and_no_compiler_is_missing(installed: Installed) -> None:
     (said,) = installed.done.stderr.splitlines()
-    assert said.endswith("; packages of the site, unchanged: mpi4py==4.1.2+site numpy==2.4.6 torch==2.13.0+site")
+    assert said.endswith(" mpi4py==4.1.2+site numpy==2.4.6 torch==2.13.0+site")
 
 
 @pytest.mark.in_turn("a site install")
-def test_a_torch_in_the_user_s_home_is_not_taken_for_the_site_s(installed: Installed, tmp_path: Path) -> None:
+def test_a_torch_in_the_home_of_the_user_is_not_used(installed: Installed, tmp_path: Path) -> None:
     own = tmp_path / f".local/lib/{installed.site.packages.parent.name}/site-packages/torch"
     own.mkdir(parents=True)
     (own / "__init__.py").write_text("raise SystemExit('the torch in the home')")
     done = ask(installed, "backends", env={"HOME": str(tmp_path)})
-    assert "Gloo of torch 2.13.0+site" in done.stdout, done.stderr
+    assert "torch 2.13.0+site" in done.stdout, done.stderr
 
 
 @pytest.mark.in_turn("a site install")
-def test_the_folder_runs_from_where_it_was_copied_to(installed: Installed, tmp_path: Path) -> None:
+def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> None:
     for name in ("bin", "venv"):
         shutil.copytree(installed.prefix / name, tmp_path / name, symlinks=True)
     look = "import collbench; print(collbench.__file__)"
@@ -103,9 +103,7 @@ def test_the_folder_runs_from_where_it_was_copied_to(installed: Installed, tmp_p
 
 @pytest.mark.in_turn("a site install")
 @pytest.mark.parametrize("kind", ["lua", "tcl"])
-def test_the_module_brings_the_command_and_what_it_was_installed_beside_and_no_python(
-    installed: Installed, kind: str, tmp_path: Path
-) -> None:
+def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_python(installed: Installed, kind: str, tmp_path: Path) -> None:
     if not LMOD.exists():
         cannot("no module command here: apt-get install lmod")
     shutil.copytree(installed.prefix / "modulefiles", tmp_path / "modulefiles")
@@ -135,22 +133,20 @@ def test_the_completion_that_is_installed_completes(installed: Installed) -> Non
 
 
 @pytest.mark.in_turn("a site install")
-def test_where_something_lies_nothing_is_installed(installed: Installed) -> None:
+def test_a_folder_that_is_not_empty_is_rejected(installed: Installed) -> None:
     done = installed.site.install(installed.prefix)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"collbench: {installed.prefix} is not empty: choose another PREFIX, one per version, or remove what is there first\n"
-    )
+    assert f"{installed.prefix} is not empty" in done.stderr and done.stderr.count("\n") == 1
     assert ask(installed, "--version").returncode == 0
 
 
 @pytest.mark.long
-def test_an_mpi4py_that_is_too_old_is_refused_and_not_replaced(tmp_path: Path, wheels: Path) -> None:
+def test_an_mpi4py_that_is_too_old_is_rejected_and_not_replaced(tmp_path: Path, wheels: Path) -> None:
     site, prefix = Site(tmp_path / "site", ("mpi4py",)[:1], marked=()), tmp_path / "prefix"
     site.is_of_version("mpi4py", "3.1.6")
     done = site.install(prefix, env=offline(wheels))
     assert done.returncode == 2 and not prefix.exists()
-    assert "collbench: pip could not install collbench with the site's packages (mpi4py==3.1.6)" in done.stderr.splitlines()[-1]
+    assert "(mpi4py==3.1.6)" in done.stderr.splitlines()[-1]
     assert site.frozen() == {"mpi4py==3.1.6"}
 
 

@@ -20,12 +20,12 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
     env = at_the_site({**offline(wheels), "PYTHON": sys.executable})
     done = subprocess.run(["timeout", "110", ROOT / "install/wheelhouse.sh", folder], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1), done.stderr
-    assert f"{folder} is complete for collbench[mpi]" in done.stderr
+    assert f"{folder} " in done.stderr and "collbench[mpi]" in done.stderr
     return folder
 
 
 @pytest.mark.in_turn("a wheelhouse")
-def test_it_holds_the_tested_versions_the_source_and_what_installs_them(wheelhouse: Path) -> None:
+def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse: Path) -> None:
     names = {file.name for file in wheelhouse.iterdir()}
     assert {
         f"collbench-{__version__}.tar.gz",
@@ -45,32 +45,30 @@ def test_it_holds_the_tested_versions_the_source_and_what_installs_them(wheelhou
 
 @pytest.mark.in_turn("a wheelhouse")
 @pytest.mark.parametrize(
-    ("name", "text", "sentence"),
+    ("name", "text", "words"),
     [
-        ("kept.py", "print()\n", "has changed since wheelhouse.sh wrote it (./kept.py: FAILED): copy it again"),
-        ("numpy-99.0-py3-none-any.whl", "", "holds a file that SHA256SUMS does not name (./numpy-99.0-py3-none-any.whl): copy the"),
-        ("SHA256SUMS", None, "SHA256SUMS is missing: copy the whole wheelhouse"),
+        ("kept.py", "print()\n", "(./kept.py: FAILED)"),
+        ("numpy-99.0-py3-none-any.whl", "", "(./numpy-99.0-py3-none-any.whl)"),
+        ("SHA256SUMS", None, "SHA256SUMS is missing"),
     ],
 )
-def test_one_that_was_changed_on_the_way_is_not_installed(
-    name: str, text: str | None, sentence: str, wheelhouse: Path, tmp_path: Path
-) -> None:
+def test_an_altered_wheelhouse_is_not_installed(name: str, text: str | None, words: str, wheelhouse: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(wheelhouse, tmp_path / "copy"))
     (copy / name).unlink(missing_ok=True) if text is None else (copy / name).write_text(text)
     line = ["timeout", "60", copy / "install.sh", tmp_path / "apps", "--python", sys.executable]
     done = subprocess.run(line, env=at_the_site(), capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and sentence in done.stderr and not (tmp_path / "apps").exists(), done.stderr
+    assert done.returncode == 2 and words in done.stderr and not (tmp_path / "apps").exists(), done.stderr
 
 
 @pytest.mark.in_turn("a wheelhouse")
-def test_what_was_copied_over_installs_without_network_and_says_that_no_compiler_worked(wheelhouse: Path, tmp_path: Path) -> None:
+def test_a_copied_wheelhouse_installs_without_network_and_reports_the_missing_compiler(wheelhouse: Path, tmp_path: Path) -> None:
     site, prefix = Site(tmp_path, (*OF_TORCH, "mpi4py")), tmp_path / "apps/collbench"
     before = site.frozen()
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "CC": "false"}
     done = site.install(prefix, env=nowhere, program=wheelhouse / "install.sh")
     assert done.returncode == 0, done.stderr
     assert before < site.frozen(prefix / "venv/bin/python") and site.frozen() == before
-    assert "no working C compiler found, so the timing loop runs in Python (flag python_loop)" in done.stderr.splitlines()[-1]
+    assert "C compiler" in done.stderr.splitlines()[-1] and "python_loop" in done.stderr.splitlines()[-1]
     line = [prefix / "bin/collbench", "emit", "slurm", "--nodes", "2", "--", "allreduce"]
     emitted = subprocess.run(line, env=at_the_site(), capture_output=True, text=True, timeout=60, check=False)
     assert emitted.returncode == 0 and emitted.stdout.startswith("#!/bin/bash"), emitted.stderr

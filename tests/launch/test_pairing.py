@@ -1,4 +1,4 @@
-"""MPI and launcher must belong together: every pairing as measured, told before MPI_Init."""
+"""Launcher and MPI library must fit: every pairing as measured, checked before MPI_Init."""
 
 from dataclasses import replace
 
@@ -21,24 +21,24 @@ def names_resolve(monkeypatch):
 @pytest.mark.parametrize(
     ("library", "env", "remedy"),
     [
-        (MPICH, captured.SRUN_NONE, "use srun --mpi=pmi2"),
+        (MPICH, captured.SRUN_NONE, "srun --mpi=pmi2"),
         (MPICH, captured.SRUN_PMI2, None),
-        (MPICH, captured.SRUN_PMIX, "use srun --mpi=pmi2"),
+        (MPICH, captured.SRUN_PMIX, "srun --mpi=pmi2"),
         (MPICH, captured.HYDRA, None),
-        (MPICH, captured.PRTE, "started by Open MPI's mpirun, but mpi4py uses MPICH 5.0.2: use "),
-        (MPICH, captured.TORCHRUN, "torchrun cannot start MPI"),
-        (OPEN_MPI, captured.SRUN_NONE, "use srun --mpi=pmix"),
-        (OPEN_MPI, captured.SRUN_PMI2, "use srun --mpi=pmix"),
+        (MPICH, captured.PRTE, "Open MPI's mpirun"),
+        (MPICH, captured.TORCHRUN, "torchrun"),
+        (OPEN_MPI, captured.SRUN_NONE, "srun --mpi=pmix"),
+        (OPEN_MPI, captured.SRUN_PMI2, "srun --mpi=pmix"),
         (OPEN_MPI, captured.SRUN_PMIX, None),
-        (OPEN_MPI, captured.HYDRA, "started by MPICH's mpirun, but mpi4py uses Open MPI 5.0.11: use "),
+        (OPEN_MPI, captured.HYDRA, "MPICH's mpirun"),
         (OPEN_MPI, captured.PRTE, None),
-        (OPEN_MPI, captured.TORCHRUN, "torchrun cannot start MPI"),
-        (MPICH, POD, "a pod of this kind starts no MPI (MPICH 5.0.2): take an MPIJob"),
+        (OPEN_MPI, captured.TORCHRUN, "torchrun"),
+        (MPICH, POD, "MPIJob"),
     ],
 )
 def test_each_pairing_as_measured(library, env, remedy):
-    told = mpi_mismatch(library, detect(env), env)
-    assert told is None if remedy is None else remedy in told
+    why = mpi_mismatch(library, detect(env), env)
+    assert why is None if remedy is None else remedy in why
 
 
 @pytest.mark.parametrize("library", [MPICH, OPEN_MPI])
@@ -50,7 +50,7 @@ def test_one_rank_alone_is_fine(library):
 def test_mpich_aborts_even_alone_where_pmix_is_set():
     env = {**captured.SRUN_ONE, "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.8.0"}
     del env["PMI_SIZE"]
-    assert "use srun --mpi=pmi2" in mpi_mismatch(MPICH, detect(env), env)
+    assert "srun --mpi=pmi2" in mpi_mismatch(MPICH, detect(env), env)
     assert mpi_mismatch(OPEN_MPI, detect(env), env) is None
 
 
@@ -59,21 +59,20 @@ def test_mpich_built_with_pmix_accepts_both():
     assert mpi_mismatch(MPICH.replace("--with-pm=", "--with-pmix=/usr --with-pm="), detect(env), env) is None
 
 
-def test_a_size_that_is_another_launchers_is_told():
+def test_a_size_of_another_launcher_is_a_mismatch():
     info = replace(detect(captured.SRUN_PMI2), ranks=4)
     assert "PMI_SIZE=3" in mpi_mismatch(MPICH, info, captured.SRUN_PMI2)
 
 
-def test_ranks_that_the_task_started_have_no_mpi():
+def test_ranks_below_a_task_have_no_mpi():
     info = replace(detect(captured.SRUN_PMI2), mpi=None, ranks=6, local_ranks=2, facts={"worker": "2"})
-    assert "needs its own launcher to start each rank" in mpi_mismatch(MPICH, info, {})
     assert "srun --ntasks-per-node=2 --mpi=pmi2" in mpi_mismatch(MPICH, info, {})
 
 
 def test_after_init_the_communicator_must_have_the_launchers_size():
     info = detect(captured.SRUN_PMI2)
     assert size_disagrees(3, info) is None
-    assert size_disagrees(1, info).startswith("MPI_COMM_WORLD has 1 rank, but srun started 3")
+    assert all(value in size_disagrees(1, info) for value in ("1 rank,", "srun started 3"))
 
 
 @pytest.mark.parametrize(
@@ -87,5 +86,5 @@ def test_after_init_the_communicator_must_have_the_launchers_size():
         ("HPE HMPT 2.30\nmore", "HPE HMPT 2.30"),
     ],
 )
-def test_libraries_by_their_short_name(text, name):
+def test_the_short_names_of_libraries(text, name):
     assert mpi_name(text) == name

@@ -32,7 +32,7 @@ def as_it_was() -> Iterator[None]:
         (signal.SIGHUP, 143, "interrupted by SIGHUP"),
     ],
 )
-def test_the_first_one_is_an_exception_that_nobody_catches_by_chance(number: signal.Signals, code: int, sentence: str) -> None:
+def test_the_first_signal_is_an_exception_that_no_library_catches(number: signal.Signals, code: int, sentence: str) -> None:
     signals.handle()
     with pytest.raises(Interrupted) as came:
         signal.raise_signal(number)
@@ -99,7 +99,7 @@ def test_a_call_that_never_returns_does_not_keep_it_from_being_heard() -> None:
     assert heard == [signal.SIGTERM]
 
 
-def test_where_no_signal_comes_nobody_is_told() -> None:
+def test_without_a_signal_nothing_is_sent() -> None:
     before, heard = signal.set_wakeup_fd(-1), list[int]()
     with signals.heard(heard.append):
         assert any(thread.name == "collbench-signals" for thread in threading.enumerate())

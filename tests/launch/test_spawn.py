@@ -1,4 +1,4 @@
-"""The start without a launcher, with real children: exit codes, deaths, signals, nobody left behind."""
+"""The start without a launcher, with real children: exit codes, killed ranks, signals, and no process left behind."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from collbench.launch.supervise import SupervisedProcess, Supervisor
 MPIEXEC = mpi_start.find_mpiexec({})
 needs_mpiexec = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside this Python: pip install mpich")
 
-# A rank: says where it is, then does what its turn in argv says: exit code, k<signal>, s<seconds>
+# A rank: stores its launch, then does what its entry in argv requests: an exit code, k<signal>, s<seconds>
 RANK = """
 import os, sys, time
 from pathlib import Path
@@ -66,7 +66,7 @@ def wait_for(condition, what, timeout_s=30.0):
 
 
 class TestOwnChildren:
-    def test_each_rank_knows_its_place_and_the_folder_is_gone_after(self, tmp_path):
+    def test_each_rank_has_its_number_and_the_folder_is_removed(self, tmp_path):
         assert start(tmp_path, "0,0,0", 3) == 0
         info = told(tmp_path, 2)
         assert "launcher='local', rank=2, ranks=3, local_rank=2, local_ranks=3, meeting='ipc://" in info
@@ -76,14 +76,14 @@ class TestOwnChildren:
     def test_the_first_failing_code_is_the_result(self, tmp_path, todo, code):
         assert start(tmp_path, todo) == code
 
-    def test_a_killed_rank_is_named_and_the_others_are_ended(self, tmp_path, capfd):
+    def test_a_killed_rank_is_reported_and_the_others_are_ended(self, tmp_path, capfd):
         began = time.monotonic()
         assert start(tmp_path, "s60,k9") == 4
         assert time.monotonic() - began < 5
         pid = (tmp_path / "rank-1").read_text().split()[0]
-        assert f"rank 1 (pid {pid}) was killed by signal 9 (SIGKILL)" in capfd.readouterr().err
+        assert f"rank 1 (pid {pid})" in (err := capfd.readouterr().err) and "SIGKILL" in err
 
-    def test_one_that_ignores_sigterm_is_killed(self, tmp_path, capfd):
+    def test_a_rank_that_ignores_sigterm_is_killed(self, tmp_path, capfd):
         stubborn = "import signal, time, sys\nfrom pathlib import Path\nimport os\nready = Path(sys.argv[1])\n"
         stubborn += "if os.environ['COLLBENCH_RANK'] == '1':\n while not ready.exists(): time.sleep(0.02)\n sys.exit(2)\n"
         stubborn += "signal.signal(15, signal.SIG_IGN); ready.touch(); time.sleep(60)"
@@ -91,14 +91,14 @@ class TestOwnChildren:
             [str(tmp_path / "ready")], 2, mpi=False, mpiexec=None, env=os.environ, program=[sys.executable, "-c", stubborn], grace_s=0.3
         )
         assert code == 2
-        assert "rank 0 did not end within 0.6 s of the first failure: killed" in capfd.readouterr().err
+        assert "rank 0 did not end within 0.6 s" in capfd.readouterr().err
 
     def test_children_have_no_stdin_and_no_process_manager_of_an_outer_launcher(self):
         program = [sys.executable, "-c", "import os, sys; sys.exit(2 if sys.stdin.read() or 'PMI_FD' in os.environ else 0)"]
         assert start_local([], 2, mpi=False, mpiexec=None, env={**os.environ, "PMI_FD": "9"}, program=program) == 0
 
-    def test_a_program_that_is_not_there_is_a_usage_error(self):
-        with pytest.raises(UsageError, match="rank 0 cannot be started"):
+    def test_a_missing_program_is_a_usage_error(self):
+        with pytest.raises(UsageError, match="/nowhere/python"):
             start_local([], 2, mpi=False, mpiexec=None, env=os.environ, program=["/nowhere/python"])
 
 
@@ -126,7 +126,7 @@ def parent(tmp_path, request):
 
 @pytest.mark.parametrize("parent", ["own", "mpi"], indirect=True)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_whatever_ends_the_parent_ends_the_ranks(parent, number, code):
+def test_a_signal_that_ends_the_parent_ends_the_ranks(parent, number, code):
     parent.send_signal(number)
     assert parent.wait(30) == code
     wait_for(lambda: not any(alive(pid) for pid in parent.pids), "the ranks' end")
@@ -149,7 +149,7 @@ sys.exit(start_local([sys.argv[1]], 64, mpi=True, mpiexec=None, env=os.environ, 
 
 
 def marked(mark):
-    """The living processes whose environment has this entry: the parent, its guard, mpiexec, proxies and ranks."""
+    """Return the running processes with this entry in their environment: the parent, its guard, mpiexec, proxies and ranks."""
     there = [path.parent for path in Path("/proc").glob("[0-9]*/environ") if mark in read(path)]
     return [int(folder.name) for folder in there if alive(folder.name)]
 
@@ -164,8 +164,8 @@ def read(path):
 @needs_mpiexec
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("started", [1, 64])
-def test_nothing_of_64_ranks_is_left_5_s_after_their_parent_was_ended(started, number, tmp_path):
-    """Neither ranks nor the launcher's proxies, also while these still start ranks."""
+def test_no_process_of_64_ranks_is_left_5_s_after_the_end_of_their_parent(started, number, tmp_path):
+    """Neither ranks nor proxies of the launcher are left, even if the proxies were still starting ranks."""
     env = {**os.environ, "COLLBENCH_TEST_MANY": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", MANY, str(tmp_path)], env=env, stderr=subprocess.DEVNULL)
     try:
@@ -190,7 +190,7 @@ sys.exit(Supervisor([SupervisedProcess("launcher", command, dict(os.environ), la
 
 
 def launched(folder, code="none"):
-    """A launcher whose proxy has a session of its own, ignores what asks it to end, and outlives a launcher that ends with a code."""
+    """Start a launcher with a proxy that has its own session, ignores signals, and outlives the launcher's exit."""
     env = {**os.environ, "COLLBENCH_TEST_MANY": str(folder)}
     process = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(folder), code], env=env, stderr=subprocess.DEVNULL)
     wait_for((folder / "proxy").exists, "the proxy")
@@ -214,7 +214,7 @@ def test_a_proxy_that_outlives_its_launcher_is_ended_and_the_code_kept(code, our
 
 @needs_mpiexec
 class TestMpiexec:
-    def test_ranks_are_mpiexecs(self, tmp_path):
+    def test_mpiexec_starts_the_ranks(self, tmp_path):
         assert start(tmp_path, "0,0", mpi=True) == 0
         assert "launcher='local', rank=1, ranks=2" in told(tmp_path, 1)
         assert "mpi='pmi" in told(tmp_path, 1)
@@ -223,23 +223,23 @@ class TestMpiexec:
     def test_the_ranks_code_is_the_result(self, tmp_path, todo, code):
         assert start(tmp_path, todo, mpi=True) == code
 
-    def test_codes_that_hydra_would_or_to_6_are_kept_apart(self, tmp_path):
+    def test_codes_that_hydra_would_combine_to_6_stay_separate(self, tmp_path):
         assert start(tmp_path, "2,4", mpi=True) in (2, 4)
 
     def test_without_a_record_mpiexecs_code_counts(self, tmp_path):
         assert start(tmp_path, "4,4", mpi=True, more=["no record"]) == 4
 
-    def test_one_that_fails_while_another_hangs_ends_both(self, tmp_path):
+    def test_a_failed_rank_ends_a_hanging_one(self, tmp_path):
         began = time.monotonic()
         assert start(tmp_path, "s60,2", mpi=True) == 2
         assert time.monotonic() - began < 6
 
-    def test_a_killed_rank_is_told(self, tmp_path, capfd):
+    def test_a_killed_rank_is_reported(self, tmp_path, capfd):
         assert start(tmp_path, "k9,0", mpi=True, more=["no record"]) == 4
-        assert "a rank was killed by signal 9 (SIGKILL)" in capfd.readouterr().err
+        assert "SIGKILL" in capfd.readouterr().err
 
 
-def test_without_mpiexec_the_remedy_is_told(monkeypatch):
+def test_the_error_without_mpiexec_has_the_remedy(monkeypatch):
     monkeypatch.setattr(mpi_start, "find_mpiexec", lambda env: None)
     with pytest.raises(UsageError, match=r"collbench\[mpich\]"):
         start_local([], 2, mpi=True, mpiexec=None, env=os.environ)
@@ -248,7 +248,7 @@ def test_without_mpiexec_the_remedy_is_told(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "ours"), [(0, 0), (2, 2), (3, 3), (4, 4), (130, 130), (143, 143), (9, 4), (137, 4), (139, 4), (1, 4), (213, 4)]
 )
-def test_what_mpiexecs_code_means(code, ours):
+def test_the_exit_code_for_each_code_of_mpiexec(code, ours):
     assert mpi_start.exit_meaning(code)[0] == ours
 
 
@@ -284,7 +284,7 @@ class TestNodeWorkers:
     def test_a_failing_worker_gives_its_code(self, tmp_path):
         assert self.run(tmp_path, self.INFO, 2, "0,0,0,4") == 4
 
-    def test_it_needs_one_task_per_node_and_a_meeting(self, tmp_path):
+    def test_it_needs_one_task_per_node_and_an_address(self, tmp_path):
         with pytest.raises(UsageError, match="one task per node"):
             self.run(tmp_path, LaunchInfo("srun", 0, 4, 0, 2, "tcp://h", "t"), 2)
         with pytest.raises(UsageError, match="MASTER_ADDR"):
@@ -297,24 +297,17 @@ def test_without_nccl_one_rank_per_gpu_from_two_on(gpus, ranks):
 
 
 @pytest.mark.parametrize(("gpus", "per_process", "ranks"), [(1, 1, 1), (8, 1, 8), (8, 4, 2), (8, 8, 1)])
-def test_processes_that_drive_gpus_share_none_and_leave_none_out(gpus, per_process, ranks):
+def test_processes_with_gpus_share_none_and_leave_none_idle(gpus, per_process, ranks):
     assert default_ranks(gpus, per_process) == ranks
 
 
-@pytest.mark.parametrize(
-    ("gpus", "per_process", "sentence"),
-    [
-        (1, 2, "-g 2 needs 2 GPUs for each process, but 1 is visible: use a smaller number"),
-        (8, 3, "-g 3 leaves 2 of 8 GPUs idle: use a divisor of 8, or --ranks N"),
-    ],
-)
-def test_gpus_that_cannot_be_dealt_out(gpus, per_process, sentence):
-    with pytest.raises(UsageError) as refused:
+@pytest.mark.parametrize(("gpus", "per_process", "words"), [(1, 2, "-g 2 .*1 is visible"), (8, 3, "-g 3 .*2 of 8 GPUs")])
+def test_a_number_per_process_that_does_not_fit_the_gpus_is_rejected(gpus, per_process, words):
+    with pytest.raises(UsageError, match=words):
         default_ranks(gpus, per_process)
-    assert str(refused.value) == sentence
 
 
-def test_a_rank_believes_its_parent_about_the_terminal():
+def test_a_rank_gets_the_terminal_from_its_parent():
     here = terminal({"COLLBENCH_TTY": "stdout", "COLUMNS": "132"})
     assert (here.stdout, here.stderr, here.columns) == (True, False, 132)
     assert not terminal({"COLLBENCH_TTY": "0"}).stdout

@@ -1,4 +1,4 @@
-"""What the run that a launcher's command wrote says in short."""
+"""A summary of the run that a launcher's command wrote."""
 
 from __future__ import annotations
 

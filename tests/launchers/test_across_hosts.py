@@ -1,4 +1,4 @@
-"""torchrun and MPICH's mpiexec over two hosts whose link carries 1 Gbit/s."""
+"""torchrun and MPICH's mpiexec over two hosts with a link of 1 Gbit/s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.in_turn]
 
 TORCHRUN, MPICH = BIN / "torchrun", BIN / "mpiexec"
 OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-PORT = "29533"  # the hosts have a network of their own: nobody else listens there
+PORT = "29533"  # the hosts have their own network: no other server listens there
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ class TestMpiexec:
         found = stored(self.launch(bed, [*short(tmp_path), "--backend", "mpi"], told), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
 
-    def test_bytes_that_take_another_path_are_no_link(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_bytes_on_another_path_are_not_a_link_measurement(self, bed: Hosts, tmp_path: Path) -> None:
         """These hosts share a memory, and MPICH finds it: ten and more times the link's rate."""
         found = stored(self.launch(bed, [*short(tmp_path, "4M"), "--backend", "mpi"], {}), tmp_path)
         (row,) = found.rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import collbench
-from collbench.launch.software import digest_of, own
+from collbench.launch.software import SoftwareDiffers, digest_of, own
 from collbench.results.reader import read_run
 from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM
@@ -63,12 +63,12 @@ def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, t
     assert done.returncode == 0, done.stderr
     assert [(one["hosts"], one.get("torch")) for one in found] == [([n1], found[0].get("torch")), ([n2], "9.9")]
     assert {one["collbench"] for one in found} == {str(own())} and all(one["python"] for one in found)
-    assert f"torch differs between the hosts: {found[0].get('torch', 'missing')} on {n1}; 9.9 on {n2}" in done.stderr
+    assert SoftwareDiffers("torch", {found[0].get("torch", "missing"): [n1], "9.9": [n2]}).render() in done.stderr
 
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_launch_doctor_names_what_differs_before_a_launch_fails(rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_the_launch_doctor_reports_differences_before_a_launch_fails(rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     changed = copy(tmp_path / "another", "the keys")
     about = changed / "torch-9.9.dist-info" / "METADATA"
     about.parent.mkdir()
@@ -78,6 +78,6 @@ def test_the_launch_doctor_names_what_differs_before_a_launch_fails(rank: int, s
     builds, (n1, n2) = [str(own())] * 2, slurm_hosts.nodes
     builds[rank] = f"{own().version}+{digest_of(changed / 'collbench')}"
     assert done.returncode == 1, done.stderr
-    assert f"severe: collbench differs between the hosts: {builds[0]} on {n1}; {builds[1]} on {n2}: " in done.stdout
-    assert re.search(rf"^warning: torch differs between the hosts: .*9\.9 on {[n1, n2][rank]}", done.stdout, re.MULTILINE)
+    assert f"severe: {SoftwareDiffers('collbench', {builds[0]: [n1], builds[1]: [n2]}).render()}" in done.stdout
+    assert re.search(rf"^warning: torch .*9\.9 on {[n1, n2][rank]}", done.stdout, re.MULTILINE)
     assert re.search(rf"^software    {n1}: collbench {re.escape(builds[0])}, Python ", done.stdout, re.MULTILINE)

@@ -1,9 +1,9 @@
-"""What the hosts' link counters say of each operation, against what its algorithm must move, within 2 %.
+"""The hosts' link counters for each operation, compared with the bytes of its algorithm, within 2 %.
 
 Measured at 3 and 4 hosts, one rank each, 3 to 6 MiB (S is the size):
 
 - Ring-like, each host sends and receives the same share: all-gather, all-to-all, alltoallv and sendrecv of MPICH, Open MPI and Gloo;
-  hypercube; MPICH's reduce-scatter (pairwise); all-reduce as a ring, Gloo's own choice, to which the MPIs are told here.
+  hypercube; MPICH's reduce-scatter (pairwise); all-reduce as a ring, Gloo's own choice, which the MPIs are set to here.
 - By themselves the MPIs move the all-reduce otherwise at 3 hosts: MPICH's send S, 2 S and S, Open MPI's 2.5 S, S and S.
 - Gloo's reduce-scatter is a whole all-reduce of which each rank keeps its part: twice the bytes.
 - Open MPI's reduce-scatter is a tree at 3 hosts (0.67 S, S and S) and, by size, at 4.

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
 
 
 def submit(bed: SlurmBed, folder: Path, *told: str, command: tuple[str, ...], env: dict[str, str] | None = None) -> str:
-    """The job's number: `collbench emit slurm … --submit` in the folder, from a shell whose limit of locked memory is 64 KiB."""
+    """Return the job's number: `collbench emit slurm … --submit` in the folder, from a shell with 64 KiB of locked memory."""
     line = [str(BIN / "python"), "-m", "collbench", "emit", "slurm", *told, "--submit", "--", *command]
     shell = ["bash", "-c", f"cd {shlex.quote(str(folder))} && ulimit -S -l 64 && {shlex.join(line)}"]
     done = bed.call(shell, env={**environment(env), "PYTHONPATH": str(ROOT)})
@@ -33,7 +33,7 @@ def submit(bed: SlurmBed, folder: Path, *told: str, command: tuple[str, ...], en
 
 
 def ended(bed: SlurmBed, job: str) -> list[dict[str, str]]:
-    """What Slurm says of the job, or of each job of the array, after the end."""
+    """Return Slurm's record of the job, or of each job of the array, after the end."""
 
     def shown() -> list[dict[str, str]]:
         lines = bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout.splitlines()
@@ -76,7 +76,7 @@ def test_an_array_is_an_allocation_each(slurm_hosts: SlurmBed, tmp_path: Path) -
 def test_the_ranks_may_lock_what_their_nodes_allow(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     """And not the 64 KiB of the shell that submitted; its exit code is the job's, and every value arrives."""
     tells = 'echo "$SLURM_PROCID|$(ulimit -S -l)|$(ulimit -H -l)|$X|$*"'
-    own = program(tmp_path, "own program", f"#!/bin/bash\n{tells} >{tmp_path}/told-$SLURM_PROCID\nexit 3\n")
+    own = program(tmp_path, "own program", f"#!/bin/bash\n{tells} >{tmp_path}/seen-$SLURM_PROCID\nexit 3\n")
     value = "a $(id) `id` 'b' \\ \"c\" # ü"
     job = submit(slurm_hosts, tmp_path, "--program", str(own), "--env", f"X={value}", "--name", "n.1", command=("run", "a b';c.toml"))
     (said,) = ended(slurm_hosts, job)
@@ -86,7 +86,7 @@ def test_the_ranks_may_lock_what_their_nodes_allow(slurm_hosts: SlurmBed, tmp_pa
     assert {(x, words) for _, _, _, x, words in told} == {(value, f"run a b';c.toml --out runs/{job}")}
 
 
-def test_what_is_finished_stays_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_finished_rows_are_kept_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     """As --signal=TERM@60 does, which signals the steps. Cases come in any order: either one takes seconds over this link."""
     command = ("allreduce", "--sizes", "16M,20M", "--backend", "gloo", "-n", "20", "--max-time", "60", "--warmup", "1")
     job = submit(slurm_hosts, tmp_path, "--program", str(BIN / "collbench"), command=command, env={"COLLBENCH_ITERATIONS": ""})
@@ -98,7 +98,7 @@ def test_what_is_finished_stays_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed,
     found = read_run(tmp_path / "runs" / job)
     assert (len(found.rows), found.info["exit_code"], found.info["finished_utc"] is not None) == (1, 143, True)
     talk = (tmp_path / f"collbench-{job}.out").read_text()
-    assert f"interrupted by SIGTERM after 1 of 2 cases: it is in runs/{job}; go on with --resume runs/{job}" in talk
+    assert "SIGTERM" in talk and f"--resume runs/{job}" in talk
 
 
 def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
     assert [(tmp_path / f"gpus-{rank}").read_text() for rank in range(4)] == ["0,1\n"] * 4
 
 
-def test_what_slurm_does_not_take_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_the_error_of_sbatch_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     line = [str(BIN / "collbench"), "emit", "slurm", "--partition", "nowhere", "--submit", "--", *SWEEP]
     refused = slurm_hosts.call(line, env=environment())
-    assert one_sentence(refused).startswith("sbatch did not take the job: sbatch: error: invalid partition specified: nowhere")
+    assert one_sentence(refused).endswith("invalid partition specified: nowhere")
 
 
 def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> N
     assert (case["result"], len(case["perfvalues"])) == ("pass", 2)
 
 
-def test_a_requeued_job_goes_on_in_its_run_folder(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_a_requeued_job_resumes_its_run(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     told = ["--runs", "./runs", "--program", str(BIN / "collbench")]
     precise = ("--max-time", "1", "--precision", "0.01")
     job = submit(slurm_hosts, tmp_path, *told, command=("allreduce", "--sizes", "8-256", "--backend", "gloo", *precise))

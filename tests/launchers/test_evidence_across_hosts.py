@@ -55,12 +55,12 @@ def test_interfaces_counted_what_was_moved(words: list[str], directions: dict[st
         assert all("eth0" in host["interfaces"] for host in row.evidence["moved"]["hosts"].values())
 
 
-def test_an_mpi_that_shares_memory_is_called_out(bed: Hosts, tmp_path: Path) -> None:
-    """At 8 bytes the ranks' own talk hides the bytes: packets tell."""
+def test_an_mpi_that_shares_memory_is_flagged(bed: Hosts, tmp_path: Path) -> None:
+    """At 8 bytes the control messages of the ranks hide the bytes; the packet counters show the path."""
     words = ["allreduce", "--backend", "mpi", "--sizes", "8,4M", "-n", "100", "--max-time", "5"]
     found = launched(bed, tmp_path, words, {})
     assert sorted(row.size_bytes for row in found.rows) == [8, 4 << 20]
     for row in found.rows:
         assert "other_path" in row.flags and row.percent_of_ceiling is None
         said = row.evidence["moved"]["other_path"]
-        assert said.startswith("mpi moved ") and said.endswith("the bytes took another path, such as shared memory")
+        assert said.startswith("mpi moved ") and "shared memory" in said

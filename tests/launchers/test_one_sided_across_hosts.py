@@ -1,4 +1,4 @@
-"""One-sided and neighbourhood MPI between two hosts joined by 1 Gbit/s: 0.90 to 0.957 of the shape, and the counters tell the path.
+"""One-sided and neighbourhood MPI between two hosts joined by 1 Gbit/s: 0.90 to 0.957 of the shape, and the counters show the path.
 
 The token bucket gives a burst of 256 KiB away after each rest, which 1 MiB shows (1.2 of the shape): the rates are those of 16 MiB.
 Seen here on Open MPI, which emulates one-sided calls over TCP: put 0.93, get 0.46 of the shape; an accumulate of 1 MiB takes 2.8 s.
@@ -70,7 +70,7 @@ def test_one_sided_reads_the_link(command: str, operation: str, bed: Hosts, tmp_
         assert row.ceiling and (row.ceiling.kind, row.ceiling.limited_by) == ("network", "NIC eth0 1 Gb/s, TCP")
 
 
-def test_neighbours_send_each_half_a_size(bed: Hosts, tmp_path: Path) -> None:
+def test_neighbours_send_half_of_the_size_each(bed: Hosts, tmp_path: Path) -> None:
     each: dict[str, object] = {"operations": list(NEIGHBOURS), "sizes": [SIZE], "dtypes": ["float32"]}
     rows = {row.operation: row for row in launched(bed, "mpich", PROGRAM[0], [each], tmp_path)}
     assert {name: told(row) for name, row in rows.items()} == dict.fromkeys(NEIGHBOURS, (None, 0, "network"))
@@ -82,8 +82,8 @@ def test_neighbours_send_each_half_a_size(bed: Hosts, tmp_path: Path) -> None:
         assert row.percent_of_ceiling and 88 < row.percent_of_ceiling <= 100.2 * RESTED
 
 
-def test_shared_memory_is_told_from_the_network(bed: Hosts, tmp_path: Path) -> None:
-    """MPICH finds the memory that these hosts share, unless it is kept to the link; small puts are told by their packets."""
+def test_shared_memory_and_the_network_are_distinguished(bed: Hosts, tmp_path: Path) -> None:
+    """MPICH uses the memory that these hosts share unless it is restricted to the link; small puts show in the packet counters."""
     words = ["put", "--backend", "mpi", "--sizes", "8,4M", "--window", "2", "-n", "200", "--max-time", "3"]
     memory, network = (on_mpich(bed, tmp_path / name, words, env).rows for name, env in (("memory", {}), ("network", OVER_THE_LINK)))
     assert {told(row) for row in memory} == {(None, 0, "shared memory")}

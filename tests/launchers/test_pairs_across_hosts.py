@@ -45,7 +45,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, in
 
 
 @pytest.mark.parametrize(("kind", "seed"), TRIALS)
-def test_exactly_who_is_slow_is_named(kind: str, seed: int, play: Callable[[str, int], Trial]) -> None:
+def test_exactly_the_slow_host_is_found(kind: str, seed: int, play: Callable[[str, int], Trial]) -> None:
     found = play(kind, seed)
     assert sorted(found.named) == sorted(found.truth), found
     assert found.code in ((1,) if found.truth else (0, 3)), found  # inconclusive latencies: eight hosts share two cores

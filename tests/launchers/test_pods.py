@@ -64,11 +64,11 @@ def read_back(log: str, folder: Path) -> Run:
 
 class TestJob:
     @pytest.mark.timeout(150)
-    def test_pods_meet_by_a_name_that_comes_late_and_their_log_is_a_run(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_pods_join_by_a_name_that_resolves_late_and_their_log_is_a_run(self, bed: Hosts, tmp_path: Path) -> None:
         first, second = pods(manifest({"name": "late"})["spec"]["template"]["spec"]["containers"][0], 2, FIELDS)
         running = [start(bed, second, 1, tmp_path), start(bed, first, 0, tmp_path)]
         with pytest.raises(subprocess.TimeoutExpired):
-            running[0].wait(3)  # nobody knows the name yet: it waits
+            running[0].wait(3)  # the name does not resolve yet: the rank waits
         known_as(bed, "late-0.late")
         others, log = (ended(pod) for pod in running)
         assert [pod.returncode for pod in running] == [0, 0], others + log
@@ -132,7 +132,7 @@ def test_the_launcher_of_an_mpijob_starts_the_workers_ranks(bed: Hosts, openmpi_
     assert measured(read_back(log, tmp_path)) == {"mpi": (2, 2, 0)}
 
 
-def test_a_pod_of_somebody_elses_indexed_job_measures_nothing(tmp_path: Path) -> None:
+def test_a_pod_of_an_indexed_job_without_its_variables_measures_nothing(tmp_path: Path) -> None:
     said = one_sentence(run_here(tmp_path, *SWEEP, env={"JOB_COMPLETION_INDEX": "1"}))
-    assert said.startswith("this is pod 1 of an indexed Job, but COLLBENCH_PODS and MASTER_ADDR are not set")
+    assert "COLLBENCH_PODS" in said and "MASTER_ADDR" in said
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""collbench probe across hosts: each is probed once, its shaped veth is told for what it is, and what differs is named."""
+"""collbench probe across hosts: each is probed once, its shaped veth has no rate, and differences are listed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_a_veth_is_virtual_and_its_shape_is_read(slurm_hosts: SlurmBed) -> None:
         nic = interface(machine)
         assert nic["virtual"] and "veth" in nic["virtual"]
         (port,) = nic["ports"]
-        assert port["rate_bits_per_s"] is None  # the kernel says 10000 Mb/s
+        assert port["rate_bits_per_s"] is None  # the kernel reports 10000 Mb/s
         assert port["shaped_bits_per_s"] == 1e9
-        assert "its speed means nothing" in machine["unknown"]["nics/eth0/ports/1/rate_bits_per_s"]
+        assert "nics/eth0/ports/1/rate_bits_per_s" in machine["unknown"]
 
 
-def test_a_difference_between_nodes_is_named(slurm_hosts: SlurmBed) -> None:
+def test_a_difference_between_nodes_is_listed(slurm_hosts: SlurmBed) -> None:
     assert slurm_hosts.hosts
     first, second = slurm_hosts.nodes
     slurm_hosts.must("ip", "-n", second, "link", "set", "eth0", "mtu", "1400")
@@ -54,11 +54,11 @@ def test_a_difference_between_nodes_is_named(slurm_hosts: SlurmBed) -> None:
         done = probe(slurm_hosts, words=())
     finally:
         slurm_hosts.must("ip", "-n", second, "link", "set", "eth0", "mtu", "1500")
-    assert "differences between nodes:" in done.stdout
-    assert f"{first} has eth0 with MTU 1500, {second} has eth0 with MTU 1400" in done.stdout
+    (difference,) = (line for line in done.stdout.splitlines() if "MTU" in line)
+    assert all(value in difference for value in (first, second, "eth0", "1500", "1400"))
 
 
-def test_bad_input_is_told_once(slurm_hosts: SlurmBed) -> None:
+def test_bad_input_is_reported_once(slurm_hosts: SlurmBed) -> None:
     done = slurm_hosts.srun(["-N2"], [*PROGRAM, "probe", "--svg", "/nowhere/x.svg"], env=environment())
     assert done.returncode == 2 and done.stderr.count("collbench: ") == 1, done.stderr
     assert "--svg /nowhere/x" in done.stderr and "cannot be written" in done.stderr

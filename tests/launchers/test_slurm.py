@@ -1,4 +1,4 @@
-"""A real Slurm: srun with each of its process managers, batch scripts and allocations, over a link whose rate is known."""
+"""A real Slurm: srun with each of its process managers, batch scripts and allocations, over a link of known rate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PYTHONS = {"none": "", "pmi2": "", "pmix": "openmpi_python"}  # the library that
 
 @pytest.fixture
 def python(request: pytest.FixtureRequest) -> str:
-    """The Python whose MPI the test's manager serves."""
+    """Return the Python with an MPI that the test's process manager can start."""
     name = PYTHONS[request.getfixturevalue("manager")]
     return str(request.getfixturevalue(name)) if name else PROGRAM[0]
 
@@ -33,7 +33,7 @@ def short(folder: Path, *more: str, sizes: str = "1K") -> list[str]:
 
 
 class TestManagers:
-    def test_none_serves_no_mpi_and_the_rest_goes_on(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_without_a_process_manager_the_other_backends_are_measured(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.srun(["-N2", "--mpi=none"], short(tmp_path), env=environment())
         found = stored(done, tmp_path)
         assert measured(found)["gloo"] == (2, 2, 0)
@@ -43,7 +43,7 @@ class TestManagers:
         assert found.info["allocation_id"].startswith("testbed-")
 
     @pytest.mark.parametrize("manager", ["none", "pmix"])
-    def test_mpi_asked_for_with_the_wrong_manager_fails(self, manager: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_mpi_with_the_wrong_manager_fails(self, manager: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.srun(["-N2", f"--mpi={manager}"], short(tmp_path, "--backend", "mpi"), env=environment())
         assert done.returncode == 4 and done.stdout == "" and done.stderr.count("collbench: ") == 1
         assert f"{USE}pmi2" in done.stderr
@@ -95,10 +95,10 @@ class TestBatch:
 
     def test_without_srun(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.sbatch(shlex.join(short(tmp_path)), ["-N2", "-n2"], env=environment(UNSET))
-        assert done.returncode == 2 and "put srun in front, `srun collbench allreduce --sizes 1K" in done.stdout
+        assert done.returncode == 2 and "`srun collbench allreduce --sizes 1K" in done.stdout
         assert not (tmp_path / "run").exists()
 
-    def test_without_srun_a_local_start_is_asked_for(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_ranks_without_srun_is_a_local_start(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.sbatch(shlex.join(short(tmp_path, "--ranks", "2")), ["-N2", "-n2"], env=environment())
         found = stored(done, tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
@@ -109,36 +109,36 @@ class TestBatch:
         found = stored(slurm_hosts.call(["salloc", "-N2", "srun", *line], env=environment()), tmp_path)
         assert measured(found) == {"gloo": (2, 2, 0)}
         refused = slurm_hosts.call(["salloc", "-N2", *line], env=environment())
-        assert refused.returncode == 2 and "put srun in front" in refused.stderr
+        assert refused.returncode == 2 and "`srun " in refused.stderr
 
 
 class TestRanksPerNode:
-    def test_one_task_starts_its_nodes_ranks(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_one_task_starts_the_ranks_of_its_node(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         found = stored(slurm_hosts.srun(["-N2"], short(tmp_path, "--ranks-per-node", "2"), env=environment(), timeout=100), tmp_path)
         assert measured(found)["gloo"] == (4, 2, 0)
         first, second = slurm_hosts.nodes
         places = [(member["host"], member["local_rank"]) for member in found.info["rank_map"]]
         assert places == [(first, 0), (first, 1), (second, 0), (second, 1)]
-        assert "needs its own launcher to start each rank" in str(measured(found)["mpi"])
+        assert "--ntasks-per-node=2" in str(measured(found)["mpi"])
 
-    def test_mpi_asked_for_needs_its_launcher(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_mpi_needs_its_own_launcher(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         line = short(tmp_path, "--ranks-per-node", "2", "--backend", "mpi")
         done = slurm_hosts.srun(["-N2"], line, env=environment())
-        assert done.returncode == 4 and "use srun --ntasks-per-node=2 --mpi=pmi2" in done.stderr
+        assert done.returncode == 4 and "srun --ntasks-per-node=2 --mpi=pmi2" in done.stderr
 
-    def test_more_tasks_than_nodes_are_refused(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_more_tasks_than_nodes_are_rejected(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.srun(["-N2", "--ntasks-per-node=2"], short(tmp_path, "--ranks-per-node", "2"), env=environment())
-        assert done.returncode == 2 and "--ranks-per-node needs one task per node, but srun started 2 here: drop it" in done.stderr
+        assert done.returncode == 2 and "--ranks-per-node " in done.stderr
 
 
 class TestNodesWithoutNames:
-    """On this bed the nodes are this machine, and their names are in no DNS."""
+    """The nodes of this test bed are this machine, and DNS does not have their names."""
 
     def test_slurm_knows_their_addresses(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
         found = stored(slurm_one_host.srun(["-N2", "--mpi=pmi2"], short(tmp_path), env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
 
-    def test_nobody_knows_them(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
+    def test_their_names_do_not_resolve(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
         bare = environment({"PATH": "/nowhere"})  # of the task alone: no scontrol
         line = ["env", "PATH=/nowhere", *short(tmp_path, "--backend", "gloo")]
         done = slurm_one_host.srun(["-N2"], line, env={**bare, "PATH": environment()["PATH"]}, timeout=20)
@@ -150,6 +150,6 @@ class TestNodesWithoutNames:
 def test_bad_input_is_one_sentence_per_task(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     done = slurm_hosts.srun(["-N1", "-n1", "--quiet"], short(tmp_path, "--dtype", "float12"), env=environment())
     done.stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("srun: "))
-    assert "dtype 'float12' is unknown" in one_sentence(done)
-    with pytest.raises(Exception, match="not a run folder"):
+    assert "'float12'" in one_sentence(done)
+    with pytest.raises(Exception, match="run folder"):
         read_run(tmp_path / "run")

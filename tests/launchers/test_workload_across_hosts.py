@@ -6,7 +6,7 @@ What else both do (joining, warm-up, a trial, verification) is the same and fall
 headers per packet (Ethernet 14, IPv4 20, TCP 32); packets are counted beside bytes, so the headers are taken out exactly, and what is
 left are the messages' bytes, and of MPI and the ranks' own talk a few headers more.
 
-How MPICH moves each collective is known from test_bytes_across_hosts; all-reduce is told to be a ring here.
+How MPICH moves each collective is known from test_bytes_across_hosts; all-reduce is set to a ring here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = [
 @dataclass(frozen=True)
 class Case:
     """name, typed  of the training
-    moves           bytes of the busiest rank, as they are told: of each exchange what it sends or gets, whichever is more
+    moves           reported bytes of the busiest rank: of each exchange the larger of what it sends and receives
     sends, gets     bytes of each of the three hosts in a step
     per_host        ranks
     """
@@ -110,7 +110,7 @@ def crossed(row: StepRow) -> list[float]:
 
 
 def between(bed: Hosts, case: Case, folder: Path, steps: int) -> tuple[StepRow, list[tuple[int, int]]]:
-    """By host the payload that a launch sends and gets; once more where it measured again what the machine had disturbed."""
+    """Return the payload that a launch sends and receives, by host; repeat a launch with disturbed measurements."""
     typed = (case.name, "--model", str(MODEL), *case.typed, "--steps", str(steps), "--warmup", "1", "--max-time", "60")
     for attempt in range(4):
         (here := folder / f"{steps}-{attempt}").mkdir()
@@ -120,7 +120,7 @@ def between(bed: Hosts, case: Case, folder: Path, steps: int) -> tuple[StepRow, 
         assert row.n == steps
         if not {"remeasured", "state_flip"} & set(row.flags):
             return row, [(out - out0, into - into0) for (out, into), (out0, into0) in zip(after, before, strict=True)]
-    pytest.fail("the machine changed its state in each of four launches, which made more steps than they were told to")
+    pytest.fail("the machine changed its state in each of four launches, so that they measured more steps than requested")
 
 
 def per_step(bed: Hosts, case: Case, folder: Path) -> tuple[StepRow, list[tuple[float, float]]]:
@@ -148,7 +148,7 @@ FRAMING = 1448 / 1514
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_bert_large_between_two_hosts_takes_what_arithmetic_says(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_the_step_time_of_bert_large_between_two_hosts_follows_from_its_bytes(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     """Two hosts: each sends half of every sum and gets half of the result, 2·(2-1)/2 = 1 of the gradients: 11.4 s.
 
     Over Gloo, which adds up one part while the next is on its way; MPICH adds up in between, and takes longer by that.

@@ -1,4 +1,4 @@
-"""ZeroMQ under srun, over a link of 1 Gbit/s: it reads what the link has, 1448 of 1514 bytes of each frame, and says which link."""
+"""ZeroMQ under srun, over a link of 1 Gbit/s: it measures the payload rate, 1448 of 1514 bytes of a frame, and reports the link."""
 
 from __future__ import annotations
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from collbench.analysis.differences import Difference, Item
+from collbench.errors import UsageError
 from collbench.gate import plausible, reasons
-from collbench.gate.floors import read_floor
+from collbench.gate.allocation import Allocation, Case, CaseTimes, allocations_in
+from collbench.gate.baseline import Baseline, add_all, load
+from collbench.gate.cause import cause_of
+from collbench.gate.changes import read_expected
+from collbench.gate.floors import floor_states, read_floor
+from collbench.gate.history import dated_in
 from collbench.gate.reasons import CaseNames, ColumnDiffers
-from collbench.gate.verdict import UNDECIDED
+from collbench.gate.verdict import UNDECIDED, read_verdict
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
 from collbench.report.writers import Line
+from collbench.results.store import to_page
+from tests.gate.allocations import launch
+from tests.gate.judging import BASE, allocation, case, judged, slow
+from tests.gate.patterns import LARGE, MID, SMALL, cases
+from tests.gate.patterns import judged as judged_pattern
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.messages import Message
+from tests.results.rows import make_row, store
 
 CELL = CaseNames(("allreduce 8 B mpi",))
 CELLS = CaseNames(("allreduce 8 B mpi", "allreduce 16 B mpi"), 12)
@@ -34,6 +50,105 @@ def waiting(**changes: object) -> Message:
     return printed(partial(next_commands, given, TYPED))
 
 
+def stored(change: Callable[[list[str]], list[str]]) -> Message:
+    """The error of a baseline with an altered file."""
+
+    def run() -> object:
+        with TemporaryDirectory() as folder:
+            (file,) = add_all(Path(folder), [allocation("good-0", launches=3)])
+            file.write_text("\n".join(change(file.read_text().splitlines())))
+            return error_of(lambda: load(Path(folder)), folder)
+
+    return run
+
+
+def head(**changes: object) -> Message:
+    return stored(lambda lines: [json.dumps({**json.loads(lines[0]), **changes}), *lines[1:]])
+
+
+def added(*allocations: Allocation) -> Message:
+    """The error of adding these to a baseline with good-0."""
+
+    def run() -> object:
+        with TemporaryDirectory() as folder:
+            add_all(Path(folder), [allocation("good-0", jobs=("Slurm job testbed-12",))])
+            return error_of(lambda: add_all(Path(folder), allocations), folder)
+
+    return run
+
+
+def read_back(**changes: object) -> Message:
+    """The error of a stored verdict with these fields."""
+
+    def run() -> object:
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "verdict.json")
+            file.write_text(json.dumps({**json.loads(to_page(regression().as_json())), **changes}))
+            return error_of(lambda: read_verdict(file), folder)
+
+    return run
+
+
+def error_of(call: Callable[[], object], folder: str) -> str:
+    """The text of an error, without the path of a temporary folder."""
+    try:
+        return str(call())
+    except UsageError as error:
+        return str(error).replace(folder, "base")
+
+
+def runs(*allocation_ids: str) -> Message:
+    """The error of reading launches with these allocations as one folder."""
+
+    def run() -> object:
+        with TemporaryDirectory() as folder:
+            for number, name in enumerate(allocation_ids, 1):
+                launch(Path(folder, f"launch-{number}"), {8: 1e-6}, name)
+            return error_of(lambda: allocations_in([Path(folder)]), folder)
+
+    return run
+
+
+def history_of(make: Callable[[Path], object]) -> Message:
+    """The notes, or the error, of a history of this folder."""
+
+    def run() -> object:
+        with TemporaryDirectory() as folder:
+            make(Path(folder, "runs"))
+            return error_of(lambda: "\n".join(dated_in(Path(folder, "runs"))[1]), folder)
+
+    return run
+
+
+def likely(listed: list[Case], slower: Callable[[dict[str, Any]], bool]) -> Message:
+    def run() -> str:
+        known = judged_pattern(listed, lambda case: 1.1 if slower(case) else 1.0, 0)
+        found = cause_of(known.suspicions, known.groups, known.cases)
+        assert found
+        return re.sub(r"\d\.\d\d( to \d\.\d\d)? times", "1.1 times", found.sentence)
+
+    return run
+
+
+def copied(name: str) -> Allocation:
+    return replace(allocation(name), began_utc="2026-11-20T10:00:00Z")
+
+
+def announced(kind: str, what: str) -> object:
+    text = f'[[change]]\nkind = "{kind}"\nwhat = "{what}"\nreason = "x"\nreviewer = "ops"\nexpires = 2026-12-01\n'
+    with TemporaryDirectory() as folder:
+        Path(folder, "expected.toml").write_text(text)
+        return error_of(lambda: read_expected(Path(folder, "expected.toml")), folder)
+
+
+def imported_in_part() -> object:
+    with TemporaryDirectory() as folder:
+        run = store(Path(folder, "night"), [make_row(8, flags=("imported",)), make_row(1024)])
+        return error_of(lambda: allocations_in([run]), folder)
+
+
+SIZES = (*SMALL, *MID, *LARGE)
+THREE = ("allreduce", "broadcast", "allgather")
 MESSAGES: dict[str, Message] = {
     "baseline, too short": reasons.ShortBaseline("base", 3, 4),
     "baseline, too short without allocations in another state": reasons.ShortBaseline("base", 1, 4, 3),
@@ -117,4 +232,48 @@ MESSAGES: dict[str, Message] = {
     "next, wrong data": printed(partial(next_commands, verdict(result="wrong data"), TYPED)),
     "nagios": printed(partial(status_lines, regression())),
     "github": printed(partial(annotation_lines, regression())),
+    "baseline, missing": lambda: load(Path("nowhere")),
+    "baseline, empty": stored(lambda lines: []),
+    "baseline, newer": head(schema=2),
+    "baseline, another name": head(name="night-2"),
+    "baseline, invalid start": head(began_utc="soon"),
+    "baseline, launches and probes": head(launches=4),
+    "baseline, no case": stored(lambda lines: lines[:1]),
+    "baseline, not a case": stored(lambda lines: [lines[0], "[1]", *lines[2:]]),
+    "baseline, impossible case": stored(lambda lines: [lines[0], lines[1].replace("nccl", "\\u001b"), *lines[2:]]),
+    "baseline, repeated case": stored(lambda lines: [*lines, lines[1]]),
+    "baseline, in it already": added(allocation("good-0")),
+    "baseline, one job": added(allocation("good-1", launches=4, jobs=("Slurm job testbed-12",))),
+    "baseline, wrong data": added(replace(allocation("bad"), cases={case(8): CaseTimes((1e-6,), wrong=3)})),
+    "baseline, unfinished": added(replace(allocation("torn"), unfinished=1)),
+    "baseline, slowed": added(replace(allocation("slow"), slowed="by=10%")),
+    "baseline, imported": added(replace(allocation("other"), imported=True)),
+    "allocation, of no name": runs("", ""),
+    "allocation, not a file name": runs("../x"),
+    "allocation, imported in part": imported_in_part,
+    "candidate, in the baseline": lambda: judged(allocation("good-3")),
+    "candidate, in the baseline under another name": lambda: judged(
+        copied("new"), baseline=Baseline(Path("base"), [copied("good-0"), *BASE.allocations[1:]])
+    ),
+    "candidate, one name twice": lambda: judged(slow("b"), slow("b")),
+    "candidate, one allocation twice": lambda: judged(copied("a"), copied("b")),
+    "candidate, nothing in common": lambda: judged(replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})),
+    "candidate, imported": lambda: judged(replace(allocation("new"), imported=True)),
+    "floor, no such case": lambda: floor_states([read_floor("ring:80@1G-")], [allocation("night-1")]),
+    "announcement of every change": lambda: announced("*", "*"),
+    "verdict, unknown result": read_back(result="fine"),
+    "verdict, unknown field": read_back(surprise=1),
+    "verdict, passed with suspects": read_back(result="passed", exit_code=0),
+    "verdict, newer": read_back(schema=2),
+    "history, missing": history_of(lambda folder: None),
+    "history, nothing in it": history_of(lambda folder: folder.mkdir()),
+    "history, short": history_of(lambda folder: [launch(folder / name, {8: 1e-6}, name) for name in "ab"]),
+    "history, wrong data": history_of(lambda folder: launch(folder / "a", {8: 1e-6}, "a", wrong=3)),
+    "cause, link": likely(cases(sizes=SIZES), lambda case: bool(case["size_bytes"] >= 1 << 20)),
+    "cause, backend": likely(cases(sizes=SIZES, operations=THREE), lambda case: bool(case["backend"] == "mpi")),
+    "cause, operation": likely(cases(sizes=SIZES, operations=THREE), lambda case: bool(case["operation"] == "broadcast")),
+    "cause, latency": likely(cases(sizes=SIZES, operations=THREE), lambda case: bool(case["size_bytes"] <= 16 << 10)),
+    "cause, host": likely(cases(sizes=SIZES, operations=THREE), lambda case: True),
+    "cause, memory": likely(cases(sizes=SIZES, operations=THREE, nodes=1), lambda case: bool(case["size_bytes"] >= 1 << 20)),
+    "cause, unclear": likely(cases(("mpi",), sizes=SIZES), lambda case: bool(case["size_bytes"] >= 1 << 20)),
 }  # fmt: skip

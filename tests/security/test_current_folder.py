@@ -66,11 +66,11 @@ def hostile(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in NAMES:
         (folder / f"{name}.py").write_text(HOSTILE.format(marks=str(tmp_path / "marks")))
-    for name in ("stranger-1.0.dist-info",):  # a plug-in, found by its entry point
+    for name in ("foreign-1.0.dist-info",):  # a plug-in, found by its entry point
         (folder / name).mkdir()
-        (folder / name / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
-        (folder / name / "entry_points.txt").write_text("[collbench.backends]\nstranger = stranger:Backend\n")
-    (folder / "stranger.py").write_text(HOSTILE.format(marks=str(tmp_path / "marks")))
+        (folder / name / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+        (folder / name / "entry_points.txt").write_text("[collbench.backends]\nforeign = foreign:Backend\n")
+    (folder / "foreign.py").write_text(HOSTILE.format(marks=str(tmp_path / "marks")))
     (folder / "small.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["p2p"]\nbackends = ["socket"]\nsizes = ["64"]\n')
     (folder / "theirs.txt").write_text("no tool printed this\n")
     return folder
@@ -163,7 +163,7 @@ def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: 
     assert done.returncode == 2 and "pip could not" in done.stderr  # the index is missing; everything before it has run
 
 
-def test_what_is_shown_to_type_is_safe_too(hostile: Path) -> None:
+def test_printed_commands_are_quoted(hostile: Path) -> None:
     """`doctor --launch` shows lines to type; README and the templates use torchrun only with --no-python."""
     texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "collbench/deploy").rglob("*.j2")]
     lines = [line for path in texts for line in path.read_text().splitlines() if "collbench" in line]

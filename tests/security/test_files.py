@@ -144,7 +144,7 @@ XML = {
 
 
 @pytest.mark.parametrize("make", XML.values(), ids=XML)
-def test_xml_is_refused(make: Callable[[Path], str], victim: Path, tmp_path: Path) -> None:
+def test_hostile_xml_is_rejected(make: Callable[[Path], str], victim: Path, tmp_path: Path) -> None:
     (tmp_path / "topo.xml").write_text(make(victim))
     ends_well(in_time(tmp_path, "probe", "--from", "topo.xml"), 2)
 
@@ -161,7 +161,7 @@ JSON = {
 @pytest.mark.parametrize(
     "make", [pytest.param(one, marks=pytest.mark.in_turn if "45" in name else ()) for name, one in JSON.items()], ids=JSON
 )
-def test_json_is_refused(make: Callable[[], str], tmp_path: Path) -> None:
+def test_hostile_json_is_rejected(make: Callable[[], str], tmp_path: Path) -> None:
     (tmp_path / "machines.json").write_text(make())
     ends_well(in_time(tmp_path, "probe", "--from", "machines.json"), 2)
 
@@ -241,13 +241,13 @@ SUITES = {
 
 
 @pytest.mark.parametrize("make", SUITES.values(), ids=SUITES)
-def test_suites_are_refused_in_one_sentence(make: Callable[[Path], str], victim: Path, tmp_path: Path) -> None:
+def test_hostile_suites_are_rejected_in_one_sentence(make: Callable[[Path], str], victim: Path, tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(make(victim))
     ends_well(in_time(tmp_path, "run", "suite.toml"), 2)
 
 
 @pytest.mark.in_turn
-def test_nothing_is_written_beside_what_was_asked_for(stored: Path, tmp_path: Path) -> None:
+def test_only_the_requested_files_are_written(stored: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in stored.iterdir()}
     ends_well(in_time(tmp_path, "report", "run", "--html", "page.html"), 0)
     assert {path: path.read_bytes() for path in stored.iterdir()} == before

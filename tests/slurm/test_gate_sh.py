@@ -52,7 +52,7 @@ class TestOptions:
             (["--", "--exit-style", "nagios"], "--exit-style is not supported here"),
         ],
     )
-    def test_bad_ones_are_a_sentence(self, more: list[str], says: str, tmp_path: Path) -> None:
+    def test_invalid_ones_are_one_sentence(self, more: list[str], says: str, tmp_path: Path) -> None:
         done = gate(tmp_path, *more)
         assert done.returncode == 2 and says in done.stderr and done.stdout == "", said(done)
         assert not (tmp_path / "submitted").exists()
@@ -79,7 +79,7 @@ class TestLoop:
         assert ["--junit gate.xml" in call for call in calls] == [False, False, False, True]  # outputs are made once: some append
         assert "--confirm-suite" not in calls[2] and calls[2].split()[-3:] == calls[3].split()[-3:]
 
-    def test_nodes_are_not_excluded_unless_asked(self, tmp_path: Path) -> None:
+    def test_nodes_are_excluded_only_with_the_option(self, tmp_path: Path) -> None:
         assert gate(tmp_path, env={"VERDICT": "1"}).returncode == 1
         assert not any("--exclude" in line for line in submitted(tmp_path))
 
@@ -88,9 +88,9 @@ class TestLoop:
         assert gate(tmp_path, env={"VERDICT": str(code)}).returncode == code
         assert len(submitted(tmp_path)) == 1
 
-    def test_what_cannot_be_judged(self, tmp_path: Path) -> None:
+    def test_results_that_cannot_be_judged(self, tmp_path: Path) -> None:
         done = gate(tmp_path, env={"VERDICT": "2", "NO_VERDICT": "1"})
-        assert done.returncode == 2 and "cannot judge the results (see above)" in done.stderr
+        assert done.returncode == 2 and "cannot judge" in done.stderr
 
 
 class TestJobs:
@@ -101,20 +101,20 @@ class TestJobs:
             ("CANCELLED", "0:15", 3), ("NODE_FAIL", "1:0", 3), ("OUT_OF_MEMORY", "0:125", 3),
         ],
     )  # fmt: skip
-    def test_how_they_fail_is_never_a_regression(self, state: str, code: str, exits: int, tmp_path: Path) -> None:
+    def test_a_failed_job_is_not_a_regression(self, state: str, code: str, exits: int, tmp_path: Path) -> None:
         done = gate(tmp_path, scontrol=ENDED.format(state=state, code=code))
         assert done.returncode == exits and f"job 1 ended as {state} (exit code {code}), see " in done.stderr, said(done)
-        assert not (tmp_path / "keep" / "latest" / "verdict.json").exists()  # launches before the failure may look well
+        assert not (tmp_path / "keep" / "latest" / "verdict.json").exists()  # launches before the failure may look healthy
 
-    def test_wrong_data_are_named_however_the_job_ended(self, tmp_path: Path) -> None:
+    def test_wrong_data_counts_for_any_end_of_the_job(self, tmp_path: Path) -> None:
         done = gate(tmp_path, "--", "--junit", "gate.xml", scontrol=ENDED.format(state="FAILED", code="143:0"), env={"VERDICT": "4"})
         assert done.returncode == 4 and "--junit gate.xml" in (tmp_path / "calls").read_text().splitlines()[1]
 
     def test_slurm_refuses(self, tmp_path: Path) -> None:
         done = gate(tmp_path, sbatch="echo 'sbatch: error: no such partition' >&2; exit 1")
-        assert done.returncode == 3 and "no verdict: sbatch failed for allocation 1" in done.stderr
+        assert done.returncode == 3 and "no verdict: sbatch failed" in done.stderr
 
-    def test_the_controller_is_away_for_a_while(self, tmp_path: Path) -> None:
+    def test_the_controller_may_be_unreachable_for_some_time(self, tmp_path: Path) -> None:
         away = f'echo >>asked; (($(wc -l <asked) > 3)) || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}; {ENDED}'
         assert gate(tmp_path, scontrol=away.replace("{state}", "COMPLETED").replace("{code}", "0:0")).returncode == 0
 
@@ -123,10 +123,10 @@ class TestJobs:
         assert gate(tmp_path, scontrol=forgotten).returncode == 0
         assert len((tmp_path / "calls").read_text().splitlines()) == 2
 
-    def test_one_that_does_not_end_is_cancelled(self, tmp_path: Path) -> None:
+    def test_a_job_that_does_not_end_is_cancelled(self, tmp_path: Path) -> None:
         pending = "echo 'JobId=1 JobState=PENDING Reason=Resources ExitCode=0:0 NodeList='"
         done = gate(tmp_path, "--wait", "1", scontrol=pending)
-        assert done.returncode == 3 and "did not end within 1 s (PENDING, reason Resources)" in done.stderr
+        assert done.returncode == 3 and "1 s (PENDING, reason Resources)" in done.stderr
         assert (tmp_path / "cancelled").read_text() == "1\n"
 
 
@@ -135,5 +135,5 @@ def test_a_second_call_does_not_disturb_the_first(tmp_path: Path) -> None:
     with (tmp_path / "keep" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = gate(tmp_path)
-    assert done.returncode == 3 and "no verdict: another gate.sh is running in keep" in done.stderr
+    assert done.returncode == 3 and "another gate.sh" in done.stderr
     assert not (tmp_path / "submitted").exists()

@@ -54,12 +54,12 @@ class TestSweep:
         assert [(row.backend, row.ranks, row.nodes, row.wrong) for row in found.rows] == [("gloo", 4, 2, 0)]
         assert found.info["hosts"] == slurm_hosts.nodes
 
-    def test_its_exit_code_is_collbenchs(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_its_exit_code_is_that_of_collbench(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         job = sbatch(slurm_hosts, tmp_path, "sweep.sbatch", "allreduce", "--dtype", "float12", options=("-N1",))
         code, talk = ended(slurm_hosts, job, tmp_path)
-        assert code == "2:0" and "dtype 'float12' is unknown" in talk
+        assert code == "2:0" and "'float12'" in talk
 
-    def test_without_an_operation_it_says_what_is_missing(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_without_an_operation_the_error_has_the_usage(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         code, talk = ended(slurm_hosts, sbatch(slurm_hosts, tmp_path, "sweep.sbatch"), tmp_path)
         assert code == "1:0" and "missing operation" in talk
 
@@ -101,7 +101,7 @@ class TestNightly:
         code, talk = ended(bed, job, tmp_path)
         assert code == "0:0" and "1 allocation from" in talk and "judged" not in talk, talk
 
-    def test_a_launch_that_fails_is_no_night(self, bed: SlurmBed, tmp_path: Path) -> None:
+    def test_a_failed_launch_is_not_an_allocation(self, bed: SlurmBed, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("schema = 1\nsweep = 2\n")
         job = sbatch(bed, tmp_path, "nightly.sbatch", tmp_path / "history", "", tmp_path / "bad.toml", options=("-N1",))
         code, talk = ended(bed, job, tmp_path)
@@ -111,7 +111,7 @@ class TestNightly:
 class TestArray:
     pytestmark = ON_SLURM
 
-    def test_it_is_a_baseline_of_allocations_hours_apart(self, bed: SlurmBed, tmp_path: Path) -> None:
+    def test_a_baseline_of_allocations_hours_apart(self, bed: SlurmBed, tmp_path: Path) -> None:
         folder = tmp_path / "good"
         job = sbatch(bed, tmp_path, "array.sbatch", folder, suite(tmp_path), 1, options=("--array=1-2%1",))
         until(lambda: told(bed, job)[0]["JobState"] in OVER, "the first", 60)
@@ -147,10 +147,10 @@ def test_no_job_is_repeated_or_shares_its_nodes(path: Path) -> None:
     )
 
 
-def test_who_cannot_be_put_off_follows_at_once_and_says_so(tmp_path: Path) -> None:
+def test_jobs_that_cannot_be_delayed_start_at_once_with_a_note(tmp_path: Path) -> None:
     path = doubles(tmp_path, scontrol="exit 1", srun='shift; echo "$*"')
     own = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_MAX": "3", "SLURM_ARRAY_JOB_ID": "9", "SLURM_JOB_ID": "10", "PATH": path}
     line = ["bash", str(SLURM / "array.sbatch"), "good", "gate", "1"]
     done = subprocess.run(line, env=environment(own), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "collbench run gate --out good/10/launch-1 --quiet\n")
-    assert done.stderr == "array.sbatch: could not delay 9_[2-3]: they start at once\n"
+    assert done.stderr.startswith("array.sbatch: ") and "9_[2-3]" in done.stderr and done.stderr.count("\n") == 1

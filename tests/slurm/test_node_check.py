@@ -180,25 +180,27 @@ class TestDoubles:
         ("env", "says"),
         [
             ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found: set COLLBENCH in "),
-            ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere: not a folder: create it with node_check.sh --learn"),
-            ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: not writable"),
-            ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement failed, or took longer than 50 s"),
-            ({"RUN": "124"}, "no verdict: the measurement failed, or took longer than 50 s"),
-            ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: cannot judge the measurement"),
-            ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: cannot judge the measurement"),  # 1 of a Python that broke
+            ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere: "),
+            ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
+            ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement "),
+            ({"RUN": "124"}, "no verdict: the measurement "),
+            ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: cannot judge"),
+            ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: cannot judge"),  # 1 of a Python that broke
             ({"SHOWN": "3"}, "no verdict: see "),
-            ({"state": "ALLOCATED"}, "no verdict: a job runs on this node (ALLOCATED): set HealthCheckNodeState=IDLE"),
+            ({"state": "ALLOCATED"}, "no verdict: a job runs on this node (ALLOCATED)"),
             ({"state": "MIXED+DRAIN"}, "no verdict: a job runs on this node (MIXED+DRAIN)"),
-            ({"state": ""}, "no verdict: cannot get the node's state from Slurm"),
+            ({"state": ""}, "no verdict: cannot get"),
             ({"SUSPECTED": "1"}, "suspicious check 1 of 3"),
         ],
     )
-    def test_no_failure_of_its_own_drains(self, env: dict[str, str], says: str, check: Callable[..., Finished], tmp_path: Path) -> None:
+    def test_a_failure_of_the_check_does_not_drain(
+        self, env: dict[str, str], says: str, check: Callable[..., Finished], tmp_path: Path
+    ) -> None:
         done = check(**env)
         assert done.returncode == 0 and f"node_check.sh: node1: {says}" in done.stderr and done.stdout == "", said(done)
         assert not (tmp_path / "asked").exists() or "State=DRAIN" not in (tmp_path / "asked").read_text()
 
-    def test_all_is_well(self, check: Callable[..., Finished]) -> None:
+    def test_a_healthy_node_prints_nothing(self, check: Callable[..., Finished]) -> None:
         done = check()
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -207,15 +209,15 @@ class TestDoubles:
         assert check(VERDICT="1", RUN=code).returncode == 1
         assert "update NodeName=node1 State=DRAIN Reason=[collbench] CB6202 wrong data in allreduce\n" in (tmp_path / "asked").read_text()
 
-    def test_a_reason_that_is_there_stays(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+    def test_an_existing_drain_reason_is_kept(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         done = check(VERDICT="1", state="IDLE+DRAIN")
-        assert done.returncode == 1 and "already drained or down" in done.stderr
+        assert done.returncode == 1 and "already drained" in done.stderr
         assert "update" not in (tmp_path / "asked").read_text()
 
     def test_in_a_prolog_the_jobs_own_node_is_allocated(self, check: Callable[..., Finished]) -> None:
         assert check(state="ALLOCATED", SLURM_JOB_ID="7").stderr == ""
 
-    def test_nodes_may_have_a_baseline_of_their_own(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+    def test_nodes_may_have_their_own_baseline(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         own = tmp_path / "own" / "node1"
         own.mkdir(parents=True)
         assert check(conf=f"BASELINE={tmp_path}/own JUDGING=(--min-percent ring:60@1M-)").returncode == 0
@@ -239,7 +241,7 @@ class TestDoubles:
         ("exit 127", ""),
     ],
 )
-def test_nhc_fails_by_what_is_confirmed_alone(lines: str, died: str, tmp_path: Path) -> None:
+def test_nhc_fails_only_with_a_confirmed_reason(lines: str, died: str, tmp_path: Path) -> None:
     doubles(tmp_path, check=f"[[ $1 == --no-drain ]] || exit 5\n{lines}")
     nhc = f'die() {{ echo "died $*"; }}; source {SLURM}/collbench.nhc; check_collbench {tmp_path}/commands/check; echo "code $?"'
     done = subprocess.run(["bash", "-c", nhc], capture_output=True, text=True, check=False)

@@ -60,14 +60,14 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
     hooks = hooked.folder / "hooks"
     snapshot(hooks, name, with_lost_nic=False)
     lost = snapshot(hooks, "lost", with_lost_nic=True)
-    assert "checking the node" not in after("srun", "true") + after("srun", "false")
-    assert "was ended by signal 9: checking the node" in after("srun", "sh", "-c", KILL)
+    assert "checking" not in after("srun", "true") + after("srun", "false")
+    assert "signal 9: checking" in after("srun", "sh", "-c", KILL)
     script = hooked.folder / "steps"
-    script.write_text(f"#!/bin/sh\nsrun sh -c '{KILL}'\nsleep 1\nexit 0\n")  # the script ends well, a step of it does not
-    assert "was ended by signal 9: checking the node" in after("sbatch", "--output=/dev/null", str(script))
+    script.write_text(f"#!/bin/sh\nsrun sh -c '{KILL}'\nsleep 1\nexit 0\n")  # the script succeeds, a step of it does not
+    assert "signal 9: checking" in after("sbatch", "--output=/dev/null", str(script))
     assert node(hooked, name)[1] == ""
     gone_meanwhile = f"cp {lost} {hooks}/{sick}.json; {KILL}"
-    assert "was ended by signal 9" in after("srun", "sh", "-c", gone_meanwhile, on=sick)
+    assert "signal 9" in after("srun", "sh", "-c", gone_meanwhile, on=sick)
     state, reason = node(hooked, sick)
     assert "DRAIN" in state, hooked.talk
     assert reason == "[collbench] CB2702 mlx5_9 (0000:7f:00.0) is gone"  # and not Slurm's own "Epilog error"
@@ -84,10 +84,10 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
         ("0:11", "", "signal 11"),
     ],
 )
-def test_ends_after_which_it_looks(code2: str, derived: str, end: str, epilog: Hook, tmp_path: Path) -> None:
+def test_signals_that_start_a_check(code2: str, derived: str, end: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog(code2, derived)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"node_epilog.sh: node1: job 7 was ended by {end}: checking the node\n"
+    assert done.stderr.startswith("node_epilog.sh: node1: job 7 ") and f" {end}: " in done.stderr and done.stderr.count("\n") == 1
     assert (tmp_path / "looked").exists()
     assert not (tmp_path / "measured").exists()
 
@@ -106,41 +106,41 @@ def test_ends_after_which_it_looks(code2: str, derived: str, end: str, epilog: H
         ("255:0", "65280"),
     ],
 )
-def test_ends_after_which_it_does_not(code2: str, derived: str, epilog: Hook, tmp_path: Path) -> None:
+def test_ends_of_a_job_that_start_no_check(code2: str, derived: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog(code2, derived)
     assert (done.returncode, done.stdout, done.stderr, asked(tmp_path)) == (0, "", "", "")
     assert not (tmp_path / "looked").exists()
 
 
-def test_a_finding_drains_and_the_epilog_has_not_failed(epilog: Hook, tmp_path: Path) -> None:
+def test_a_finding_drains_the_node_and_the_epilog_succeeds(epilog: Hook, tmp_path: Path) -> None:
     done = epilog("0:9", doctor="echo 'severe   CB2702  mlx5_3 is gone'; exit 1", conf="EPILOG_CHECK=yes")
     assert done.returncode == 0, said(done)
     assert "update NodeName=node1 State=DRAIN Reason=[collbench] CB2702 mlx5_3 is gone\n" in asked(tmp_path)
-    assert not (tmp_path / "measured").exists()  # it is out of use already
+    assert not (tmp_path / "measured").exists()  # it is already drained
 
 
 class TestMeasured:
-    def test_where_that_is_allowed(self, epilog: Hook, tmp_path: Path) -> None:
+    def test_if_the_settings_allow_it(self, epilog: Hook, tmp_path: Path) -> None:
         assert epilog("0:9", conf="EPILOG_CHECK=yes").returncode == 0  # though the check drained, and ended with 1
         assert (tmp_path / "measured").read_text() == "node1 7\n"
 
-    def test_not_beside_another_job(self, epilog: Hook, tmp_path: Path) -> None:
+    def test_not_during_another_job(self, epilog: Hook, tmp_path: Path) -> None:
         done = epilog("0:9", conf="EPILOG_CHECK=yes", state="MIXED+COMPLETING")
         assert done.returncode == 0
-        assert "no verdict: another job runs on this node (MIXED+COMPLETING), so it is not measured" in done.stderr
+        assert "no verdict: " in done.stderr and "(MIXED+COMPLETING)" in done.stderr
         assert not (tmp_path / "measured").exists()
 
 
-class TestQuestionsToTheController:
+class TestRequestsToTheController:
     FAILED = 'echo "$*" >>asked; echo " JobState=NODE_FAIL Reason=NodeDown ExitCode=0:15 State=IDLE "'
 
     def test_none_unless_allowed(self, epilog: Hook, tmp_path: Path) -> None:
         assert (epilog("0:0", scontrol=self.FAILED).stderr, asked(tmp_path)) == ("", "")
 
-    def test_a_job_that_its_nodes_failure_ended(self, epilog: Hook) -> None:
-        assert "job 7 was ended by a node failure: checking" in epilog("0:0", scontrol=self.FAILED, conf="EPILOG_ASKS=yes").stderr
+    def test_a_job_that_ended_with_its_node(self, epilog: Hook) -> None:
+        assert "job 7 was ended by a node failure" in epilog("0:0", scontrol=self.FAILED, conf="EPILOG_ASKS=yes").stderr
 
-    def test_a_job_that_somebody_cancelled(self, epilog: Hook) -> None:
+    def test_a_cancelled_job(self, epilog: Hook) -> None:
         cancelled = "echo ' JobState=CANCELLED Reason=None ExitCode=0:15 '"
         assert epilog("0:0", scontrol=cancelled, conf="EPILOG_ASKS=yes").stderr == ""
 
@@ -151,15 +151,15 @@ class TestQuestionsToTheController:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found"),
+        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench "),
         ({"conf": "exit 7"}, ""),
         ({"doctor": "exit 2"}, "no verdict: the probe failed"),
         ({"doctor": "echo severe; exit 1"}, "no verdict: the probe failed"),
-        ({"doctor": "echo 'severe CB2702 x'; exit 1", "scontrol": "exit 1"}, "it is not drained; reason: [collbench] CB2702 x"),
-        ({"conf": "EPILOG_CHECK=yes", "scontrol": "exit 1"}, "no verdict: cannot get the node's state from Slurm"),
+        ({"doctor": "echo 'severe CB2702 x'; exit 1", "scontrol": "exit 1"}, "reason: [collbench] CB2702 x"),
+        ({"conf": "EPILOG_CHECK=yes", "scontrol": "exit 1"}, "no verdict: cannot get"),
     ],
 )
-def test_no_failure_of_its_own_drains(how: dict[str, str], says: str, epilog: Hook, tmp_path: Path) -> None:
+def test_a_failure_of_the_epilog_does_not_drain(how: dict[str, str], says: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog("0:9", **how)
     assert (done.returncode, done.stdout) == (0, ""), said(done)
     assert says in done.stderr

@@ -24,7 +24,7 @@ severe   CB2702  mlx5_3 (0000:1d:00.0) is gone; "$(touch x)"
   evidence: 7 NICs now, 8 then
 severe   CB2704  mlx5_4 has a lower rate than it had
 warning  CB2707  less memory than the node had
-3 findings: 2 severe, 1 warning; `collbench explain CB2702` says more
+3 findings: 2 severe, 1 warning; `collbench explain CB2702` explains the first
 """
 CONF = 'KEEP={0}/keep\nDRAIN_FOR="CB2701 CB2702"'
 
@@ -50,7 +50,7 @@ def probe(tmp_path: Path) -> Hook:
 
 @pytest.mark.slurm
 @pytest.mark.in_turn("node hooks")
-def test_as_prolog_it_lets_a_good_node_be_and_drains_one_that_lost_a_nic(hooked: Hooked) -> None:
+def test_the_prolog_accepts_a_healthy_node_and_drains_one_without_a_nic(hooked: Hooked) -> None:
     good, sick = hooked.nodes
     for name in hooked.nodes:
         snapshot(hooked.folder / "hooks", name, with_lost_nic=name == sick)
@@ -73,7 +73,7 @@ def test_the_worst_finding_drains(probe: Hook, tmp_path: Path) -> None:
     assert (tmp_path / "keep" / "probe.txt").read_text().startswith("severe   CB2702")
 
 
-def test_what_the_settings_do_not_name_does_not_drain(probe: Hook, tmp_path: Path) -> None:
+def test_only_codes_of_the_settings_drain(probe: Hook, tmp_path: Path) -> None:
     assert probe(conf='DRAIN_FOR="CB2101 CB2704x"').returncode == 0
     assert probe(conf="DRAIN_FOR=").returncode == 0
     assert asked(tmp_path) == ""
@@ -90,15 +90,15 @@ def test_a_reason_is_one_printable_line(probe: Hook, tmp_path: Path) -> None:
     assert told.strip().isprintable()
 
 
-def test_a_good_node_costs_the_controller_no_question(probe: Hook, tmp_path: Path) -> None:
+def test_a_healthy_node_sends_no_request_to_the_controller(probe: Hook, tmp_path: Path) -> None:
     done = probe(doctor="echo no findings")
     assert (done.returncode, done.stdout, done.stderr, asked(tmp_path)) == (0, "", "", "")
 
 
-def test_a_reason_that_is_there_stays(probe: Hook, tmp_path: Path) -> None:
+def test_an_existing_drain_reason_is_kept(probe: Hook, tmp_path: Path) -> None:
     done = probe(state="ALLOCATED+DRAIN")
     assert done.returncode == 1
-    assert "already drained or down" in done.stderr
+    assert "already drained" in done.stderr
     assert "update" not in asked(tmp_path)
 
 
@@ -108,32 +108,32 @@ def test_no_drain_leaves_it_to_the_caller(probe: Hook, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "words"),
     [
-        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found: set COLLBENCH in "),
-        ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: not writable"),
-        ({"conf": "if"}, "node_check.conf: bash reports an error"),
+        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench "),
+        ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
+        ({"conf": "if"}, "node_check.conf: "),
         ({"conf": "exit 7"}, ""),
-        ({"conf": ": $no_such_name"}, "no_such_name: unbound variable"),
-        ({"doctor": "exit 2"}, "no verdict: the probe failed or took longer than 8 s (exit code 2)"),
-        ({"doctor": "echo severe CB2702 x; exit 70"}, "no verdict: the probe failed or took longer than 8 s (exit code 70)"),
-        ({"doctor": "echo Traceback >&2; exit 1"}, "no verdict: the probe failed or took longer than 8 s (exit code 3)"),
-        ({"doctor": "head -c 5000 /dev/urandom; exit 1"}, "no verdict: the probe failed or took longer than 8 s (exit code 3)"),
+        ({"conf": ": $no_such_name"}, "no_such_name"),
+        ({"doctor": "exit 2"}, "(exit code 2)"),
+        ({"doctor": "echo severe CB2702 x; exit 70"}, "(exit code 70)"),
+        ({"doctor": "echo Traceback >&2; exit 1"}, "(exit code 3)"),
+        ({"doctor": "head -c 5000 /dev/urandom; exit 1"}, "(exit code 3)"),
         (
             {"timeout": '[[ $* != *doctor* ]] || exit 124; shift 2; exec "$@"'},
-            "no verdict: the probe failed or took longer than 8 s (exit code 124)",
+            "(exit code 124)",
         ),
-        ({"scontrol": "exit 127"}, "cannot get the node's state from Slurm, so it is not drained; reason: [collbench] CB2702"),
+        ({"scontrol": "exit 127"}, "not drained; reason: [collbench] CB2702"),
         (
             {"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"},
-            "no verdict: scontrol could not drain the node; reason: [collbench] CB2702",
+            "no verdict: scontrol could not drain",
         ),
     ],
 )
-def test_no_failure_of_its_own_drains(how: dict[str, str], says: str, probe: Hook, tmp_path: Path) -> None:
+def test_a_failure_of_the_probe_does_not_drain(how: dict[str, str], words: str, probe: Hook, tmp_path: Path) -> None:
     done = probe(**how)
     assert (done.returncode, done.stdout) == (0, ""), said(done)
-    assert says in done.stderr
+    assert words in done.stderr
     assert "State=DRAIN" not in asked(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_a_probe_that_hangs_is_ended_within_its_slot(probe: Hook, tmp_path: Path
 
 @pytest.mark.parametrize("script", ["node_probe.sh", "node_check.sh", "node_epilog.sh"])
 @pytest.mark.parametrize("lost", ["node_check.conf", "node_common.sh"])
-def test_half_an_installation_drains_nothing(script: str, lost: str, tmp_path: Path) -> None:
+def test_an_incomplete_installation_drains_no_node(script: str, lost: str, tmp_path: Path) -> None:
     path = with_doubles(tmp_path, collbench="echo 'severe CB2702 x'; exit 1")
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "0:9"}
     assert called(tmp_path, script, conf=f"{CONF.format(tmp_path)}\nEPILOG_SIGNALS=9", path=path, env=env).returncode in (0, 1)
@@ -159,14 +159,14 @@ def test_half_an_installation_drains_nothing(script: str, lost: str, tmp_path: P
     assert lost in done.stderr
 
 
-def test_without_a_snapshot_the_rest_is_looked_at(probe: Hook, tmp_path: Path) -> None:
+def test_without_a_snapshot_the_other_checks_run(probe: Hook, tmp_path: Path) -> None:
     done = probe(conf=f"GOOD={tmp_path}/%n.json")
     assert done.returncode == 1
-    assert f"{tmp_path}/node1.json: cannot be read, so the node is not compared" in done.stderr
+    assert f"{tmp_path}/node1.json: " in done.stderr
     assert (tmp_path / "calls").read_text() == "doctor --color never\n"
 
 
-def test_learn_writes_what_the_next_look_is_compared_with(tmp_path: Path) -> None:
+def test_learn_writes_the_snapshot_for_later_comparisons(tmp_path: Path) -> None:
     conf = f"COLLBENCH={BIN}/collbench\nKEEP={tmp_path}/keep\nGOOD={tmp_path}/good/%n.json\nDRAIN_FOR=CB2702"
     path = environment()["PATH"]
     learned = called(tmp_path, "node_probe.sh", "--learn", conf=conf, path=path)

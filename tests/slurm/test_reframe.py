@@ -32,7 +32,7 @@ def reframe(
     return done, sorted(run["testcases"], key=lambda case: str(case["name"]))
 
 
-def test_where_nothing_is_suspected_one_job_is_enough(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_suspects_one_job_is_enough(cluster: Cluster, tmp_path: Path) -> None:
     done, strikes = reframe(cluster, tmp_path)
     assert done.returncode == 0, said(done)
     assert [each["result"] for each in strikes] == [PASSED, SKIPPED, SKIPPED]
@@ -54,4 +54,4 @@ def test_a_regression_fails_in_the_third_strike(cluster: Cluster, tmp_path: Path
 def test_no_verdict_fails(cluster: Cluster, tmp_path: Path) -> None:
     done, strikes = reframe(cluster, tmp_path, baseline="/nowhere")
     assert done.returncode == 1 and strikes[0]["result"] == FAILED and PASSED not in [each["result"] for each in strikes], said(done)
-    assert "no verdict: see `collbench gate` in the job's error output" in strikes[0]["fail_reason"]
+    assert "no verdict" in strikes[0]["fail_reason"]

@@ -39,7 +39,7 @@ def test_a_launch_that_is_repeated_by_slurm_would_find_its_folder_used() -> None
         assert {"#SBATCH --no-requeue", "#SBATCH --exclusive"} <= set((SLURM / name).read_text().splitlines())
 
 
-def test_both_jobs_measure_alike() -> None:
+def test_both_jobs_measure_the_same() -> None:
     texts = [(SLURM / name).read_text() for name in ("gate.sbatch", "confirm.sbatch")]
     first, second = (re.findall(r"^#SBATCH --n.*$|^for .*\Z", text, re.MULTILINE | re.DOTALL) for text in texts)
     assert first[-1].partition("for ((")[2] == second[-1].partition("for ((")[2] != ""

@@ -1,0 +1,312 @@
+"""Usage errors of the command line, each with the command line that ends so, and the few that depend on the ranks of a launch."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import chdir, redirect_stderr
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from collbench.backends.backend import Unavailable
+from collbench.cli import dry_run, hunt_strategy, launches, main, options, start
+from collbench.cli.machine import job_on, repeated
+from collbench.errors import INTERRUPTED, TERMINATED
+from collbench.launch.info import LaunchInfo
+from collbench.machine.peak.node import UserOverride, given_node
+from collbench.measure.request import Request
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.sweep import CPU, Sweep
+from tests.cli.command import environment
+from tests.machine.machines import dgx
+from tests.messages import Message
+
+SRUN = LaunchInfo("srun", 0, 4, 0, 1, "tcp://n1", "slurm:c:8.0")
+TWO = "schema = 1\n[[sweeps]]\noperations = 'allreduce'\nsizes = 64\n"
+MANY = f"schema = 1\n[[sweeps]]\noperations = ['p2p_bandwidth']\nwindow = {[*range(1, 60)]}\nstreams = {[*range(1, 60)]}\n"
+RUN = '{"schema": 1}'
+TABLE = "# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {}  0\n"
+UNKNOWN_RANKS = f"{TABLE.format('214.75  375.81')}# Out of bounds values : 0 OK\n{TABLE.format('1.05  2.09')}"
+
+
+def typed(line: str, files: Mapping[str, str] | None = None, **env: str) -> Message:
+    """The error of `collbench LINE` in a folder with these files, before anything starts."""
+
+    def run() -> object:
+        with TemporaryDirectory() as folder, chdir(folder), patch.dict(os.environ, environment(env), clear=True):
+            for name, text in (files or {}).items():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text(text, encoding="utf-8")
+            return main.run(shlex.split(line))
+
+    return run
+
+
+def _request(*backends: str, **more: Any) -> Request:
+    sweep = Sweep((ALLREDUCE,), None, (), defaults=lambda name: CPU)
+    return Request("allreduce", sweep, backends, frozenset(backends), **more)
+
+
+def suites(*read: tuple[str | None, str]) -> Message:
+    """Ranks that report what is wrong with their suite, or None, and its digest."""
+    world = SimpleNamespace(
+        allgather=lambda mine, what: [[wrong, digest, "two"] for wrong, digest in read],
+        members=[SimpleNamespace(host=f"node{rank}") for rank in range(len(read))],
+    )
+    return lambda: start.compare(world, None)  # type: ignore[arg-type]
+
+
+def unavailable() -> None:
+    missing = Unavailable("cupy is not installed", "pip install 'collbench[cuda]'")
+    with patch("collbench.backends.registry.backend_class", lambda name: SimpleNamespace(probe=lambda: missing)):
+        start.check_asked(_request("nccl"))
+
+
+def advised(info: LaunchInfo) -> Message:
+    return lambda: options.said(info, 8).advice
+
+
+def hunting(method: str, **about: Any) -> Message:
+    arguments = Namespace(method=method, rounds=None, budget=600.0, max_time=0.5, seed=None, no_growing=False, no_isolation=False,
+                          cover_links=Path("links"))  # fmt: skip
+    return lambda: hunt_strategy.options_of(arguments, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
+
+
+def no_drain(*flags: str, virtual: bool = False, slowed: tuple[str, ...] = ()) -> Message:
+    return lambda: hunt_strategy._no_drain(Namespace(slowed=slowed), {"virtual": virtual, "backend": "simulated"}, flags)
+
+
+def used(file: str) -> Message:
+    """The refusal of a folder `old` that has this file."""
+
+    def run() -> None:
+        with TemporaryDirectory() as folder, chdir(folder):
+            Path(file).parent.mkdir(parents=True)
+            Path(file).touch()
+            launches.refuse_a_used(Path("old"))
+
+    return run
+
+
+def plan_of_missing() -> None:
+    missing = Unavailable("torch is not installed", "pip install 'collbench[torch]'")
+    with patch("collbench.backends.registry.backend_class", lambda name: SimpleNamespace(probe=lambda: missing)):
+        dry_run.plan(_request(), 2)
+
+
+def no_output() -> str:
+    with redirect_stderr(StringIO()) as err:
+        main._code_of(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return err.getvalue().strip()
+
+
+# Each ends with exit code 2 before anything starts.
+LINES = """\
+allredcue
+allreduce --size 8
+allreduce --backend nccl2
+allreduce --backend ,
+allreduce --dtype float12
+allreduce --redop mean
+allreduce --sizes 1K-
+allreduce --sizes -5
+allreduce --sizes=-5
+allreduce --sizes 0
+allreduce --sizes 1Q
+allreduce --sizes 1G-1K
+allreduce --sizes 1K:x1
+allreduce --sizes 1K-1M:x1
+allreduce --sizes ''
+allreduce -b ''
+allreduce -b 2K -e 1K
+allreduce -b 8 --sizes 8
+allreduce -f 2 -i 8
+broadcast --root 2 --ranks 2
+broadcast --root -1
+broadcast --root 1 --backend simulated --ranks 1
+allreduce --ranks 0
+allreduce --max-time 0
+allreduce --max-time inf
+allreduce --timeout -1
+allreduce --precision x
+allreduce -n 0
+p2p --window 0
+report
+report nowhere
+allreduce -f 1
+allreduce --algorithms rong
+allreduce --protocols ll256
+allreduce --registration yes
+allreduce --backend mpi --algorithms ring
+p2p --backend simulated --registration none
+allreduce --backend mpi,gloo -g 2
+allreduce --backend gloo --gdr-check
+allreduce -g 0
+allreduce --telemetry 50
+zzzz
+hunts
+--ranks 2 allreduce
+barrier --sizes 8
+allreduce --root 1
+allreduce --dry-run
+p2p --split 'MOD 2'
+allreduce --iter 3
+allreduce --frob
+run quick full
+run quik
+run quick --dry-run --format nccl-tests
+run quick --skew 2
+allreduce --split 'XOR 2'
+allreduce --split 'MOD 0'
+allreduce --ranks 4 --split 'DIV 3'
+alltoallv --traffic nowhere
+p2p --streams 65
+p2p --backend simulated --streams 2
+pairs --size 1K,2K
+pairs --backend mpi,gloo
+alltoallv --skew 0.5
+alltoallv --skew 4 --ranks 2 --backend simulated
+alltoallv --skew 2 --traffic m
+allreduce --oversubscription 0.5
+allreduce --resume run --out other
+allreduce --resume run --launches 2
+allreduce --resume run --gdr-check
+allreduce --resume-if-exists
+allreduce --out run --resume-if-exists --launches 2
+pairs --resume run
+pairs --backend simulated --concurrent 0
+hunt --resume run
+hunt --max-drain x
+workload nothing
+workload ''
+workload
+workload fsdp --model bert
+workload data-parallel --bucket 0
+workload data-parallel --ranks 1
+workload fsdp --update sharded
+workload fsdp,pipeline --tensor 2
+workload fsdp --step-time 0
+workload fsdp --resume x
+workload pipeline --model resnet50
+workload hierarchical --ranks 4
+emit
+emit slrum -- allreduce
+emit slurm
+emit slurm --nodes 0 -- allreduce
+emit slurm --node 2 -- allreduce
+emit slurm --name a/b -- allreduce
+emit slurm --image 'my image' -- allreduce
+emit slurm --env A -- allreduce
+emit slurm --site nowhere -- allreduce
+emit slurm slurm -- allreduce
+emit ansible --image a:b -- allreduce
+emit ansible --submit -- allreduce
+emit slurm -- allredcue
+emit slurm -- allreduce --sise 8
+emit slurm -- allreduce --ranks 8
+emit slurm -- run gate --ranks-per-node=8
+completion fish
+probe --tools iperf3
+probe --from nowhere.xml
+probe --from empty --gather x.tar
+probe --measure --format matrix
+probe --measure --max-time 8 --timeout 10
+probe --measure --tools iperf
+doctor --launch --from .
+doctor --log nothing
+explain CB1
+compare a
+compare a a
+compare run nowhere
+compare a b --margin 0
+compare a b --margin some
+import nothing.log --out out
+import other.txt --out out
+import other.txt --as word --out out
+import other.txt --as nccl-tests --out out
+import other.txt --operation sum --out out
+import run.json --out out
+import run --out out
+baseline add base nowhere
+baseline show nowhere
+baseline diff base a b c
+history nowhere
+gate
+gate --baseline base
+gate --baseline nowhere run
+gate --self-test run
+gate --self-test --format github
+gate --self-test --baseline base --noise drift
+gate --self-test --paired --allocations 6
+gate --self-test --allocations 3
+gate --self-test --trials 99999999
+gate --self-test --noise nowhere.toml
+gate --baseline base --expect none.toml run
+gate --baseline base --junit - run
+gate --baseline base --exit-style nagios --format json run
+gate --verdict none.json
+gate --verdict none.json --html page.html
+gate --verdict none.json --confirm-suite c.toml
+gate --verdict none.json --min-percent ring:80@64M-
+gate --paired a b c
+peak allsum
+peak allreduce --nic=-4x100Gb
+peak allreduce --nvlink 1e18
+peak allreduce --measured nan
+peak allreduce --ceiling 0
+peak allreduce --nodes 1000000000000
+peak allreduce --nodes 4 --gpus-per-node 4 --nvlink 900 --nvlink-domain 70
+peak allreduce --nodes 4 --gpus-per-node 4 --pcie gen5x16 --nvlink-domain 8
+peak allreduce --pcie gen9x16
+report run --verdict verdict.json
+run nix
+run two.toml --sizes x
+run two.toml --backend mpx
+run two.toml --backend simulated --root 1
+"""
+FILES = {"two.toml": TWO, "m": "0 60\n8 0\n", "other.txt": "hello\n", "run/run.json": RUN, "run.json": RUN}
+MESSAGES: dict[str, Message] = {
+    "no command": typed(""),
+    **{line: typed(line, FILES) for line in LINES.splitlines()},
+    "import with --strict": typed("import two.log --out out --strict", {"two.log": UNKNOWN_RANKS}),
+    "plan of missing backends": plan_of_missing,
+    "suite, not valid": typed("run two.toml", {"two.toml": f"{TWO}[run]\nmax_time = inf\n"}),
+    "suite, sizes": typed("run two.toml", {"two.toml": TWO.replace("64", "'1K-'")}),
+    "suite, too many combinations": typed("run two.toml", {"two.toml": MANY}),
+    "suite, other text on a rank": suites((None, "d"), (None, "d"), (None, "e")),
+    "suite, not valid on a rank": suites((None, "d"), ("suite two.toml cannot be read", "")),
+    "suite, not valid on all ranks": suites(("suite two.toml cannot be read", ""), ("suite two.toml cannot be read", "")),
+    "variable, not valid": typed("allreduce", COLLBENCH_ITERATIONS="x"),
+    "backend missing": unavailable,
+    "processes for GPUs": advised(replace(SRUN, advice="use srun --kill-on-bad-exit=1")),
+    "processes for GPUs, pod": advised(replace(SRUN, launcher="kubernetes")),
+    "--launches under a launcher": lambda: launches.placed(_request("mpi", launches=3), SRUN, {}),
+    "--gdr-check under a launcher": lambda: launches.placed(_request("nccl", launches=2), SRUN, {}, launches.BY_HAND),
+    "--gdr-check, both sides alike": lambda: launches.pairs(1, {"NCCL_NET_GDR_LEVEL": "LOC"}),
+    "--gdr-check, format": lambda: launches.check(_request("nccl"), Namespace(format="nccl-tests"), [], {}, lambda argv, env: 0),
+    "--out holds a launch": used("old/launch-7/run.json"),
+    "--out holds a run": used("old/run.json"),
+    "launch failed": lambda: launches._why_it_ended(4, "launch 2 of 3", 1),
+    "launch interrupted": lambda: launches._why_it_ended(INTERRUPTED, "launch 3 of 3", 0),
+    "launch terminated": lambda: launches._why_it_ended(TERMINATED, "launch 1 of 3", 2),
+    "nodes, another number of machines": lambda: repeated([given_node(8, UserOverride())] * 2, 3),
+    "nodes, unknown": lambda: job_on([dgx()], 8, None, "cuda"),
+    "nodes, uneven": lambda: job_on([dgx()], 9, 2, "cuda"),
+    "nodes, too few GPUs": lambda: job_on([dgx()], 16, 1, "cuda"),
+    "hunt, groups without all-reduce": hunting("groups", no_groups="socket does not support allreduce"),
+    "hunt, groups beside links": hunting("groups"),
+    "hunt, recommendation not written": lambda: hunt_strategy._stored(Path("/nowhere/run"), {}),
+    "hunt, simulated": no_drain(virtual=True),
+    "hunt, slowed": no_drain(slowed=("by=10%",)),
+    "hunt, oversubscribed": no_drain("oversubscribed"),
+    "hunt, shared GPU": no_drain("shared_gpu"),
+    "output not written": no_output,
+}
