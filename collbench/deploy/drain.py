@@ -14,7 +14,6 @@ from shutil import which
 from typing import Any
 
 from collbench.analysis.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
-from collbench.analysis.pairs import hosts_of
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
 from collbench.results.folder import utc
@@ -245,7 +244,7 @@ class HuntSummary:
 
 def recommendation(verdict: HuntVerdict, about: HuntSummary) -> dict[str, Any]:
     """Return recommendation.json (recommendation.schema.json). Only confirmed faults in a node have commands that drain."""
-    hosts = hosts_of(verdict.names)
+    hosts = verdict.hosts or verdict.names
     kept = verdict.suspects[:_MOST_SUSPECTS]
     return {
         "schema": SCHEMA,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.analysis.pair_statistics import quantile
-from collbench.analysis.pairs import PairFinding, hosts_of
+from collbench.analysis.pairs import PairFinding
 from collbench.errors import UsageError
 from collbench.report.cells import NOTHING, defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
@@ -94,7 +94,7 @@ def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
 
 def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
     """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
-    _, code = np.unique(np.array(hosts_of(matrix.places)), return_inverse=True)
+    _, code = np.unique(np.array(matrix.hosts), return_inverse=True)
     inside = code[:, None] == code[None, :]
     both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
     return [kind for kind in both if kind.any()]
@@ -424,7 +424,7 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
     return {
         "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
-        "untold": found.untold, "sentence": found.sentence(names),
+        "untold": found.untold, "host": found.host or None, "sentence": found.sentence(names),
     }  # fmt: skip
 
 

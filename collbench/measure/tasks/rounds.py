@@ -202,12 +202,14 @@ class Places:
 
     by      "rank" or "node"
     names   "node1", or "rank 3 (node1)"
+    hosts   the host of each place
     ranks   the ranks of each place, the same number at each. A pair of places uses all of them at once, each with its counterpart.
     rests   ranks that take no part, since another node has fewer
     """
 
     by: str
     names: tuple[str, ...]
+    hosts: tuple[str, ...]
     ranks: tuple[tuple[int, ...], ...]
     rests: int = 0
 
@@ -241,9 +243,11 @@ def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Seque
         raise UsageError(f"--by node needs two nodes, but all ranks are on {hosts[0]}: start ranks on more nodes, or use --by rank")
     if by == "node":
         width = min(map(len, by_host))
-        return Places(by, tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), sum(len(ranks) - width for ranks in by_host))
-    host_of = {rank: host for host, ranks in zip(hosts, by_host, strict=True) for rank in ranks}
-    return Places(by, tuple(f"rank {rank} ({host_of[rank]})" for rank in sorted(host_of)), tuple((rank,) for rank in sorted(host_of)))
+        rests = sum(len(ranks) - width for ranks in by_host)
+        return Places(by, tuple(hosts), tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), rests)
+    host_of = sorted((rank, host) for host, ranks in zip(hosts, by_host, strict=True) for rank in ranks)
+    names = tuple(f"rank {rank} ({host})" for rank, host in host_of)
+    return Places(by, names, tuple(host for _, host in host_of), tuple((rank,) for rank, _ in host_of))
 
 
 def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
@@ -1095,8 +1099,9 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
     assert backend is not None
     cell = ways_of(pairs, backend.name)[1].cell
     return {
-        "places": list(places.names), "by": places.by, "backend": backend.name, "virtual": backend.virtual, "size_bytes": pairs.size_bytes,
-        "latency_size_bytes": pairs.latency_size_bytes, "window": cell.window, "ranks_per_place": places.width, "method": asked.method,
+        "places": list(places.names), "hosts": list(places.hosts), "by": places.by, "backend": backend.name,
+        "virtual": backend.virtual, "size_bytes": pairs.size_bytes, "latency_size_bytes": pairs.latency_size_bytes,
+        "window": cell.window, "ranks_per_place": places.width, "method": asked.method,
         "most_rounds": asked.rounds, "growing": asked.growing, "isolate": asked.isolate, "no_groups": lacking, "nics": list(rails),
         "max_time_s": pairs.launch.budget.max_time_s, "budget_s": pairs.budget_s, "rounds": None, "ceiling": None, "verdict": None,
     }  # fmt: skip
@@ -1185,7 +1190,7 @@ class PairsListener(Protocol):
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take all rounds. Return the verdict to store, JSON-ready.
 
-        It has "result", as of a hunt; "findings", a sentence each; "judged", the suspects that were measured again.
+        It has "result", as of a hunt; "findings", each with its fields and "sentence"; "judged", the suspects that were measured again.
         """
         ...
 
@@ -1239,7 +1244,8 @@ class PairRun:
         asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
         sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
-            "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
+            "places": list(self.places.names), "hosts": list(self.places.hosts), "by": self.places.by,
+            "backend": self.backend.name, "size_bytes": asked.size_bytes,
             "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
             "possible": self.plan.possible, "measured": measured, "sampled": sample.render() if sample else None,
@@ -1324,8 +1330,8 @@ def conclude_pairs(match: PairRun) -> int:
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
     code = launch.world.decide(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
-        for sentence in found.pop("findings", ()):
-            launch.folder.event("finding", text=sentence)
+        for each in found.pop("findings", ()):
+            launch.folder.event("finding", text=each["sentence"], finding=each)
         launch.folder.finish(exit_code=code, pairs={**about, **found})
     return code
 
