@@ -229,7 +229,7 @@ def lines(verdict: Verdict) -> Iterator[Line]:
         yield Line(describe_outcomes(verdict), "head")
     yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
     if verdict.cause is not None:
-        yield Line(f"likely cause: {short(verdict.cause.sentence)}", "head")
+        yield Line(f"likely cause: {short(verdict.cause.render())}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
     yield from _open(verdict)
     yield from _changes(verdict)
