@@ -62,7 +62,7 @@ def _cells(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     n = ranks_of(request, backend, processes)
     request.sweep.check_ranks(n)
     assert isinstance(request.sweep, Sweeps)
-    return [(place.rpartition(" of ")[0], cell) for place, cell in request.sweep.placed_cells(backend, n)]
+    return [(sweep.where, cell) for sweep, cell in request.sweep.placed_cells(backend, n)]
 
 
 def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:

@@ -67,7 +67,7 @@ class Sweep:
     traffic     of alltoallv; None: even
     streams     connections per pair; None: one
     defaults    the name of a backend -> its defaults
-    place       where a suite defines it: "sweeps[2] 'large'"; "" without a suite
+    where       its place in a suite: "sweeps[2] 'large'"; place: with the suite's file, for messages; "" without a suite
     """
 
     operations: tuple[Operation, ...]
@@ -90,6 +90,7 @@ class Sweep:
     traffic: Traffic | None = None
     streams: int | None = None
     defaults: Callable[[str], BackendDefaults] = default_for_cpu
+    where: str = ""
     place: str = ""
 
     @property
@@ -221,15 +222,15 @@ class Sweeps:
         """Yield the test cases of a backend with n ranks, sweep by sweep. Raises UsageError for a case that two tables define."""
         return (cell for _, cell in self.placed_cells(backend, n))
 
-    def placed_cells(self, backend: str, n: int) -> Iterator[tuple[str, Cell]]:
-        """Yield (place of the sweep, test case). Raises UsageError as `cells` does."""
+    def placed_cells(self, backend: str, n: int) -> Iterator[tuple[Sweep, Cell]]:
+        """Yield (sweep, test case). Raises UsageError as `cells` does."""
         places: dict[Cell, str] = {}
         for sweep in self.each:
             for cell in self._of(sweep, backend, n):
                 key = self._key(cell)
                 if key not in places:
                     places[key] = sweep.place
-                    yield sweep.place, cell
+                    yield sweep, cell
                 elif places[key] != sweep.place and not self.once:
                     raise UsageError(_twice(cell, places[key], sweep.place))
 

@@ -91,9 +91,10 @@ class StepRow:
                     also sends
     ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
     ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
-    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "operation", "groups" (their number),
-                    "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all times), "time_s" (of one,
-                    alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
+    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "ends" (see `part_ends`), "operation",
+                    "groups" (their number), "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all
+                    times), "time_s" (of one, alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling",
+                    "percent_of_ceiling"}
     parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
                     one another
     checked, wrong, wrong_detail   as in a row of cells
@@ -137,6 +138,15 @@ class StepRow:
         return {**asdict(replace(self, ceiling=None)), "ceiling": self.ceiling.as_json(complete=True) if self.ceiling else None}
 
 
+def part_ends(part: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of a part's first and last exchange. Rows of earlier versions have both in one text only."""
+    if "ends" in part:
+        first, last = part["ends"]
+        return first, last
+    first, _, last = part["what"].partition(" … ")
+    return first, last or first
+
+
 def holds_workload(run: Run) -> bool:
     """Return whether the run measured training's traffic."""
     return isinstance(run.info.get("workload"), dict) or (run.path / WORKLOAD).is_file()
@@ -169,6 +179,9 @@ def _part(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, fits in _PART.items():
         if name not in values or not fits(values[name]):
             raise ValueError(f"'{name}' of a part is {str(values.get(name, 'missing'))[:40]!r}")
+    ends = values.get("ends", ["", ""])
+    if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_text, ends))):
+        raise ValueError(f"'ends' of a part is {str(ends)[:40]!r}")
     _times(values["time_s"])
     _ceiling(values["ceiling"])
     return dict(values)

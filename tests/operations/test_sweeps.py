@@ -21,7 +21,7 @@ def sweep(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (
 
 
 def cells(*sweeps: Sweep, backend: str = "mpi", n: int = 4, **more: Any) -> list[tuple[str, str, int]]:
-    return [(place, cell.operation, cell.size_bytes) for place, cell in Sweeps(sweeps, **more).placed_cells(backend, n)]
+    return [(sweep.place, cell.operation, cell.size_bytes) for sweep, cell in Sweeps(sweeps, **more).placed_cells(backend, n)]
 
 
 def test_the_cells_come_sweep_by_sweep() -> None:

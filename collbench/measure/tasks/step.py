@@ -157,7 +157,8 @@ class NamedGroups(Split):
 class StepPart:
     """A set of similar exchanges of a step.
 
-    what    name in the table; for several exchanges the first and the last
+    what    name of the first exchange, and of the last one if they differ: "bucket 1 of 14 … bucket 13 of 14"
+    ends    the names of the first and the last exchange
     times   how many there are in a step
     """
 
@@ -166,6 +167,7 @@ class StepPart:
     operation: Operation
     cell: Cell
     times: int
+    ends: tuple[str, str] = ("", "")
 
     @property
     def groups(self) -> Groups:
@@ -252,7 +254,7 @@ def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) 
     operation, times = operation_of(first), sum(exchange.times for exchange in alike)
     what = first.what if first.what == last.what else f"{first.what} … {last.what}"
     cell = _cell(first, operation, times, request, backend)
-    return StepPart(what, first, operation, replace(cell, seed=cell.seed + turn * _BETWEEN_PARTS), times)
+    return StepPart(what, first, operation, replace(cell, seed=cell.seed + turn * _BETWEEN_PARTS), times, (first.what, last.what))
 
 
 def _cell(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Cell:
@@ -640,7 +642,7 @@ def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, wi
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
     sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
     return {
-        "what": part.what, "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
+        "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
         "size_bytes": part.cell.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
         "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
         "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),

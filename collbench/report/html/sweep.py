@@ -27,7 +27,7 @@ from collbench.report.cells import (
     wrong,
 )
 from collbench.report.frame import PlanSummary
-from collbench.report.headlines import FIT_TITLES, fit_cells, left_out
+from collbench.report.headlines import FIT_TITLES, fit_cells, fit_values, left_out
 from collbench.report.html.chart import (
     BAD,
     BOUND,
@@ -559,7 +559,7 @@ def _caption_fits(fits: Sequence[tuple[SizeSeries, LineFit]]) -> str:
 
 
 def _caption_fit(series: SizeSeries, fit: LineFit) -> str:
-    _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cells(fit))
+    alpha, rate = fit_values(fit)
     switches = " and ".join(map(format_size, fit.switches))
     return f"{series.label}: α {alpha} µs, asymptotic rate {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
 
