@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.launch import detect as mpi
 from collbench.launch import slurm
+from collbench.launch.advice import RanksNotEnded, SingleTask
 from collbench.launch.detect import LocalRequest, detect, to_variable
 from tests.launch import captured
 
@@ -85,12 +86,12 @@ class TestSrun:
         assert detect({**env, "MASTER_ADDR": "h"}).meeting == "tcp://h"
 
     def test_kill_on_bad_exit_is_advised_unless_set(self):
-        assert "--kill-on-bad-exit=1" in detect(captured.SRUN_NONE).advice
-        assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ""
+        assert detect(captured.SRUN_NONE).advice == (RanksNotEnded(),)
+        assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ()
 
     def test_a_shell_in_a_step_of_one_task_may_start_ranks_itself(self):
         assert detect(captured.SRUN_ONE).ranks == 1
-        assert "--ranks N" in detect(captured.SRUN_ONE).advice
+        assert detect(captured.SRUN_ONE).advice == (SingleTask(),)
         assert detect(captured.SRUN_ONE, LocalRequest(ranks=4)) is None
 
 

@@ -317,8 +317,7 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
     for one in opened:
         if one.reason:
             yield BackendNotMeasured(one.name, one.reason)
-    if world.info.advice:
-        yield Text(world.info.advice)
+    yield from world.info.advice
     crowded = world.oversubscribed
     if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in opened):
         yield CoresShared(crowded, len(world.on_host(crowded)), world.cores_on(crowded))
