@@ -45,7 +45,7 @@ class Text(Fact, frozen=True):
         return self.text
 
 
-class Command(str):
+class CommandText(str):
     """A command or a line of a file for users to paste. Terminals show it with its indent and without line breaks."""
 
 

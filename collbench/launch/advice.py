@@ -34,3 +34,6 @@ class ProcessPerGpu(Fact, frozen=True):
         """Return the sentence that users see."""
         each = {"srun": "each task of srun is the only one of its node and", "kubernetes": "each pod"}.get(self.launcher, "each task")
         return f"{each} starts {self.processes} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+
+
+ADVICE = SingleTask | RanksNotEnded | ProcessPerGpu

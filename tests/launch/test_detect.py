@@ -225,6 +225,12 @@ class TestOwnStart:
         info = detect(captured.SRUN_NONE)
         assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
 
+    @pytest.mark.parametrize("advice", ['"x"', '["x"]', '[{"kind": "of_a_later_version"}]'])
+    def test_a_worker_with_advice_that_is_not_valid_is_refused(self, advice):
+        text = to_variable(detect(captured.SRUN_NONE)).replace('[{"kind": "ranks_not_ended"}]', advice)
+        with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
+            detect({"COLLBENCH_WORKER": text})
+
     @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000])
     def test_a_broken_worker_variable_is_refused(self, text):
         with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
