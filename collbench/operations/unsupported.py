@@ -208,11 +208,46 @@ class ClockUnsupported(Fact, frozen=True):
         return f"--slowed needs blocking calls and CLOCK_MONOTONIC; {self.backend} {why}"
 
 
+class CaseFailed(Fact, frozen=True):
+    """A rank could not allocate, bind or call a test case.
+
+    stage   what failed; rank: of the process
+    reason  the error of the library, or of the operating system
+    """
+
+    stage: Literal["groups", "allocation", "binding", "first call"]
+    rank: int
+    reason: str
+
+    def render(self) -> str:
+        return self.reason
+
+
+class SizesRounded(Fact, frozen=True):
+    """Sizes are rounded to whole elements of the data type; `size_bytes` is the first one after it."""
+
+    dtype: str
+    element_bytes: int
+    size_bytes: int
+
+    def render(self) -> str:
+        return f"sizes are rounded to whole {self.dtype} elements of {self.element_bytes} bytes (e.g. to {self.size_bytes} bytes)"
+
+
+class TuningIgnored(Fact, frozen=True):
+    """These backends ignore --algorithms, --protocols and --registration."""
+
+    backends: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"--algorithms, --protocols and --registration apply to nccl only, not to {listed(self.backends)}"
+
+
 # All of them, for decoding what other ranks send and what a run folder holds.
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
-    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | Text
+    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | Text
 )  # fmt: skip
 
 

@@ -9,6 +9,9 @@ from collbench.operations.registry import BrokenEntry
 
 _INSTALL = "pip install 'collbench[mpich]'"
 MESSAGES = {
+    "case failed": case.CaseFailed("allocation", 3, "not enough memory"),
+    "sizes rounded": case.SizesRounded("float64", 8, 16),
+    "tuning ignored": case.TuningIgnored(("mpi", "gloo")),
     "too few ranks": case.TooFewRanks("sendrecv"),
     "not a power of two": case.NotPowerOfTwo("hypercube", 3),
     "no in-place form": case.NoInPlaceForm("alltoallv"),

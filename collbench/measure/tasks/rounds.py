@@ -70,6 +70,7 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Round, Schedule, schedule
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import CaseFailed
 from collbench.reason import Fact, as_json
 from collbench.results.folder import HUNT, TOOLS, RunFolder
 from collbench.results.rounds import HuntRound, PairRound
@@ -638,8 +639,8 @@ def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times 
     """Return one measurement, with figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
-    if isinstance(ready, str):
-        return ready
+    if isinstance(ready, CaseFailed):
+        return ready.reason
     check = court.asked.launch.check
     measured = time_shortly(ready, court.world, way.budget)
     mismatches = verify_cell(ready, court.world, check) if check else []
@@ -746,10 +747,10 @@ def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...],
         wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
     reason = court.world.first(wrong, "making the groups of a round")
     stage: BackendContext = replace(court.stage, members=members | made)
-    ready = reason or prepare_over(ALLREDUCE, cell, groups, stage, court.world)
-    if isinstance(ready, str):
+    ready = None if reason else prepare_over(ALLREDUCE, cell, groups, stage, court.world)
+    if ready is None or isinstance(ready, CaseFailed):
         _free(backend, made)
-        return dict.fromkeys(groups, GroupResult(na=ready)), ()
+        return dict.fromkeys(groups, GroupResult(na=reason or str(ready))), ()
     budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
     measured = time_shortly(ready, court.world, budget)
     mismatches = verify_cell(ready, court.world, request.check) if request.check else []

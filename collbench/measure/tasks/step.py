@@ -40,6 +40,7 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Program, PythonCall, joined
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import CaseFailed
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
@@ -400,9 +401,11 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | 
     if part.exchange.adds and part.cell.device != "cpu":
         refusal = refusal or _ON_GPUS
     reason = world.first(refusal, f"asking {stage.backend.name} what it can do")
-    ready = reason or prepare_over(part.operation, part.cell, part.groups, stage, world, slots=part.slots)
-    if isinstance(ready, str):
-        return ready
+    if reason:
+        return reason
+    ready = prepare_over(part.operation, part.cell, part.groups, stage, world, slots=part.slots)
+    if isinstance(ready, CaseFailed):
+        return ready.reason
     adding = Adding(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
     return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
