@@ -569,7 +569,7 @@ def _add_training_options(group: argparse._ArgumentGroup) -> None:
         if name == "seed":
             continue  # it has a meaning of its own to every command
         said, usual = help_of(knowing[0])[name], _usual(name, knowing)
-        default = f" (default: {usual})" if usual and "(default" not in said else ""
+        default = f" (default: {usual})" if usual else ""
         whose = "" if name in USUAL else f"; only {', '.join(regime.name for regime in knowing)}"
         short = ["-d"] if name == "dtype" else []
         group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{said}{default}{whose}".replace("%", "%%"))

@@ -803,7 +803,7 @@ def _figure(row: Row) -> str:
 def _method_rates(sheet: SweepChartInput, found: list[RateLimit], same: str) -> str:
     first = next((row for row in sheet.rows if rate_of(row) is not None), sheet.rows[0])
     factor = (first.busbw_bytes_per_s or 0) / first.algbw_bytes_per_s if first.algbw_bytes_per_s else None
-    times = f" × {factor:.6g} (the bus factor of {cut(name_of(first).split()[0])} over {first.ranks} ranks)" if factor else ""
+    times = f" × {factor:.6g} (the bus factor of {cut(first.operation)} over {first.ranks} ranks)" if factor else ""
     sources = dict.fromkeys(f"{each.by or each.kinds[0]}: {source}" for each in found for source in each.sources if source)
     return (
         f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is {describe_times(sheet)}. "
