@@ -223,6 +223,38 @@ class CaseFailed(Fact, frozen=True):
         return self.reason
 
 
+class HostMemoryNeeded(Fact, frozen=True):
+    """A parameter server, or asynchronous training, needs a backend in host memory."""
+
+    needed_by: Literal["server", "asynchronous training"]
+
+    def render(self) -> str:
+        if self.needed_by == "server":
+            return "a server adds in host memory: use a backend on the CPU (--device cpu)"
+        return "asynchronous training is measured in host memory: use --device cpu"
+
+
+class ServersUnsupported(Fact, frozen=True):
+    """The backend cannot carry this training with parameter servers.
+
+    defect   it simulates its ranks, its server cannot wait for the next worker, it has no asynchronous updates, or its messages are small
+    capable  the backends that can
+    """
+
+    backend: str
+    defect: Literal["simulated", "no waiting", "asynchronous", "message size"]
+    capable: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        use = " or ".join(self.capable)
+        return {
+            "simulated": f"{self.backend} simulates its ranks in one process, where no rank can be ahead: use {use}",
+            "no waiting": f"on {self.backend} a server cannot wait for the next worker: use {use}",
+            "asynchronous": f"{self.backend}'s parameter servers support --update synchronous and sharded: for asynchronous use {use}",
+            "message size": f"{self.backend} sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket",
+        }[self.defect]
+
+
 class SizesRounded(Fact, frozen=True):
     """Sizes are rounded to whole elements of the data type; `size_bytes` is the first one after it."""
 
@@ -247,7 +279,8 @@ class TuningIgnored(Fact, frozen=True):
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
-    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | Text
+    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed
+    | HostMemoryNeeded | ServersUnsupported | Text
 )  # fmt: skip
 
 

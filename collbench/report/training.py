@@ -403,6 +403,8 @@ def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: st
 
 def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
     for name, value in vars(row).items():
+        if name == "na_fact":
+            continue  # `na` has its text
         if name == "time_s":
             yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
         elif name == "ceiling":

@@ -75,7 +75,8 @@ WORKLOAD = folder.WORKLOAD
 
 @dataclass(frozen=True)
 class StepRow:
-    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, and the figures are None.
+    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
+    figures are None.
 
     regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}
     note            the regime's own remark
@@ -132,6 +133,7 @@ class StepRow:
     flags: tuple[str, ...] = ()
     staleness: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
+    na_fact: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON."""
@@ -269,4 +271,5 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "flags": lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) for each in value),
     "staleness": _is_staleness,
     "evidence": _is_object,
+    "na_fact": lambda value: value is None or isinstance(value, dict),
 }

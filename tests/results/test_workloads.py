@@ -28,7 +28,8 @@ ROW = StepRow(
     {"p50": 1.0, "p95": 2.0, "max": 3.0, "workers": [{"rank": 1, "steps": 4}], "servers": [{"rank": 0, "updates": 4}],
      "steps_per_s": 4.0, "duration_s": 1.0}, {"loop": "native"},
 )  # fmt: skip
-NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here")
+NA_FACT = {"kind": "text", "text": "no GPU here"}
+NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here", na_fact=NA_FACT)
 
 
 def test_a_row_comes_back_as_it_was() -> None:
@@ -82,6 +83,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"parts": [{**PART, "times": "3"}]}, "'times' of a part is '3'"),
         *[({"parts": [{key: PART[key] for key in PART if key != name}]}, f"'{name}' of a part is 'missing'") for name in PART],
         ({"wrong": True}, "'wrong' is 'True'"),
+        ({"na_fact": "x"}, "'na_fact' is 'x'"),
     ],
 )
 def test_what_does_not_fit_is_named(changes, why) -> None:

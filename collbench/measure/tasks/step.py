@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Backend, can_do, steps_of
+from collbench.backends.backend import Backend, steps_of, unsupported_reason
 from collbench.backends.host import Buffers
 from collbench.control.world import World
 from collbench.errors import UsageError
@@ -40,7 +40,8 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Program, PythonCall, joined
 from collbench.operations.sweep import Sweep
-from collbench.operations.unsupported import CaseFailed
+from collbench.operations.unsupported import CaseFailed, HostMemoryNeeded, decode_reason
+from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
@@ -328,8 +329,6 @@ def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
 
 # A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
 
-_ON_GPUS = "a server adds in host memory: use a backend on the CPU (--device cpu)"
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -375,16 +374,27 @@ class PreparedStep:
     ready: PreparedCase
 
 
-def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | str:
+class PartNotPrepared(Fact, frozen=True):
+    """A part of a training step cannot run on the backend: the part, and the reason."""
+
+    part: str
+    reason: Fact
+
+    def render(self) -> str:
+        """Return the part and the reason."""
+        return f"{self.part}: {self.reason.render()}"
+
+
+def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | PartNotPrepared:
     """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
     on all.
     """
     found: list[Prepared] = []
     for part in plan.parts:
         one = _prepare(part, stage, world)
-        if isinstance(one, str):
+        if isinstance(one, Fact):
             release_step(found, stage.backend)
-            return f"{part.what}: {one}"
+            return PartNotPrepared(part.what, one)
         found.append(one)
     return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world))
 
@@ -395,17 +405,17 @@ def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
         release(one.ready, backend)
 
 
-def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | str:
-    """Prepare one part. All ranks call."""
-    refusal = can_do(stage.backend, part.operation, part.cell)
+def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | Fact:
+    """Prepare one part, or return why a rank cannot, the same at all ranks. All ranks call."""
+    refusal = unsupported_reason(stage.backend, part.operation, part.cell)
     if part.exchange.adds and part.cell.device != "cpu":
-        refusal = refusal or _ON_GPUS
-    reason = world.first(refusal, f"asking {stage.backend.name} what it can do")
-    if reason:
-        return reason
+        refusal = refusal or HostMemoryNeeded("server")
+    reason = world.first(None if refusal is None else as_json(refusal), f"asking {stage.backend.name} what it can do")
+    if reason is not None:
+        return decode_reason(reason)  # type: ignore[return-value]
     ready = prepare_over(part.operation, part.cell, part.groups, stage, world, slots=part.slots)
     if isinstance(ready, CaseFailed):
-        return ready.reason
+        return ready
     adding = Adding(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
     return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
