@@ -175,5 +175,5 @@ def test_slurm_that_is_away_is_said_before_anything_is_measured(tmp_path: Path) 
     (tmp_path / "slurm.conf").write_text("ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/munge\n"
                                          "NodeName=n1\nPartitionName=main Nodes=n1\nMessageTimeout=2\nSlurmctldTimeout=3\n")  # fmt: skip
     env = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_ID": "1"}
-    with pytest.raises(UsageError, match=r"--apply needs Slurm \(scontrol\) or Kubernetes .* scontrol does not answer \("):
+    with pytest.raises(UsageError, match=r"--apply needs Slurm \(scontrol\) or Kubernetes .* scontrol does not work \("):
         check_apply(env)
