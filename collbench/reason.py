@@ -45,6 +45,10 @@ class Text(Fact, frozen=True):
         return self.text
 
 
+class CommandText(str):
+    """A command or a line of a file for users to paste. Terminals show it with its indent and without line breaks."""
+
+
 def as_json(fact: Any) -> Any:
     """Return a fact, or a list or dict of facts, as an object for `json.dumps`: {"kind": "launches_needed", …}."""
     return msgspec.to_builtins(fact)

@@ -56,7 +56,9 @@ def test_codes_of_facts_are_unique() -> None:
 
 
 # What holds a text for users, by its name: comparing, splitting or searching it would make words an interface between modules.
-_TEXTS = re.compile(r"(^|_)(why|reasons?|sentences?|notes?|explanation|limited_by|remedy|render|rendered)$")
+_TEXTS = re.compile(
+    r"(^|_)(why|reasons?|sentences?|notes?|explanation|limited_by|remedy|render|rendered|what|advice|doubts?|summary|statistics?|causes?)$"
+)
 _READS = {"startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix", "removesuffix", "find", "index", "count"}
 # Functions that read a text of others: drain reasons of Slurm, errors of Python, JAX and jsonschema.
 FOREIGN = {

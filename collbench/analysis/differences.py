@@ -101,7 +101,11 @@ def _used(facts: Facts) -> set[str]:
         text for item, text in facts.items()
         if item.kind == "topology" and len(item.path) == 3 and item.path[0] == "interfaces" and item.attribute == "name"
     }  # fmt: skip
-    texts = [text for item, text in facts.items() if item.kind == "environment" or (item.kind == "software" and "interface" in item.what)]
+    texts = [
+        text
+        for item, text in facts.items()
+        if item.kind == "environment" or (item.kind == "software" and any("interface" in word for word in item.path))
+    ]
     return own | {word for text in texts for word in _WORD.findall(text)} if own else own
 
 

@@ -4,8 +4,8 @@ The model, on logarithms: speed of i to j = middle + effect of the sender i + ef
 (`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver. Both at
 one place are a slow place, named once and not with each of its pairs. A single low rest is a slow pair. Assumptions:
 - fewer than half of the places are slow, and fewer than half of each place's partners;
-- places on one host have other paths between them than places on different hosts, so the two kinds are judged separately. Hosts are
-  known from names such as "rank 3 (node1)", or given as `classes`; a host with slow places only is named once;
+- places on one host have other paths between them than places on different hosts, so the two kinds are judged separately. A host with
+  slow places only is named once;
 - a slow place is slow with all partners. A place that is slow with most but not all may be in the smaller part of a network with
   leaves, sockets or rails: it is not named, and `doubts` reports it;
 - a slow pair is an exception in its row and in its column (at most a third of each), and slow pairs are not all the pairs of a round.
@@ -24,7 +24,6 @@ two (so nothing is named below four); a place that is slow with all partners fro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,7 +40,6 @@ from collbench.units import format_percent
 # The findings in a matrix of pairs, and their sentences.
 
 CONFIRMED, CLEARED, INCONCLUSIVE = STATES
-_RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)  # as `pairs` names a rank's place; any other text in brackets is part of a name
 _DOES = {"node": "sends and receives", "sender": "sends", "receiver": "receives"}
 _CAUSE = {
     "node": "its NIC, cable or slot",
@@ -76,6 +74,7 @@ class PairFinding:
     where      the paths: "" (all), "to other hosts" or "inside its host"
     latency    for a bandwidth finding with a slow latency, too: the latency's ratio
     untold     for a pair: the places with too few other measured pairs to show that they are healthy
+    host       the host, where all of its places are slow
     """
 
     kind: str
@@ -88,6 +87,7 @@ class PairFinding:
     where: str = ""
     latency: float | None = None
     untold: tuple[int, ...] = ()
+    host: str = ""
 
     def sentence(self, names: Sequence[str]) -> str:
         """Return what is slow, by how much, and where to look."""
@@ -97,8 +97,7 @@ class PairFinding:
         """Return the place's name, or its host's where all of its places are slow; both names for a pair."""
         if self.kind == "pair":
             return f"{names[self.places[0]]} {'and' if self.both_ways or self.quantity == 'latency' else 'to'} {names[self.places[1]]}"
-        first = names[self.places[0]]
-        return first if len(self.places) == 1 else f"{hosts_of(names)[self.places[0]]} (all of its {len(self.places)} places)"
+        return f"{self.host} (all of its {len(self.places)} places)" if self.host else names[self.places[0]]
 
     def _place(self, names: Sequence[str]) -> str:
         where = f" {self.where}" if self.where else ""
@@ -107,7 +106,7 @@ class PairFinding:
             cause = "its CPU, its power saving or its NIC"
             return f"{self.name(names)} takes {_times(self.ratio)} as long as the others for a small message{where} {slow}: {cause}"
         reaches = f"at {format_percent(100 * self.ratio)} of what the others do{where}"
-        cause = _CAUSE[self.kind] if self.where != "inside its host" else "its cores, memory or GPU link"
+        cause = _CAUSE[self.kind] if self.where != _INSIDE else "its cores, memory or GPU link"
         return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
 
     def _pair(self, names: Sequence[str]) -> str:
@@ -124,11 +123,6 @@ class PairFinding:
 
     def _slow_latency(self) -> str:
         return "" if self.latency is None else f"; a small message takes {_times(self.latency)} as long"
-
-
-def hosts_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the host of each place: "rank 3 (node1)" is on node1; a place with another kind of name is a host of its own."""
-    return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in names)
 
 
 def _times(ratio: float) -> str:
@@ -150,26 +144,25 @@ _TOO_FEW = {
 _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sample 3, and no --one-to-all)"
 
 
-def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
+def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = ()) -> list[PairFinding]:
     """Return the findings, places first, the worst first; none below four places.
 
-    again    the pairs that were measured again (their figures are the faster of both)
-    classes  the host of each place; None: from the names
+    again: the pairs that were measured again (their figures are the faster of both)
     """
-    return PairEffects(matrix, again, classes).findings()
+    return PairEffects(matrix, again).findings()
 
 
-def suspects(matrix: PairMatrix, most: int = 32, classes: Sequence[str] | None = None) -> list[tuple[int, int]]:
+def suspects(matrix: PairMatrix, most: int = 32) -> list[tuple[int, int]]:
     """Return at most `most` pairs to measure again before a place or pair is named, (lower, higher), the most informative first.
 
     For a place these are three pairs with partners far from one another; single pairs follow, the worst first.
     """
-    return PairEffects(matrix, (), classes).suspects(most)
+    return PairEffects(matrix).suspects(most)
 
 
-def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[str]:
+def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = ()) -> list[str]:
     """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
-    return PairEffects(matrix, again, classes).doubts()
+    return PairEffects(matrix, again).doubts()
 
 
 def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] | None:
@@ -184,13 +177,11 @@ class PairEffects:
     """A matrix with its findings.
 
     again       the pairs that were measured again
-    classes     the host of each place; None: from the names
     remeasured  the results of measuring suspects again; None: not recorded, then only the matrix decides
     """
 
     matrix: PairMatrix
     again: Collection[tuple[int, int]] = ()
-    classes: Sequence[str] | None = None
     remeasured: Sequence[Remeasured] | None = None
 
     def findings(self) -> list[PairFinding]:
@@ -237,16 +228,11 @@ class PairEffects:
         return [*self.inconclusive(), *pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
 
     @cached_property
-    def hosts(self) -> tuple[str, ...]:
-        """Return the host of each place."""
-        return tuple(self.classes) if self.classes is not None else hosts_of(self.matrix.places)
-
-    @cached_property
     def views(self) -> list[MatrixView]:
         """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist."""
         if self.matrix.n < LEAST_PLACES:
             return []
-        _, code = np.unique(np.array(self.hosts), return_inverse=True)
+        _, code = np.unique(np.array(self.matrix.hosts), return_inverse=True)
         inside = code[:, None] == code[None, :]
         off = ~np.eye(self.matrix.n, dtype=bool)
         kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & off)]
@@ -272,20 +258,20 @@ class PairEffects:
         found = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
         for members in self._whole_hosts(view):
             if members <= found.keys():
-                found[min(members)] = _host([found.pop(place) for place in sorted(members)])
+                found[min(members)] = _host(self.matrix.hosts[min(members)], [found.pop(place) for place in sorted(members)])
         return list(found.values())
 
     def _whole_hosts(self, view: MatrixView) -> Iterator[set[int]]:
         """Yield the places of each host that has several places with measured effects."""
         told = np.flatnonzero(view.fit.told_rows | view.fit.told_columns)
-        for host in dict.fromkeys(self.hosts):
-            members = {int(place) for place in told if self.hosts[place] == host}
+        for host in dict.fromkeys(self.matrix.hosts):
+            members = {int(place) for place in told if self.matrix.hosts[place] == host}
             if len(members) > 1:
                 yield members
 
     def _untold(self, found: PairFinding) -> bool:
         """Return whether it is a host among so few that the others may be unusually fast instead."""
-        return len(found.places) > 1 and len(set(self.hosts)) < _LEAST_HOSTS
+        return len(found.places) > 1 and len(set(self.matrix.hosts)) < _LEAST_HOSTS
 
     def _pairs(self, view: MatrixView) -> list[PairFinding]:
         mask = view.exceptions(view.slow_cells(view.again))
@@ -364,12 +350,13 @@ def _place(view: MatrixView, place: int, sends: bool, receives: bool) -> PairFin
     )
 
 
-def _host(found: Sequence[PairFinding]) -> PairFinding:
+def _host(host: str, found: Sequence[PairFinding]) -> PairFinding:
     kinds = {each.kind for each in found}
     first, ratio = found[0], float(np.median([each.ratio for each in found]))
     places = tuple(place for each in found for place in each.places)
     cells, of_cells = sum(each.cells for each in found), sum(each.of_cells for each in found)
-    return replace(first, kind=first.kind if len(kinds) == 1 else "node", places=places, ratio=ratio, cells=cells, of_cells=of_cells)
+    kind = first.kind if len(kinds) == 1 else "node"
+    return replace(first, kind=kind, places=places, ratio=ratio, cells=cells, of_cells=of_cells, host=host)
 
 
 def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:

@@ -58,7 +58,7 @@ def _help(setting: JobSetting) -> str:
     from collbench.deploy.kinds import kinds, knowing
 
     names = knowing(setting)
-    default = f" (default: {setting.default})" if setting.default is not None and "(default" not in setting.summary else ""
+    default = f" (default: {setting.default})" if setting.default is not None else ""
     of_some = "" if len(names) == len(kinds()) else f"; for {', '.join(names)}"
     return f"{setting.summary}{default}{of_some}".replace("%", "%%")
 

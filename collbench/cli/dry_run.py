@@ -62,7 +62,7 @@ def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     n = ranks_of(request, backend, processes)
     request.sweep.check_ranks(n)
     assert isinstance(request.sweep, Sweeps)
-    return [(place.rpartition(" of ")[0], case) for place, case in request.sweep.placed_cases(backend, n)]
+    return [(sweep.where, case) for sweep, case in request.sweep.placed_cases(backend, n)]
 
 
 def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:

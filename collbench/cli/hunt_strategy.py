@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundRequest, RoundResult
-from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
 from collbench.reason import as_json
 from collbench.report.progress import Listening
 from collbench.report.screen import is_terminal, wants_color
-from collbench.results.rounds import HuntRound
+from collbench.results.rounds import HuntRound, place_hosts
 from collbench.units import format_duration
 
 # By flag of a round: the figures depend on how the launch was started, not on the machines.
@@ -60,7 +59,7 @@ class HuntListening(Listening):
         from collbench.analysis.hunt.strategy import hunt
 
         self._about, self._folder = about, folder
-        self._hunt = hunt(tuple(about["places"]), self._options)
+        self._hunt = hunt(about["places"], self._options, place_hosts(about))
         longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
         rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
         self._reporter.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
@@ -176,7 +175,7 @@ def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple
 
     if options.method == "groups":
         raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")
-    found = cover_links(path, hosts_of(about["places"]))
+    found = cover_links(path, place_hosts(about))
     crossed = {"crossed": [found.sentence(), *found.notes], "uncovered": list(found.uncovered)}
     return replace(options, leaf_of=found.leaf_of, cover=found.pairs), crossed
 

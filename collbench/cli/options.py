@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # What a command line means where there are GPUs: which backends, how many processes, and which options only some backends have.
 
-_ONE_EACH = {"srun": "each task of srun is the only one of its node and", "kubernetes": "each pod"}
+_ONE_EACH = ("srun", "kubernetes")
 
 
 def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -112,11 +112,11 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
 
 
 def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
-    """Return the launch with a sentence about the processes that this task starts, which rank 0 prints."""
-    one = _ONE_EACH.get(info.launcher, "each task")
-    why = f"{one} starts {ranks} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
-    kept = [info.advice] if info.advice and info.ranks > 1 else []  # with one task srun's own advice is to start more
-    return replace(info, advice="; ".join([why, *kept]))
+    """Return the launch with a fact about the processes that this task starts, which rank 0 prints."""
+    from collbench.launch.advice import ProcessPerGpu
+
+    kept = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
+    return replace(info, advice=(ProcessPerGpu(info.launcher, ranks), *kept))
 
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -569,7 +569,7 @@ def _add_training_options(group: argparse._ArgumentGroup) -> None:
         if name == "seed":
             continue  # it has a meaning of its own to every command
         said, usual = help_of(knowing[0])[name], _usual(name, knowing)
-        default = f" (default: {usual})" if usual and "(default" not in said else ""
+        default = f" (default: {usual})" if usual else ""
         whose = "" if name in USUAL else f"; only {', '.join(regime.name for regime in knowing)}"
         short = ["-d"] if name == "dtype" else []
         group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{said}{default}{whose}".replace("%", "%%"))

@@ -97,7 +97,7 @@ def _sweep(arguments: argparse.Namespace, operations: Sequence[Operation], table
         sweep = make_sweep(arguments, operations)
     except UsageError as error:
         raise UsageError(f"suite {table.file}, {table.where}: {error}") from error
-    return replace(sweep, backends=tuple(dict.fromkeys(arguments.backend or ())), place=table.place)
+    return replace(sweep, backends=tuple(dict.fromkeys(arguments.backend or ())), where=table.where, place=table.place)
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:

@@ -14,9 +14,9 @@ from shutil import which
 from typing import Any
 
 from collbench.analysis.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
-from collbench.analysis.pairs import hosts_of
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
+from collbench.reason import CommandText
 from collbench.results.folder import utc
 from collbench.results.store import read_object, replace, to_page
 from collbench.units import format_percent, plural
@@ -245,7 +245,7 @@ class HuntSummary:
 
 def recommendation(verdict: HuntVerdict, about: HuntSummary) -> dict[str, Any]:
     """Return recommendation.json (recommendation.schema.json). Only confirmed faults in a node have commands that drain."""
-    hosts = hosts_of(verdict.names)
+    hosts = verdict.hosts or verdict.names
     kept = verdict.suspects[:_MOST_SUSPECTS]
     return {
         "schema": SCHEMA,
@@ -291,7 +291,7 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def lines(content: Mapping[str, Any]) -> list[str]:
-    """Return the recommendation for the terminal: each code with what to check, then the commands, one per line."""
+    """Return the recommendation for the terminal: each code with what to check, then the commands, one `CommandText` per line."""
     confirmed = [each for each in content["suspects"] if each["state"] == CONFIRMED]
     found = [f"{each['code']}: {each['advice']} (see `collbench explain {each['code']}`)" for each in confirmed]
     if content["no_drain"] and confirmed:
@@ -389,11 +389,12 @@ def _both_lines(manager: str, name: str, reason: str) -> dict[str, str]:
 
 def _command_lines(drain: Mapping[str, Any]) -> list[str]:
     if drain["no_line"]:
-        return [drain["no_line"], *([f"  {drain['look_up']}"] if drain["look_up"] else [])]
+        return [drain["no_line"], *([CommandText(f"  {drain['look_up']}")] if drain["look_up"] else [])]
     ways = (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"]))
     shown = [(start, way) for start, way in ways if way and way["line"]]
     return [row for start, way in shown for row in (
-        f"{start}to drain {drain['node']}:", f"  {way['line']}", f"{start}to return {drain['node']} to service:", f"  {way['undo']}",
+        f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}"),
+        f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}"),
     )]  # fmt: skip
 
 

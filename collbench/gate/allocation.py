@@ -101,6 +101,11 @@ class Allocation:
     ceilings: tuple[LinkCeiling, ...] = ()
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of its hosts, sorted. Its facts are texts by item, and have them as "node1, node2"."""
+        return tuple(filter(None, self.facts.get("hosts", {}).get("names", "").split(", ")))
+
+    @property
     def began(self) -> datetime | None:
         """Return when it began, comparable between allocations; None where that is unknown."""
         return moment(self.began_utc)

@@ -1,7 +1,7 @@
 """The likely cause of a slowdown from the pattern of slower cases (link, backend, operation or host), and a ranking of changes.
 
 A cause is named only if its cases are slower by similar factors and the others are not. Where the measured cases cannot separate
-two causes, the sentence names both and the kind is "unclear". Where no cause fits, there is none.
+two causes, the fact names both and the cause is "unclear". Where no cause fits, there is none.
 """
 
 from __future__ import annotations
@@ -20,21 +20,34 @@ from collbench.gate.allocation import COLUMNS, Case
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
 from collbench.gate.changes import Expected
 from collbench.gate.plausible import (
+    BACKEND,
+    CELLS,
+    HOST,
+    LATENCY,
+    LINK,
+    MEMORY,
+    OPERATION,
+    UNCLEAR,
     CarriesAll,
     CarriesNone,
     CarriesSome,
     FasterLink,
+    LikelyCause,
     LinkOfAll,
     LinkOfSome,
     MatchingRate,
     OnTheHost,
     OwnVersion,
+    PathCause,
     Plausible,
     SameLink,
-    times,
+    SlowBackend,
+    Slowdown,
+    SlowMessages,
+    SlowOperation,
+    SlowSizes,
 )
-from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Change, GroupState, LikelyCause, Suspicion
-from collbench.units import format_size
+from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Change, GroupState, Suspicion
 
 # The evidence: which groups are slower and which are not.
 
@@ -162,20 +175,11 @@ def _slowdown(seen: Sequence[GroupEffect], active: Sequence[Suspicion]) -> float
     return median(over or own or [0.0])
 
 
-LINK, MEMORY, LATENCY, HOST, BACKEND, OPERATION, CELLS, UNCLEAR = KINDS = (
-    "link", "memory", "latency", "host", "backend", "operation", "cells", "unclear",
-)  # fmt: skip
 _MOST_SIZES = 3
-_WAYS = {
-    LINK: "the link",
-    MEMORY: "the memory of the node",
-    LATENCY: "the latency of the path, not its rate",
-    HOST: "the hosts (clock, power, kernel, a neighbour)",
-}
 
 
 def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case] = ()) -> LikelyCause | None:
-    """Return the likely cause in one sentence; None if nothing is slower or no cause fits.
+    """Return the likely cause; None if nothing is slower or no cause fits.
 
     `cases` are those with a history: they give the number of nodes and the sizes of a group.
     """
@@ -197,20 +201,7 @@ def _of_cases(pattern: Pattern) -> LikelyCause | None:
     others = [each for each in pattern.groups if (each.group.backend, each.group.operation) in series and each not in whole]
     if pattern.state(others) != CLEAR:
         return None
-    named = _listed(format_size(size) for size in sorted(sizes))
-    who = _series(sorted(series))
-    factors = times([pattern.slowdown])
-    return LikelyCause(
-        CELLS, f"single sizes: {named} of {who} is {factors} times slower, other sizes are not: the library may switch its algorithm"
-    )
-
-
-def _series(listed: Sequence[tuple[str, str]]) -> str:
-    """Return "allreduce and broadcast on gloo and mpi" if each pair is listed, else the pairs one by one."""
-    backends, operations = (list(dict.fromkeys(names)) for names in zip(*listed, strict=True))
-    if len(backends) * len(operations) == len(listed):
-        return f"{_listed(operations)} on {_listed(backends)}"
-    return _listed(f"{operation} on {backend}" for backend, operation in listed)
+    return SlowSizes(tuple(sorted(sizes)), tuple(sorted(series)), pattern.slowdown)
 
 
 def _of_backend(pattern: Pattern) -> LikelyCause | None:
@@ -222,10 +213,11 @@ def _of_backend(pattern: Pattern) -> LikelyCause | None:
         return None
     (backend,) = backends
     own = pattern.where(lambda group: group.backend == backend)
-    others = _listed(sorted({each.group.backend for each in same}))
     small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
-    beside = "" if small_too else f", or a link that {backend} alone uses"
-    return LikelyCause(BACKEND, f"{backend}{beside}: {_what(touched, own)} {_slower(pattern)} on it, on {others} not")
+    operations = {each.group.operation for each in touched}
+    every = len(operations) > 1 and operations == {each.group.operation for each in own}
+    named = () if every else tuple(sorted(operations))
+    return SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _backends(same))
 
 
 def _of_operation(pattern: Pattern) -> LikelyCause | None:
@@ -236,9 +228,8 @@ def _of_operation(pattern: Pattern) -> LikelyCause | None:
     if len(operations) > 1 or pattern.state(same) != CLEAR or not _enough(pattern):
         return None
     (operation,) = operations
-    others = _listed(sorted({each.group.operation for each in same}))
-    classes = _classes_of(touched)
-    return LikelyCause(OPERATION, f"{operation}: {classes} messages of it {_slower(pattern)} on {_backends(touched)}, of {others} not")
+    others = tuple(sorted({each.group.operation for each in same}))
+    return SlowOperation(operation, _classes_of(touched), _backends(touched), _slower(pattern), others)
 
 
 def _enough(pattern: Pattern) -> bool:
@@ -250,31 +241,16 @@ def _of_classes(pattern: Pattern) -> LikelyCause | None:
     """Return what is slower on every backend: large messages, small ones, or all."""
     small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
-        return _told(pattern, [HOST], "all messages, small ones too,", "") if mid != CLEAR else None
-    if large == SLOW:
-        return _large(pattern, small)
+        return _of_messages(pattern, [HOST], "all", None) if mid != CLEAR else None
+    if large == SLOW:  # without small messages it may also be slow hosts
+        path = _path(pattern)
+        return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
     if small != SLOW:
         return None
-    if large == CLEAR:
-        return _told(pattern, [LATENCY], "small messages", ", large ones are not")
-    return _told(pattern, [LATENCY, HOST], "small messages", f"; of large ones {_lacking(large)}")
+    return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large)
 
 
-def _large(pattern: Pattern, small: State) -> LikelyCause | None:
-    """Return the cause of slower large messages: the link where they cross nodes. Without small messages it may also be slow hosts."""
-    path = _path(pattern)
-    if small == CLEAR:
-        return _told(pattern, path, "large messages", ", small ones are not")
-    if small == UNKNOWN:
-        return _told(pattern, path, "large messages", "; small messages, which would distinguish it from slower hosts, were not measured")
-    return _told(pattern, [*path, HOST], "large messages", f"; of small ones {_lacking(small)}")
-
-
-def _lacking(state: State) -> str:
-    return "the evidence is insufficient" if state == UNSURE else "nothing is known"
-
-
-def _path(pattern: Pattern) -> list[str]:
+def _path(pattern: Pattern) -> list[PathCause]:
     """Return what large messages cross: links between nodes or GPUs, or a node's memory; both if that is unknown."""
     large = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
     nodes, devices = pattern.columns(large, "nodes"), pattern.columns(large, "device")
@@ -294,43 +270,28 @@ def _class_state(pattern: Pattern, name: str) -> State:
     return SLOW if each_one.count(SLOW) >= min(2, len(backends)) else UNSURE
 
 
-def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> LikelyCause:
-    """Return the cause for one path. Several paths, or a single backend that may itself be the cause, are named as "unclear"."""
+def _of_messages(
+    pattern: Pattern, causes: Sequence[PathCause], messages: Literal["all", "large", "small"], contrast: State | None
+) -> LikelyCause:
+    """Return the cause of slower messages of a size class. A single measured backend may itself be the cause."""
     backends = {each.group.backend for each in pattern.groups}
-    (only,) = backends if len(backends) == 1 else (None,)
-    named = [_WAYS[way] for way in ways] + ([f"{only} itself"] if only else [])
-    seen = f"{what} {_slower(pattern)} on {_backends(pattern.touched)}{against}"
-    if len(named) == 1:
-        return LikelyCause(ways[0], f"{named[0]}: {seen}")
-    alone = "; no other backend was measured" if only else ""
-    return LikelyCause(UNCLEAR, f"{' or '.join(named)}, not distinguishable here: {seen}{alone}")
+    only = next(iter(backends)) if len(backends) == 1 else ""
+    assert contrast != "slow"
+    return SlowMessages(tuple(causes), messages, contrast, _slower(pattern), _backends(pattern.touched), only)
 
 
-def _slower(pattern: Pattern) -> str:
+def _slower(pattern: Pattern) -> Slowdown:
     found = [each.excess for each in pattern.touched if each.excess is not None and pattern.mostly(each)]
-    return f"are {times(found or [pattern.slowdown])} times slower"
+    return (min(found), max(found)) if found else (pattern.slowdown, pattern.slowdown)
 
 
-def _what(touched: Sequence[GroupEffect], own: Sequence[GroupEffect]) -> str:
-    """Return "large messages of allreduce", for all that one backend was measured with."""
-    operations = {each.group.operation for each in touched}
-    all_of_them = operations == {each.group.operation for each in own}
-    return f"{_classes_of(touched)} messages" + ("" if all_of_them and len(operations) > 1 else f" of {_listed(sorted(operations))}")
-
-
-def _classes_of(seen: Iterable[GroupEffect]) -> str:
+def _classes_of(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
     found = {each.group.size_class for each in seen}
-    return _listed(name for name in CLASSES if name in found)
+    return tuple(name for name in CLASSES if name in found)
 
 
-def _backends(seen: Iterable[GroupEffect]) -> str:
-    return _listed(sorted({each.group.backend for each in seen}))
-
-
-def _listed(words: Iterable[str]) -> str:
-    """Return "a, b and c"."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+def _backends(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
+    return tuple(sorted({each.group.backend for each in seen}))
 
 
 # Changes since the last good allocation, the most plausible cause of the slowdown first.
@@ -379,7 +340,7 @@ def _change(each: Difference, rank: int, plausible: Plausible | None, expected: 
 
 
 def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) -> _Ranked:
-    kind = cause.kind if cause else ""
+    kind = cause.cause if cause else ""
     owners = _owners(change, {each.group.backend for each in pattern.groups} | _slower_backends(pattern))
     if owners is not None:
         return _of_library(owners, pattern, kind)

@@ -84,15 +84,11 @@ def differing_column(wanted: Collection[Case], there: Collection[Case]) -> Colum
 
 def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> AnotherCluster | None:
     """Return a reason if no host is in the baseline and the machines differ too; else None. `found` are unexpected changes."""
-    held = {host for each in baseline.allocations for host in _hosts(each)}
-    hosts = _hosts(candidate)
+    held = {host for each in baseline.allocations for host in each.hosts}
+    hosts = set(candidate.hosts)
     if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):
         return None
     return AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
-
-
-def _hosts(allocation: Allocation) -> set[str]:
-    return {name for name in allocation.facts.get("hosts", {}).get("names", "").split(", ") if name}
 
 
 # Hosts, the launcher's numbers and the list of cases differ in each fresh allocation, and paths do not matter.

@@ -231,9 +231,8 @@ def _why_not_one(old: Allocation, new: Allocation) -> GateReason | None:
     """Return why two folders are not of one allocation; None if they are."""
     if old.name != new.name:
         return OtherAllocation(new.name, old.name)
-    hosts = [each.facts.get("hosts", {}).get("names") for each in (old, new)]
-    if hosts[0] != hosts[1]:
-        return OtherHosts(new.name, hosts[0] or "", hosts[1] or "")
+    if old.hosts != new.hosts:
+        return OtherHosts(new.name, ", ".join(old.hosts), ", ".join(new.hosts))
     return None
 
 

@@ -15,7 +15,7 @@ from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Item
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
-from collbench.gate.plausible import PLAUSIBLE, Plausible
+from collbench.gate.plausible import CAUSES, PLAUSIBLE, LikelyCause, Plausible, StoredCause
 from collbench.gate.reasons import NOTES, REASONS, WAITING, rendered
 from collbench.reason import Fact, Text, as_json, decode
 from collbench.results.store import read_object
@@ -150,18 +150,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class LikelyCause:
-    """The likely cause of a slowdown, from the pattern of slower cases.
-
-    kind      "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where several are possible
-    sentence  the evidence: "the link: large messages are 1.11 times slower on mpi and gloo, small ones are not"
-    """
-
-    kind: str
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The result of the gate, with everything that its outputs show.
 
@@ -240,7 +228,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return verdict.json; verdict.schema.json describes it."""
-        shown = replace(self, reasons=(), notes=(), changes=())
+        shown = replace(self, reasons=(), notes=(), changes=(), cause=None)
         return {
             "schema": SCHEMA,
             "exit_code": self.exit_code,
@@ -249,6 +237,7 @@ class Verdict:
             "reason_facts": as_json(self.reasons),
             "notes": rendered(self.notes),
             "note_facts": as_json(self.notes),
+            "cause": None if self.cause is None else _cause_json(self.cause),
             "changes": [_change_json(each) for each in self.changes],
             "outcomes": {each.value: number for each, number in self.outcomes.items()},
         }
@@ -269,6 +258,11 @@ def _stored_names(value: Any) -> Any:
 def _own_names(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of verdict.json with the names of the fields."""
     return {_OWN_NAMES.get(key, key): each for key, each in stored.items()}
+
+
+def _cause_json(cause: LikelyCause) -> dict[str, Any]:
+    fact = {} if isinstance(cause, StoredCause) else {"fact": as_json(cause)}
+    return {"kind": cause.cause, "sentence": cause.render(), **fact}
 
 
 def _change_json(each: Change) -> dict[str, Any]:
@@ -298,7 +292,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
             "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
             "groups": tuple(GroupState(**{**_own_names(each), "factors": tuple(each["factors"])}) for each in told["groups"]),
             "floors": tuple(FloorState(**{**_own_names(each), "percents": tuple(each["percents"])}) for each in told["floors"]),
-            "cause": LikelyCause(**told["cause"]) if told["cause"] else None,
+            "cause": _cause(told["cause"]) if told["cause"] else None,
             "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
             "changes": tuple(map(_change, told["changes"])),
         }
@@ -319,6 +313,14 @@ def _fact(text: str, fact: Any, kinds: Any) -> Any:
         return decode(fact, kinds)
     except msgspec.ValidationError:
         return Text(text)
+
+
+def _cause(told: Mapping[str, Any]) -> LikelyCause:
+    try:
+        found: LikelyCause = decode(told.get("fact"), CAUSES)
+    except msgspec.ValidationError:
+        return StoredCause(told["kind"], told["sentence"])
+    return found
 
 
 def _change(told: Mapping[str, Any]) -> Change:

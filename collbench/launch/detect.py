@@ -10,11 +10,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.errors import FAILED, UsageError
 from collbench.launch import slurm
 from collbench.launch.info import LaunchInfo, ancestors, local_place, master, meeting_at, number, place
+
+if TYPE_CHECKING:
+    from collbench.reason import Fact
 
 # Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob without torchrun (PET_*). A pod is one task.
 #
@@ -117,14 +120,22 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
 
 def to_variable(info: LaunchInfo) -> str:
     """Return the text of COLLBENCH_WORKER for one rank."""
-    return json.dumps(asdict(info))
+    from collbench.reason import as_json
+
+    return json.dumps({**asdict(info), "advice": [as_json(fact) for fact in info.advice]})
 
 
 def _worker(text: str) -> LaunchInfo:
+    from msgspec import ValidationError
+
+    from collbench.launch.advice import ADVICE
+    from collbench.reason import decode
+
     try:
         values = json.loads(text)
-        info = LaunchInfo(**{**values, "hosts": tuple(values["hosts"])})
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        advice: tuple[Fact, ...] = decode(values["advice"], tuple[ADVICE, ...])
+        info = LaunchInfo(**{**values, "hosts": tuple(values["hosts"]), "advice": advice})
+    except (ValueError, TypeError, KeyError, RecursionError, ValidationError) as error:
         raise _broken() from error
     if not _sound(info):
         raise _broken()

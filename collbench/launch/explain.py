@@ -623,7 +623,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[st
     if mismatch:
         yield Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch)
     if info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
-        yield Problem("note", info.advice)
+        yield Problem("note", "; ".join(fact.render() for fact in info.advice))
 
 
 def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:

@@ -6,9 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collbench.addresses import bracketed
 from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collbench.reason import Fact
 
 # Reading launchers' environment variables strictly, and leaving them out of what a child inherits.
 
@@ -105,7 +109,7 @@ class LaunchInfo:
     node          what the ranks of one node have in common and no other node has, where the host's name is not enough
     secret        how the launch's secret is had: "token", the token is one; a path, the file that holds it; "": the user's own
     mpi           the process manager that can start MPI here: "pmi" (PMI 1 or 2), "pmix", or None
-    advice        a sentence that rank 0 prints once, or ""
+    advice        facts that rank 0 prints once
     """
 
     launcher: str
@@ -118,7 +122,7 @@ class LaunchInfo:
     port: int | None = None
     mpi: str | None = None
     hosts: tuple[str, ...] = ()
-    advice: str = ""
+    advice: tuple[Fact, ...] = ()
     node: str = ""
     secret: str = ""
     facts: dict[str, str] = field(default_factory=dict)

@@ -10,16 +10,18 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collbench.addresses import LOOPBACK, is_loopback, is_numeric, resolve
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo, ancestors, master, meeting_at, number, place
 
+if TYPE_CHECKING:
+    from collbench.reason import Fact
+
 SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
 _NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
-_KILL = "Slurm does not end the other ranks when one fails: use srun --kill-on-bad-exit=1 (or export SLURM_KILL_BAD_EXIT=1)"
-_ONE_TASK = "this Slurm step has one task: use srun -n N to start N ranks, or --ranks N to start them on this host"
 
 
 def detect(env: Mapping[str, str]) -> LaunchInfo | None:
@@ -143,10 +145,12 @@ def _manager(env: Mapping[str, str]) -> str | None:
     return "pmi" if "PMI_CONTROL_PORT" in env else None  # Cray's
 
 
-def _advice(env: Mapping[str, str], ranks: int) -> str:
+def _advice(env: Mapping[str, str], ranks: int) -> tuple[Fact, ...]:
+    from collbench.launch.advice import RanksNotEnded, SingleTask
+
     if ranks == 1:
-        return _ONE_TASK
-    return "" if env.get("SLURM_KILL_BAD_EXIT") == "1" else _KILL
+        return (SingleTask(),)
+    return () if env.get("SLURM_KILL_BAD_EXIT") == "1" else (RanksNotEnded(),)
 
 
 def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:

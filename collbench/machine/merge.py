@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from collbench.machine.lists import LISTS, known_none
-from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port
+from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port, name_by_lid
 
 # Comparison of two sources: numbers within a tolerance, names without case and prefixes.
 
@@ -88,7 +88,6 @@ def _folded(value: Any) -> Any:
 
 # Matching of parts between sources: GPUs by address, serial number or index, NICs by name or address.
 
-_LID = re.compile(r"^LID \d+$")  # ibportstate's NIC
 _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
 
 
@@ -175,7 +174,7 @@ def _match_nics(machines: Sequence[Machine], same: Same) -> None:
 def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
     """Return device names from other sources for NICs of which only the LID is known ("LID 12")."""
     ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
-    named = {f"LID {local}": name for name, local in ports if not _LID.match(name)}
+    named = {name_by_lid(local): name for name, local in ports if name != name_by_lid(local)}
     return {name: named[name] for name, _ in ports if name in named}
 
 

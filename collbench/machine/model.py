@@ -243,6 +243,11 @@ class Disagreement:
     other_from: str
 
 
+def name_by_lid(lid: int) -> str:
+    """Return the name of a NIC of which only the LID is known."""
+    return f"LID {lid}"
+
+
 NCCL_TOPOLOGY: Final = "NCCL topology XML"
 
 

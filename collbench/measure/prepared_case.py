@@ -22,7 +22,8 @@ from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
-from collbench.reason import Fact
+from collbench.operations.unsupported import CaseFailed
+from collbench.reason import Fact, as_json, decode
 from collbench.units import format_time, plural
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, of which the seeds are 1 apart
@@ -137,7 +138,7 @@ class _Asked:
     slots: int | None = None
 
 
-def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | str:
+def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | CaseFailed:
     """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
     on all ranks.
 
@@ -148,50 +149,61 @@ def prepare(operation: Operation, case: Case, stage: BackendContext, world: Worl
 
 def prepare_over(
     operation: Operation, case: Case, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
-) -> PreparedCase | str:
+) -> PreparedCase | CaseFailed:
     """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
     case's own).
     """
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     asked = _Asked(operation, case, stage, groups, slots)
     with _at(case, world, "making its groups"):
-        mine = _members(asked)
+        mine = _members(asked, world)
     own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
-    reason = world.first_error(mine if isinstance(mine, str) else None, f"{case.title()}: making its groups") if own else None
-    if reason or isinstance(mine, str):
-        return reason or str(mine)
+    failed = _first_failure(mine, world, f"{case.title()}: making its groups") if own else None
+    if isinstance(mine, CaseFailed):
+        return failed or mine
+    if failed:
+        return failed
     ready = _bound(asked, mine, world)
-    if isinstance(ready, str):
+    if isinstance(ready, CaseFailed):
         with _at(case, world, "freeing its groups"):
             _release(operation, case, backend, mine)
     return ready
 
 
-def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | str:
+def _first_failure(found: object, world: World, what: str) -> CaseFailed | None:
+    """Return the first failure of any rank, the same at all ranks; None where no rank failed. All ranks call."""
+    told = world.first_error(as_json(found) if isinstance(found, CaseFailed) else None, what)
+    return None if told is None else decode(told, CaseFailed)
+
+
+def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | CaseFailed:
     """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
 
     A call captured into a graph connects the ranks, and would wait for those that fail.
     """
     case = asked.case
     with _at(case, world, "allocating"):
-        buffers = _try(lambda: _filled(asked, mine))
-    wrong = buffers if isinstance(buffers, str) else None
-    if case.device != "cpu" and (reason := world.first_error(wrong, f"{case.title()}: allocating")):
-        return reason
+        buffers = _try(lambda: _filled(asked, mine), "allocation", world)
+    if case.device != "cpu" and (failed := _first_failure(buffers, world, f"{case.title()}: allocating")):
+        return failed
     with _at(case, world, "binding its calls"):
-        program = buffers if isinstance(buffers, str) else _try(lambda: _program(asked, mine, buffers))
-    reason = world.first_error(program if isinstance(program, str) else None, f"{case.title()}: binding its calls")
-    if reason or isinstance(program, str) or isinstance(buffers, str):
-        return reason or str(program)
+        program = buffers if isinstance(buffers, CaseFailed) else _try(lambda: _program(asked, mine, buffers), "binding", world)
+    failed = _first_failure(program, world, f"{case.title()}: binding its calls")
+    if isinstance(buffers, CaseFailed):
+        return failed or buffers
+    if isinstance(program, CaseFailed):
+        return failed or program
+    if failed:
+        return failed
     ready = _looped(asked, (mine, buffers, program), world)
-    return world.first_error(_trial(ready, world), f"{case.title()}: the first call") or ready
+    return _first_failure(_trial(ready, world), world, f"{case.title()}: the first call") or ready
 
 
 def _is_tuned(case: Case) -> bool:
     return bool(case.algorithm or case.protocol)
 
 
-def _members(asked: _Asked) -> tuple[Group, ...] | str:
+def _members(asked: _Asked, world: World) -> tuple[Group, ...] | CaseFailed:
     """Return this process's groups, or why the library refuses them. All ranks call."""
     case, stage = asked.case, asked.stage
     backend, tuning = stage.backend, Tuning(case.algorithm, case.protocol)
@@ -202,8 +214,8 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
             return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
         return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
 
-    made = _try(lambda: [make(ranks) for ranks in asked.groups])
-    return made if isinstance(made, str) else tuple(group for group in made if group)
+    made = _try(lambda: [make(ranks) for ranks in asked.groups], "groups", world)
+    return made if isinstance(made, CaseFailed) else tuple(group for group in made if group)
 
 
 def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
@@ -251,7 +263,7 @@ def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
         raise Unfinished(f"{ready.case.title()}: {error}") from None
 
 
-def _trial(ready: PreparedCase, world: World) -> str | None:
+def _trial(ready: PreparedCase, world: World) -> CaseFailed | None:
     """Run one untimed call and return why the library refuses it, or None. Only the library knows which cases it does
     not support.
     """
@@ -259,7 +271,7 @@ def _trial(ready: PreparedCase, world: World) -> str | None:
         with phase(ready, world, "the first call"):
             ready.checking.run(1, slot=0)
     except CallFailed as error:
-        return str(error)
+        return CaseFailed("first call", world.rank, str(error))
     return None
 
 
@@ -283,13 +295,13 @@ def _program(asked: _Asked, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, 
     return joined(programs) if programs else Program(((),))
 
 
-def _try(make: Callable[[], T]) -> T | str:
+def _try(make: Callable[[], T], stage: Literal["groups", "allocation", "binding"], world: World) -> T | CaseFailed:
     try:
         return make()
     except (CollbenchError, AttributeError) as error:
-        return str(error)
+        return CaseFailed(stage, world.rank, str(error))
     except MemoryError as error:
-        return str(error) or "not enough memory"
+        return CaseFailed(stage, world.rank, str(error) or "not enough memory")
 
 
 def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:

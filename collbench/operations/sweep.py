@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case, Split
 from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import EVEN, Traffic, is_rough
-from collbench.units import listed, plural, size_steps
+from collbench.units import plural, size_steps
+
+if TYPE_CHECKING:
+    from collbench.reason import Fact
 
 _WINDOW = 64  # as in the OSU benchmarks
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and show nothing new
@@ -67,7 +71,7 @@ class Sweep:
     traffic     of alltoallv; None: even
     streams     connections per pair; None: one
     defaults    the name of a backend -> its defaults
-    place       where a suite defines it: "sweeps[2] 'large'"; "" without a suite
+    where       its place in a suite: "sweeps[2] 'large'"; place: with the suite's file, for messages; "" without a suite
     """
 
     operations: tuple[Operation, ...]
@@ -90,6 +94,7 @@ class Sweep:
     traffic: Traffic | None = None
     streams: int | None = None
     defaults: Callable[[str], BackendDefaults] = default_for_cpu
+    where: str = ""
     place: str = ""
 
     @property
@@ -221,15 +226,15 @@ class Sweeps:
         """Yield the test cases of a backend with n ranks, sweep by sweep. Raises UsageError for a case that two tables define."""
         return (case for _, case in self.placed_cases(backend, n))
 
-    def placed_cases(self, backend: str, n: int) -> Iterator[tuple[str, Case]]:
-        """Yield (place of the sweep, test case). Raises UsageError as `cases` does."""
+    def placed_cases(self, backend: str, n: int) -> Iterator[tuple[Sweep, Case]]:
+        """Yield (sweep, test case). Raises UsageError as `cases` does."""
         places: dict[Case, str] = {}
         for sweep in self.each:
             for case in self._of(sweep, backend, n):
                 key = self._key(case)
                 if key not in places:
                     places[key] = sweep.place
-                    yield sweep.place, case
+                    yield sweep, case
                 elif places[key] != sweep.place and not self.once:
                     raise UsageError(_twice(case, places[key], sweep.place))
 
@@ -252,20 +257,24 @@ def _twice(case: Case, first: str, second: str) -> str:
     return f"{second} and {first} both define {case.title()}: remove it from one of them"
 
 
-def rounding_note(sweeps: Sweep | Sweeps) -> str | None:
-    """Return a note when sizes are not multiples of the element size, else None."""
+def rounding_note(sweeps: Sweep | Sweeps) -> Fact | None:
+    """Return a fact when sizes are not multiples of the element size, else None."""
+    from collbench.operations.unsupported import SizesRounded
+
     for sweep in sweeps.each:
         sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
         for dtype in sweep.dtypes:
             for size, rounded in whole_sizes(sizes, dtype.size):
                 if rounded:
-                    return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (e.g. to {size} bytes)"
+                    return SizesRounded(dtype.name, dtype.size, size)
     return None
 
 
-def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> str | None:
-    """Return a note when some of the backends ignore --algorithms, --protocols or --registration, else None."""
+def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> Fact | None:
+    """Return a fact when some of the backends ignore --algorithms, --protocols or --registration, else None."""
+    from collbench.operations.unsupported import TuningIgnored
+
     if not (sweeps.algorithms or sweeps.protocols or sweeps.registrations):
         return None
     plain = [name for name in backends if not sweeps.defaults(name).tuned]
-    return f"--algorithms, --protocols and --registration apply to nccl only, not to {listed(plain)}" if plain else None
+    return TuningIgnored(tuple(plain)) if plain else None

@@ -208,11 +208,79 @@ class ClockUnsupported(Fact, frozen=True):
         return f"--slowed needs blocking calls and CLOCK_MONOTONIC; {self.backend} {why}"
 
 
+class CaseFailed(Fact, frozen=True):
+    """A rank could not allocate, bind or call a test case.
+
+    stage   what failed; rank: of the process
+    reason  the error of the library, or of the operating system
+    """
+
+    stage: Literal["groups", "allocation", "binding", "first call"]
+    rank: int
+    reason: str
+
+    def render(self) -> str:
+        return self.reason
+
+
+class HostMemoryNeeded(Fact, frozen=True):
+    """A parameter server, or asynchronous training, needs a backend in host memory."""
+
+    needed_by: Literal["server", "asynchronous training"]
+
+    def render(self) -> str:
+        if self.needed_by == "server":
+            return "a server adds in host memory: use a backend on the CPU (--device cpu)"
+        return "asynchronous training is measured in host memory: use --device cpu"
+
+
+class ServersUnsupported(Fact, frozen=True):
+    """The backend cannot carry this training with parameter servers.
+
+    defect   it simulates its ranks, its server cannot wait for the next worker, it has no asynchronous updates, or its messages are small
+    capable  the backends that can
+    """
+
+    backend: str
+    defect: Literal["simulated", "no waiting", "asynchronous", "message size"]
+    capable: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        use = " or ".join(self.capable)
+        return {
+            "simulated": f"{self.backend} simulates its ranks in one process, where no rank can be ahead: use {use}",
+            "no waiting": f"on {self.backend} a server cannot wait for the next worker: use {use}",
+            "asynchronous": f"{self.backend}'s parameter servers support --update synchronous and sharded: for asynchronous use {use}",
+            "message size": f"{self.backend} sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket",
+        }[self.defect]
+
+
+class SizesRounded(Fact, frozen=True):
+    """Sizes are rounded to whole elements of the data type; `size_bytes` is the first one after it."""
+
+    dtype: str
+    element_bytes: int
+    size_bytes: int
+
+    def render(self) -> str:
+        return f"sizes are rounded to whole {self.dtype} elements of {self.element_bytes} bytes (e.g. to {self.size_bytes} bytes)"
+
+
+class TuningIgnored(Fact, frozen=True):
+    """These backends ignore --algorithms, --protocols and --registration."""
+
+    backends: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"--algorithms, --protocols and --registration apply to nccl only, not to {listed(self.backends)}"
+
+
 # All of them, for decoding what other ranks send and what a run folder holds.
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
-    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | Text
+    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed
+    | HostMemoryNeeded | ServersUnsupported | Text
 )  # fmt: skip
 
 

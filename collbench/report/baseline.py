@@ -73,11 +73,10 @@ def _about(allocation: Allocation) -> str:
 
 def hosts_of(allocation: Allocation) -> str:
     """Return "node1, node2"; for many hosts "512 hosts, node001 to node512", in the order of their names."""
-    told = allocation.facts.get("hosts", {}).get("names")
-    if not told:
+    names = allocation.hosts
+    if not names:
         return "hosts unknown"
-    names = told.split(", ")
-    return told if len(names) <= _MOST_HOSTS else f"{len(names)} hosts, {names[0]} to {names[-1]}"
+    return ", ".join(names) if len(names) <= _MOST_HOSTS else f"{len(names)} hosts, {names[0]} to {names[-1]}"
 
 
 def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator[str]:

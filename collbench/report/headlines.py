@@ -85,7 +85,7 @@ def fit_cases(fit: LineFit) -> list[str]:
     percent = NOTHING if fit.percent is None or row.ceiling is None else share(fit.percent, row.ceiling)
     return [
         f"{format_size(fit.first)}–{format_size(row.size_bytes)}",
-        _latency(fit.alpha_s),
+        _latency(fit.alpha_s, _bounds),
         _bounds(fit.busbw, format_rate),
         percent,
         format_bytes(fit.half_size) if fit.half_size else NOTHING,
@@ -94,15 +94,24 @@ def fit_cases(fit: LineFit) -> list[str]:
     ]
 
 
+def _value(bounds: Bounds, text: Callable[[float], str]) -> str:
+    return text(bounds.value) if isfinite(bounds.value) else "?"
+
+
 def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
     value, low, high = (text(each) if isfinite(each) else "?" for each in (bounds.value, bounds.low, bounds.high))
     return f"{value} ({low}–{high})"
 
 
-def _latency(alpha_s: Bounds) -> str:
+def fit_values(fit: LineFit) -> tuple[str, str]:
+    """Return α in µs and the asymptotic rate in GB/s without their intervals."""
+    return _latency(fit.alpha_s, _value), _value(fit.busbw, format_rate)
+
+
+def _latency(alpha_s: Bounds, shown: Callable[[Bounds, Callable[[float], str]], str]) -> str:
     """Return α, or only its upper end if its interval includes 0 (the sizes are too large)."""
     if alpha_s.low > 0:
-        return _bounds(alpha_s, format_time)
+        return shown(alpha_s, format_time)
     return f"at most {format_time(alpha_s.high)}" if isfinite(alpha_s.high) and alpha_s.high > 0 else NOTHING
 
 

@@ -15,6 +15,7 @@ from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.drain import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.reason import CommandText
 from collbench.report.cases import defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
@@ -44,8 +45,7 @@ def write_hunt(
     if format == "table":
         screen, width = PlainScreen(out, out, color), width_of(out)
         for text, style in [*_lines(about), *((line, "foot") for line in advice)]:
-            typed = text in advice and text.startswith("  ")  # a command to paste, so without line breaks
-            for line in wrapped([Line(printable(text), style)], None if typed else width):
+            for line in wrapped([Line(printable(text), style)], None if isinstance(text, CommandText) else width):
                 screen.data(line)
         return
     for text in _csv(about, run, headed) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:

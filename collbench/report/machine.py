@@ -227,8 +227,7 @@ def switch_text(device: PciDevice) -> str:
 
 
 def _up(device: PciDevice) -> str:
-    text = pcie(device.link)
-    return ", link up unknown" if text == "unknown" else f", {text} up"
+    return f", {pcie(device.link)} up" if any(pcie_short(device.link)) else ", link up unknown"
 
 
 def nic_name(nic: Nic) -> str:

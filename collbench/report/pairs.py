@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import expm1, log1p
 from typing import Any, TextIO
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.analysis.pair_statistics import quantile
-from collbench.analysis.pairs import PairFinding, hosts_of
+from collbench.analysis.pairs import PairFinding
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING, defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
@@ -94,7 +94,7 @@ def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
 
 def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
     """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
-    _, code = np.unique(np.array(hosts_of(matrix.places)), return_inverse=True)
+    _, code = np.unique(np.array(matrix.hosts), return_inverse=True)
     inside = code[:, None] == code[None, :]
     both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
     return [kind for kind in both if kind.any()]
@@ -270,8 +270,7 @@ def their_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterat
         yield Line("  ".join(cell.ljust(size) for cell, size in zip(cells, wide, strict=True)).rstrip())
     if len(rows) > _MOST_LINES:
         yield Line(f"and {len(rows) - _MOST_LINES} more: see --format json", "foot")
-    told = dict.fromkeys((f"{row.backend} {_version(row)}".strip(), str(row.evidence.get("statistic"))) for row in rows if not row.na)
-    yield from (Line(printable(f"{who}: {what}"), "foot") for who, what in _once(told))
+    yield from (Line(printable(text), "foot") for text in dict.fromkeys(_statistics(row for row in rows if not row.na)))
     yield from (Line(text, "foot") for text in explain(flag for row in rows for flag in row.flags))
 
 
@@ -280,14 +279,14 @@ def their_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [row.as_json() for row in rows]
 
 
-def _once(told: Any) -> Iterator[tuple[str, str]]:
-    """Yield each tool's first statistic of a kind: the others differ only in their seconds."""
+def _statistics(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the first statistic of each tool and operation: the others differ only in their seconds."""
     seen = set()
-    for who, what in told:
-        kind = (who, what.split(" ")[0])
-        if kind not in seen:
-            seen.add(kind)
-            yield who, what
+    for row in rows:
+        tool = f"{row.backend} {_version(row)}".strip()
+        if (tool, row.operation) not in seen:
+            seen.add((tool, row.operation))
+            yield f"{tool}: {row.evidence.get('statistic')}"
 
 
 def _version(row: Row) -> str:
@@ -300,7 +299,7 @@ def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     latency = row.operation == _LATENCY
     what = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
     theirs = f"n/a ({row.na})" if row.na or row.time_s is None else _told(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
-    inside = ["loopback"] if str(row.evidence.get("path", "")).startswith("loopback") else []
+    inside = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
     doubt = ", ".join([*inside, *(flag_name(flag) for flag in row.flags if flag not in _OF_ALL)])
     return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, theirs, _ours(row, matrix, ends, latency), doubt))
 
@@ -424,7 +423,7 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
     return {
         "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
-        "untold": found.untold, "sentence": found.sentence(names),
+        "untold": found.untold, "host": found.host or None, "sentence": found.sentence(names),
     }  # fmt: skip
 
 

@@ -243,8 +243,9 @@ class PairsListening(Listening):
         return {"pairs": self._asked.groups, "pause_s": self._asked.pause_s}
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the verdict: a sentence for each slow node and pair that measuring again confirmed, and the judged suspects."""
+        """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
         from collbench.analysis.pairs import PairEffects, remeasured
+        from collbench.report.pairs import finding_json
 
         judged = [each.as_json() for each in self._suspects]
         repeated = {pair for one in rounds if one.again for pair in one.pairs}
@@ -252,7 +253,7 @@ class PairsListening(Listening):
         self._effects = effects = PairEffects(self._matrix(rounds), repeated, remeasured=remeasured(judged))
         found = effects.findings()
         result = "confirmed" if found else "no verdict" if effects.inconclusive() else "nobody"
-        return {"result": result, "judged": judged, "findings": [each.sentence(effects.matrix.places) for each in found]}
+        return {"result": result, "judged": judged, "findings": [finding_json(each, effects.matrix.places) for each in found]}
 
     def theirs(self, rows: list[Row]) -> None:
         """Keep the rows of external tools, to print below the matrix."""
@@ -274,8 +275,7 @@ class PairsListening(Listening):
     def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
         from collbench.results.rounds import matrix_of
 
-        about = self._about
-        return matrix_of(about["places"], rounds, about["size_bytes"], about["latency_size_bytes"])
+        return matrix_of(self._about, rounds)
 
 
 # Progress of a workload, and each training's table as soon as it is complete.

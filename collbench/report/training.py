@@ -19,7 +19,7 @@ from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
 from collbench.report.writers import Line
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
-from collbench.results.steps import StepRow
+from collbench.results.steps import StepRow, part_ends
 from collbench.results.store import to_line
 from collbench.units import format_bytes, format_rate, format_size, format_time
 from collbench.workloads.registry import regimes
@@ -190,7 +190,7 @@ def part_cases(row: StepRow) -> Iterator[list[str]]:
         times, ceiling = _known(Times, part["time_s"]), _known(Ceiling, part["ceiling"])
         busbw = part["busbw_bytes_per_s"]
         yield [
-            row.backend if turn == 0 else "", _name(part["what"]), part["operation"],
+            row.backend if turn == 0 else "", _name(part), part["operation"],
             f"{part['groups']} of {counted(part['group_ranks'], 'rank')}", format_bytes(part["size_bytes"]), str(part["times"]),
             _times(times, ())[0], NOTHING if part["moved_bytes"] is None else format_bytes(part["moved_bytes"]),
             NOTHING if busbw is None else format_rate(busbw), *_ceiling_cases(busbw, ceiling, part["percent_of_ceiling"]),
@@ -202,9 +202,9 @@ def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
     return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
 
 
-def _name(what: str) -> str:
-    first, _, last = what.partition(" … ")
-    return span(first, last) if last else first
+def _name(part: Mapping[str, Any]) -> str:
+    first, last = part_ends(part)
+    return first if first == last else span(first, last)
 
 
 def worker_cases(row: StepRow) -> Iterator[list[str]]:
@@ -403,6 +403,8 @@ def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: st
 
 def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
     for name, value in vars(row).items():
+        if name == "na_fact":
+            continue  # `na` has its text
         if name == "time_s":
             yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
         elif name == "ceiling":

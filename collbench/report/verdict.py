@@ -33,7 +33,7 @@ from collbench.gate.verdict import (
     Suspicion,
     Verdict,
 )
-from collbench.reason import Fact
+from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
@@ -229,7 +229,7 @@ def lines(verdict: Verdict) -> Iterator[Line]:
         yield Line(describe_outcomes(verdict), "head")
     yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
     if verdict.cause is not None:
-        yield Line(f"likely cause: {short(verdict.cause.sentence)}", "head")
+        yield Line(f"likely cause: {short(verdict.cause.render())}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
     yield from _open(verdict)
     yield from _changes(verdict)
@@ -333,7 +333,7 @@ class GateCommand:
 def next_commands(verdict: Verdict, typed: GateCommand) -> Iterator[Line]:
     """Yield lines that begin with "next:", and indented commands; none where the reasons give the remedy."""
     for text in _texts(verdict, typed):
-        yield Line(short(text, 4000), "" if text.startswith("  ") else "head")
+        yield Line(short(text, 4000), "" if isinstance(text, CommandText) else "head")
 
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
@@ -343,13 +343,13 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     if verdict.result == PASSED:
         yield from _kept(verdict, typed)
     elif verdict.result == WRONG_DATA:
-        yield from ("next: show the cases with wrong data:", f"  {_command('report', *map(str, typed.runs))}")
+        yield from ("next: show the cases with wrong data:", CommandText(f"  {_command('report', *map(str, typed.runs))}"))
     elif verdict.result == REGRESSION:
         if not typed.html:
-            yield from ("next: write it as a page:", f"  {typed.judge('--html', 'gate.html')}")
+            yield from ("next: write it as a page:", CommandText(f"  {typed.judge('--html', 'gate.html')}"))
     elif verdict.allocations < FEWEST:
         yield "next: add more good allocations:"
-        yield f"  {_command('baseline', 'add', str(typed.baseline))} RUN…"
+        yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline))} RUN…")
     elif unexpected:
         yield from _announcing(verdict, typed, unexpected[0], len(unexpected))
         if waiting:
@@ -380,8 +380,8 @@ def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
         added.append(folder)
         while_it_runs = "" if typed.launcher in (None, "local") else ", in the same job"
         yield f"next: measure {plural(count, 'more launch')} in {name}{while_it_runs}:"
-        yield f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, count, typed)}"
-    yield from ("and judge all together:", f"  {typed.judge(*added)}")
+        yield CommandText(f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, count, typed)}")
+    yield from ("and judge all together:", CommandText(f"  {typed.judge(*added)}"))
 
 
 def _kept(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
@@ -389,7 +389,7 @@ def _kept(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     if len(verdict.candidates) == 1 and not typed.slowed:
         why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
         yield f"next: add it to the baseline{why}:"
-        yield f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}"
+        yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}")
 
 
 def _announcing(verdict: Verdict, typed: GateCommand, change: Change, number: int) -> Iterator[str]:
@@ -397,12 +397,12 @@ def _announcing(verdict: Verdict, typed: GateCommand, change: Change, number: in
     expires = date.fromisoformat(verdict.judged_on) + timedelta(_DAYS)
     each = "" if number == 1 else f", one table for each of the {number} (* matches anything)"
     yield f"next: if the change is intended, announce it in {_EXPECT}{each}:"
-    yield "  [[change]]"
+    yield CommandText("  [[change]]")
     for name, text in (("kind", change.kind), ("what", change.what)):
-        yield f"  {name} = {json.dumps(text.replace('[', '[[]'), ensure_ascii=False)}"
-    yield from ('  reason = "WHY IT IS EXPECTED"', '  reviewer = "YOUR NAME"', f"  expires = {expires.isoformat()}")
+        yield CommandText(f"  {name} = {json.dumps(text.replace('[', '[[]'), ensure_ascii=False)}")
+    yield from map(CommandText, ('  reason = "WHY IT IS EXPECTED"', '  reviewer = "YOUR NAME"', f"  expires = {expires.isoformat()}"))
     if "--expect" not in typed.besides:
-        yield from ("and judge again:", f"  {typed.judge('--expect', _EXPECT)}")
+        yield from ("and judge again:", CommandText(f"  {typed.judge('--expect', _EXPECT)}"))
 
 
 def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
@@ -410,14 +410,14 @@ def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     if typed.imported or not typed.nameable:
         return
     if typed.suite is None:
-        yield from ("next: write a suite of the suspects:", f"  {typed.judge('--confirm-suite', _SUITE)}")
+        yield from ("next: write a suite of the suspects:", CommandText(f"  {typed.judge('--confirm-suite', _SUITE)}"))
         return
     more = CONFIRMATIONS - len(verdict.candidates)
     names = _fresh_names(verdict.candidates[0], more)
     where = "one more fresh allocation" if more == 1 else "two fresh allocations, one command in each"
     yield f"next: measure the suspects again in {where}:"
-    yield from (f"  {_measured(name, typed)}" for name in names)
-    yield from ("and judge all together:", f"  {typed.judge(*names, '--confirm-suite', str(typed.suite))}")
+    yield from (CommandText(f"  {_measured(name, typed)}") for name in names)
+    yield from ("and judge all together:", CommandText(f"  {typed.judge(*names, '--confirm-suite', str(typed.suite))}"))
 
 
 def _fresh_names(first: str, more: int) -> list[str]:

@@ -77,7 +77,7 @@ def annotation_lines(verdict: Verdict) -> Iterator[Line]:
 
 def _all(verdict: Verdict) -> Iterator[_Annotation]:
     """Yield the result first, so that it is never cut."""
-    cause = [f"likely cause: {verdict.cause.sentence}"] if verdict.cause is not None else []
+    cause = [f"likely cause: {verdict.cause.render()}"] if verdict.cause is not None else []
     text = "; ".join([headline(verdict), *cause, *rendered(verdict.reasons[:3]), judged(verdict)])
     yield ("notice" if verdict.result == PASSED else "error"), f"collbench gate: {verdict.result}", text
     yield from ((_OF_STATE[each.state], f"{each.state}: {name_of(each)}", of(each)) for each in open_ones(verdict))
@@ -292,7 +292,7 @@ def _cases_of(group: str, verdict: Verdict) -> list[str]:
 
 
 def _everything(verdict: Verdict) -> list[str]:
-    cause = [f"likely cause: {short(verdict.cause.sentence)}"] if verdict.cause is not None else []
+    cause = [f"likely cause: {short(verdict.cause.render())}"] if verdict.cause is not None else []
     slower = [f"{each.state}: {name_of(each)}: {of(each)}" for each in open_ones(verdict)]
     changes = [of_change(each) for each in verdict.changes[:_MOST_LINES]]
     reasons, notes = sentences(verdict.reasons, 20), sentences(verdict.notes, 20)
@@ -334,7 +334,7 @@ def of_failure(sentence: str) -> Line:
 def _text(verdict: Verdict) -> str:
     """Return the result, the likely cause, the worst suspect and the reasons."""
     worst = next(open_ones(verdict), None)
-    first = [verdict.cause.sentence] if verdict.cause is not None else []
+    first = [verdict.cause.render()] if verdict.cause is not None else []
     first += [f"{name_of(worst)} {of(worst)}"] if worst is not None else []
     return _plain("; ".join([headline(verdict), *first, *rendered(verdict.reasons)]))
 
@@ -387,7 +387,7 @@ def _first(verdict: Verdict) -> Iterator[str]:
     if verdict.ceilings:
         yield from ("", *items(fallen(verdict)[:_MOST_REASONS]))
     if verdict.cause is not None:
-        yield from ("", f"Likely cause: {escaped(short(verdict.cause.sentence))}")
+        yield from ("", f"Likely cause: {escaped(short(verdict.cause.render()))}")
     if verdict.reasons:
         yield from ("", *items(sentences(verdict.reasons, _MOST_REASONS)))
     found = list(open_ones(verdict))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
@@ -21,6 +22,24 @@ KINDS = ("pairs", "groups", "inside", "nic")
 RESULTS = ("confirmed", "nobody", "no verdict")
 STATES = ("confirmed", "cleared", "inconclusive")
 _MOST_PLACES = 20_000
+_RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)
+
+
+def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the host of each place of a pairs run or a hunt; `about` is its part of run.json.
+
+    Runs of earlier versions have no hosts. Only for these they are read from the names: "rank 3 (node1)" is on node1, and a place with
+    another name is a host of its own.
+    """
+    if "hosts" in about:
+        return tuple(about["hosts"])
+    return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in about["places"])
+
+
+def _has_hosts(about: Mapping[str, Any]) -> bool:
+    """Return whether the hosts of the places are valid, or missing as in runs of earlier versions."""
+    hosts = about.get("hosts", about["places"])
+    return isinstance(hosts, list) and len(hosts) == len(about["places"]) and all(isinstance(host, str) for host in hosts)
 
 
 @dataclass(frozen=True)
@@ -105,6 +124,8 @@ def _checked(run: Run) -> Mapping[str, Any]:
     places = about.get("places")
     if not (isinstance(places, list) and 1 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)):
         raise UsageError(f"{run.path} has rounds of a hunt, but the list of places in its run.json is missing or not valid: it was altered")
+    if not _has_hosts(about):
+        raise UsageError(f"{run.path} has rounds of a hunt, but the list of hosts in its run.json is not valid: it was altered")
     crossed, verdict = about.get("crossed"), about.get("verdict")
     if crossed is not None and not _words(crossed):
         raise UsageError(f"{run.path} has a hunt, but the links (`crossed`) in its run.json are not valid: it was altered")
@@ -277,6 +298,7 @@ class PairMatrix:
     size_bytes   of the messages for the bandwidth
     latency_size_bytes  of the messages for the latency
     latency_spread  the upper end of the latency's interval over the lower one; None: all unknown
+    hosts        the host of each place; (): each place is a host of its own
     """
 
     places: tuple[str, ...]
@@ -288,6 +310,10 @@ class PairMatrix:
     size_bytes: int
     latency_size_bytes: int
     latency_spread: Figures | None = None
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", self.hosts or self.places)
 
     @property
     def n(self) -> int:
@@ -295,13 +321,15 @@ class PairMatrix:
         return len(self.places)
 
 
-def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
-    """Return the matrix of these rounds. For a pair measured again the faster figures count, since a disturbance only slows it down.
+def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatrix:
+    """Return the matrix of these rounds; `about` is run.json's "pairs".
 
-    A pair that is slow in the matrix was therefore slow both times. Wrong elements are summed.
+    For a pair measured again the faster figures count, since a disturbance only slows it down. A pair that is slow in the matrix was
+    therefore slow both times. Wrong elements are summed.
     """
+    places, sizes = tuple(about["places"]), (about["size_bytes"], about["latency_size_bytes"])
     latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
-    found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes, spread)
+    found = PairMatrix(places, latency, bandwidth, low, high, wrong, *sizes, spread, place_hosts(about))
     for one in rounds:
         _put(found, one)
     return found
@@ -376,7 +404,7 @@ class StoredPairs:
 
     def matrix(self) -> PairMatrix:
         """Return the matrix of all rounds."""
-        return matrix_of(self.about["places"], self.rounds, self.about["size_bytes"], self.about["latency_size_bytes"])
+        return matrix_of(self.about, self.rounds)
 
 
 def check_pairs(run: Run) -> None:
@@ -407,6 +435,8 @@ def _checked_pairs(about: Any, run: Run) -> dict[str, Any]:
         raise UsageError(f"{run.path} has rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
     if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
         raise UsageError(f"{run.path} has rounds of pairs, but places or sizes in its run.json are missing or not valid: it was altered")
+    if not _has_hosts(known):
+        raise UsageError(f"{run.path} has rounds of pairs, but the list of hosts in its run.json is not valid: it was altered")
     _check_room(len(known["places"]), run)
     return known
 

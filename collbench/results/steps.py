@@ -75,7 +75,8 @@ WORKLOAD = folder.WORKLOAD
 
 @dataclass(frozen=True)
 class StepRow:
-    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, and the figures are None.
+    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
+    figures are None.
 
     regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}
     note            the regime's own remark
@@ -91,9 +92,10 @@ class StepRow:
                     also sends
     ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
     ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
-    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "operation", "groups" (their number),
-                    "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all times), "time_s" (of one,
-                    alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
+    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "ends" (see `part_ends`), "operation",
+                    "groups" (their number), "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all
+                    times), "time_s" (of one, alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling",
+                    "percent_of_ceiling"}
     parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
                     one another
     checked, wrong, wrong_detail   as in a row of cases
@@ -131,10 +133,20 @@ class StepRow:
     flags: tuple[str, ...] = ()
     staleness: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
+    na_fact: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON."""
         return {**asdict(replace(self, ceiling=None)), "ceiling": self.ceiling.as_json(complete=True) if self.ceiling else None}
+
+
+def part_ends(part: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of a part's first and last exchange. Rows of earlier versions have both in one text only."""
+    if "ends" in part:
+        first, last = part["ends"]
+        return first, last
+    first, _, last = part["what"].partition(" … ")
+    return first, last or first
 
 
 def holds_workload(run: Run) -> bool:
@@ -169,6 +181,9 @@ def _part(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, fits in _PART.items():
         if name not in values or not fits(values[name]):
             raise ValueError(f"'{name}' of a part is {str(values.get(name, 'missing'))[:40]!r}")
+    ends = values.get("ends", ["", ""])
+    if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_text, ends))):
+        raise ValueError(f"'ends' of a part is {str(ends)[:40]!r}")
     _times(values["time_s"])
     _ceiling(values["ceiling"])
     return dict(values)
@@ -256,4 +271,5 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "flags": lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) for each in value),
     "staleness": _is_staleness,
     "evidence": _is_object,
+    "na_fact": lambda value: value is None or isinstance(value, dict),
 }

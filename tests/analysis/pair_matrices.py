@@ -21,9 +21,10 @@ Figures = NDArray[np.float64]
 class Made:
     """A made cluster: change `rates` [n × n] and `latencies`, then take matrices of it."""
 
-    def __init__(self, n: int, seed: int = 0, sigma: float = 0.015, names: Sequence[str] = ()) -> None:
+    def __init__(self, n: int, seed: int = 0, sigma: float = 0.015, hosts: Sequence[str] = ()) -> None:
         self.n, self.sigma = n, sigma
-        self.names = tuple(names or (f"node{number + 1}" for number in range(n)))
+        self.hosts = tuple(hosts or (f"node{number + 1}" for number in range(n)))
+        self.names = tuple(f"rank {rank} ({host})" for rank, host in enumerate(hosts)) or self.hosts
         self.drawn = np.random.default_rng(seed)
         self.rates, self.latencies = np.full((n, n), RATE), np.full((n, n), LATENCY_S)
         self.modes = self.drawn.random((n, n)) < 0.1
@@ -54,7 +55,7 @@ class Made:
             figures[np.arange(n), np.arange(n)] = np.nan
         low, high = bandwidth * (1 - self.sigma), bandwidth * (1 + self.sigma)
         wrong = np.where(np.eye(n, dtype=bool), np.nan, np.zeros(shape))
-        return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 1 << 20, 8)
+        return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 1 << 20, 8, hosts=self.hosts)
 
     def twice(self, suspects: Callable[[PairMatrix], list[tuple[int, int]]]) -> tuple[PairMatrix, list[tuple[int, int]]]:
         """The matrix after its suspects were measured again, and the suspects."""

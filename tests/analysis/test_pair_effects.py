@@ -20,7 +20,6 @@ from collbench.analysis.pairs import (
     _place,
     doubts,
     findings,
-    hosts_of,
     suspects,
 )
 from collbench.operations.groups import circle_round, schedule
@@ -34,8 +33,8 @@ def named(found: list[PairFinding]) -> Named:
     return [(each.kind, each.places) for each in found]
 
 
-def ranks(hosts: int, each: int) -> list[str]:
-    return [f"rank {number} (node{number // each})" for number in range(hosts * each)]
+def hosts_of_ranks(hosts: int, each: int) -> list[str]:
+    return [f"node{number // each}" for number in range(hosts * each)]
 
 
 def both(made: Made, a: int, b: int, ratio: float = 0.5) -> Made:
@@ -119,19 +118,19 @@ def test_the_smaller_part_is_told_as_a_doubt() -> None:
 
 @pytest.mark.parametrize(("hosts", "each"), [(2, 4), (2, 8), (4, 2), (4, 4), (16, 2)])
 def test_ranks_of_a_host_are_faster_with_each_other_and_nobody_is_named(hosts: int, each: int) -> None:
-    made = Made(hosts * each, names=ranks(hosts, each)).across([rank // each for rank in range(hosts * each)], 0.05)
+    made = Made(hosts * each, hosts=hosts_of_ranks(hosts, each)).across([rank // each for rank in range(hosts * each)], 0.05)
     assert findings(made.matrix()) == []
 
 
 def test_a_rank_that_is_slow_to_other_hosts_only() -> None:
-    made = Made(16, names=ranks(4, 4)).across([rank // 4 for rank in range(16)], 0.2)
+    made = Made(16, hosts=hosts_of_ranks(4, 4)).across([rank // 4 for rank in range(16)], 0.2)
     made.rates[5, made.rates[5] < 3e9] *= 0.5
     (found,) = findings(made.matrix())
     assert (found.kind, found.places, found.where, found.cells) == ("sender", (5,), "to other hosts", 12)
 
 
 def test_a_host_all_of_whose_ranks_are_slow_is_named_once() -> None:
-    made = Made(16, names=ranks(4, 4)).across([rank // 4 for rank in range(16)], 0.2)
+    made = Made(16, hosts=hosts_of_ranks(4, 4)).across([rank // 4 for rank in range(16)], 0.2)
     outside = made.rates < 3e9
     made.rates[4:8] = np.where(outside[4:8], made.rates[4:8] / 2, made.rates[4:8])
     made.rates[:, 4:8] = np.where(outside[:, 4:8], 1e9, made.rates[:, 4:8])
@@ -141,7 +140,7 @@ def test_a_host_all_of_whose_ranks_are_slow_is_named_once() -> None:
 
 
 def test_of_three_hosts_none_is_named() -> None:
-    made = Made(12, names=ranks(3, 4)).across([rank // 4 for rank in range(12)], 0.2)
+    made = Made(12, hosts=hosts_of_ranks(3, 4)).across([rank // 4 for rank in range(12)], 0.2)
     outside = made.rates < 3e9
     for places in (np.s_[:4], np.s_[:, :4]):
         made.rates[places] = np.where(outside[places], 1e9, made.rates[places])
@@ -150,10 +149,10 @@ def test_of_three_hosts_none_is_named() -> None:
     assert any("of so few none is named" in sentence for sentence in doubts(matrix))
 
 
-def test_hosts_may_be_given_where_names_do_not_tell_them() -> None:
+def test_paths_inside_hosts_are_judged_apart_whatever_the_names_are() -> None:
     groups = [0] * 6 + [1] * 6
     matrix = Made(12).across(groups, 0.05).slow(3, 0.025).matrix()
-    assert named(findings(matrix, classes=[f"host{group}" for group in groups])) == [("node", (3,))]
+    assert named(findings(replace(matrix, hosts=tuple(f"host{group}" for group in groups)))) == [("node", (3,))]
 
 
 def test_a_slow_latency_is_a_finding_of_its_own_or_part_of_the_bandwidths() -> None:
@@ -289,20 +288,6 @@ def test_any_figures_are_survived(figures: tuple[np.ndarray, ...]) -> None:
         assert 0 <= each.ratio < 1
         assert each.sentence(matrix.places)
     assert all(isinstance(each, str) for each in doubts(matrix))
-
-
-def test_a_rank_is_on_the_host_that_its_name_tells_and_other_brackets_are_part_of_a_name() -> None:
-    names = (
-        "rank 3 (node1)",
-        "rank 12 (a (b))",
-        "node1",
-        "rack 2 (node1)",
-        "gpu (node1)",
-        "rank x (node1)",
-        "rank 3 (node1) ",
-        "rank 3 ()",
-    )
-    assert hosts_of(names) == ("node1", "a (b)", *names[2:])
 
 
 def test_the_pairs_of_a_slow_receiver_are_counted_in_its_column() -> None:

@@ -40,9 +40,9 @@ def second_look(pairs: list[tuple[int, int]], ranks: int, drawn: np.random.Gener
 
 def named(measured: list[PairRound], ranks: int, drawn: np.random.Generator) -> tuple[PairMatrix, list[PairFinding]]:
     """Return the matrix and its slow ranks and pairs, after the suspects were measured again."""
-    places = [f"rank {rank}" for rank in range(ranks)]
-    again = suspects(matrix_of(places, measured, SIZE, 8))
-    matrix = matrix_of(places, [*measured, *second_look(again, ranks, drawn)], SIZE, 8)
+    about = {"places": [f"rank {rank}" for rank in range(ranks)], "size_bytes": SIZE, "latency_size_bytes": 8}
+    again = suspects(matrix_of(about, measured))
+    matrix = matrix_of(about, [*measured, *second_look(again, ranks, drawn)])
     return matrix, findings(matrix, again)
 
 

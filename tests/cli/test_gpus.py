@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,13 +11,14 @@ from collbench.backends import registry
 from collbench.backends.backend import Available, Unavailable
 from collbench.cli import options
 from collbench.errors import UsageError
+from collbench.launch.advice import ProcessPerGpu, RanksNotEnded, SingleTask
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
 
 NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
-ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice="start with --kill-on-bad-exit=1")
+ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice=(RanksNotEnded(),))
 
 
 def request(*backends: str, default: bool = False, **more: Any) -> Request:
@@ -110,12 +110,10 @@ def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, numb
     assert options.node_ranks(asked, info, {}) == ranks
 
 
-def test_the_number_of_processes_is_part_of_the_advice() -> None:
-    why = options.said(replace(ALONE, advice=""), 8).advice
-    assert "8 processes" in why and options.said(ALONE, 8).advice == f"{why}; {ALONE.advice}"
-    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
-    pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
-    assert "each pod " in options.said(pod, 8).advice
+def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
+    assert options.said(ALONE, 8).advice == (ProcessPerGpu("srun", 8), RanksNotEnded())
+    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (ProcessPerGpu("srun", 8),)
+    assert options.said(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,12 @@ def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_sweeps_of_a_dry_run_do_not_depend_on_the_name_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "two of a kind.toml").write_text(SUITE)
+    done = run_here(tmp_path, "run", "two of a kind.toml", "--dry-run", "--format", "json", "--sizes", "8")
+    assert {json.loads(line)["sweep"] for line in done.stdout.splitlines()} == {"sweeps[1] 'small'", "sweeps[2] 'large'"}
+
+
 def test_no_suite_and_no_such_suite(tmp_path: Path) -> None:
     assert "SUITE" in one_sentence(run_here(tmp_path, "run"))
     said = one_sentence(run_here(tmp_path, "run", "nix"))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import log
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from collbench.gate.allocation import Case
 from collbench.gate.cause import cause_of
-from collbench.gate.verdict import ACCEPTED, CLEARED, LikelyCause
+from collbench.gate.plausible import LikelyCause, SlowBackend, SlowMessages, SlowOperation
+from collbench.gate.verdict import ACCEPTED, CLEARED
 from tests.gate.patterns import LARGE, MID, SMALL, cases, judged
 
 ALL = (*SMALL, *MID, *LARGE)
@@ -58,47 +61,62 @@ def cause(listed: list[Case], slower: Slower, factor: float = 1.1, seed: int = 0
 def test_the_known_cause_is_found(kind: str, listed: list[Case], slower: Slower, seed: int) -> None:
     found = cause(listed, slower, seed=seed)
     assert found is not None
-    assert found.kind == kind
+    assert found.cause == kind
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_link_with_a_tenth_less_is_the_link_where_only_large_messages_were_measured(seed: int) -> None:
     known = judged(cases(sizes=ON_HOSTS), lambda case: 1.07 if case["size_bytes"] == 1 << 20 else 1.11, seed)
     found = cause_of(known.suspicions, known.groups, known.cases)
-    assert found is not None and found.kind == "link" and found.sentence.startswith("the link: ")
+    assert found is not None
+    assert found.cause == "link"
+    assert isinstance(found, SlowMessages)
+    assert (found.messages, found.contrast, found.only) == ("large", "unknown", "")
 
 
 def test_five_percent_on_large_messages_of_one_backend_are_a_cause_in_the_backend() -> None:
     found = cause(cases(sizes=ON_HOSTS), lambda case: on_mpi(case) and case["size_bytes"] > 1 << 20, 1.05)
-    assert found and found.kind == "backend" and found.sentence.startswith("mpi") and "1.06 times" in found.sentence
+    assert isinstance(found, SlowBackend)
+    assert structs.replace(found, slowdown=(0.0, 0.0)) == SlowBackend("mpi", True, ("large",), ("allreduce",), (0.0, 0.0), ("gloo",))
+    assert found.slowdown == pytest.approx((log(1.06), log(1.06)), abs=0.01)
 
 
-def test_the_sentence_has_the_slowdown() -> None:
+def test_the_fact_has_the_slowdown_and_what_is_not_slower() -> None:
     found = cause(cases(sizes=ALL), big, 1.2)
-    assert found is not None and "1.20 times" in found.sentence
-    found = cause(cases(sizes=ALL, operations=THREE), lambda case: bool(case["operation"] == "broadcast"))
-    assert found and found.kind == "operation" and found.sentence.startswith("broadcast: ") and "1.10 to 1.11 times" in found.sentence
+    assert isinstance(found, SlowMessages)
+    assert (found.causes, found.messages, found.contrast, found.backends) == (("link",), "large", "clear", ("gloo", "mpi"))
+    assert found.slowdown == pytest.approx((log(1.2), log(1.2)), abs=0.005)
+    one = cause(cases(sizes=ALL, operations=THREE), lambda case: bool(case["operation"] == "broadcast"))
+    assert isinstance(one, SlowOperation)
+    assert (one.operation, one.classes, one.backends, one.others) == (
+        "broadcast", ("small", "mid", "large"), ("gloo", "mpi"), ("allgather", "allreduce")
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_one_backend_the_link_and_the_backend_stay_possible(seed: int) -> None:
     found = cause(cases(("mpi",), sizes=ALL), big, seed=seed)
     assert found is not None
-    assert found.kind == "unclear" and found.sentence.startswith("the link or mpi ")
+    assert found.cause == "unclear"
+    assert isinstance(found, SlowMessages)
+    assert (found.causes, found.contrast, found.only) == (("link",), "clear", "mpi")
 
 
 def test_with_noisy_small_cases_the_link_and_the_hosts_stay_possible() -> None:
     known = judged(cases(sizes=ALL, operations=THREE), lambda case: 1.02)
     found = cause_of(known.suspicions, known.groups, known.cases)
     assert found is not None
-    assert found.kind == "unclear" and found.sentence.startswith("the link or the hosts ")
+    assert found.cause == "unclear"
+    assert isinstance(found, SlowMessages)
+    assert (found.causes, found.contrast) == (("link", "host"), "unsure")
 
 
 def test_without_the_cases_the_link_and_the_memory_stay_possible() -> None:
     known = judged(cases(sizes=ALL), lambda case: 1.1 if big(case) else 1.0)
     found = cause_of(known.suspicions, known.groups)
     assert found is not None
-    assert found.sentence.startswith("the link or the memory ")
+    assert isinstance(found, SlowMessages)
+    assert (found.cause, found.causes) == ("unclear", ("link", "memory"))
 
 
 def test_a_pattern_without_a_cause_has_none() -> None:

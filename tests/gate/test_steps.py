@@ -124,7 +124,7 @@ def table(trials: int, count: int, seed: int) -> dict[str, float]:
                                          (2, scheme.members[group], 1 + group), (5, scheme.members[group], 1 + group)):  # fmt: skip
             slower = launches.copy()
             slower[count // 2 :, :, members] += log(1 + percent / 100)
-            kind = "cell" if marked >= cases else "group"
+            kind = "case" if marked >= cases else "group"
             found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in _marks(sheet(scheme, slower))[marked])
     return {name: number / trials for name, number in found.items()}
 

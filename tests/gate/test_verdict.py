@@ -4,16 +4,48 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from collbench.gate.plausible import StoredCause
 from collbench.gate.reasons import CaseNames, MissingCases, StillSuspected, SuspectedBelowFloor
-from collbench.gate.verdict import from_json
+from collbench.gate.verdict import from_json, read_verdict
 from collbench.reason import Text
 from tests.gate.verdicts import regression, suspicion, verdict
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_it_goes_through_json_and_back() -> None:
     for each in (verdict(), regression()):
         assert from_json(json.loads(json.dumps(each.as_json()))) == each
+
+
+def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
+    found = read_verdict(ROOT / "reports/gate-trials/group-1/verdict.json").cause
+    assert isinstance(found, StoredCause) and found.cause == "backend" and found.sentence.startswith("gloo, or a link")
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        {"kind": "slow_messages", "causes": [], "messages": "large", "contrast": None, "slowdown": [0, 0], "backends": ["mpi"]},
+        {"kind": "slow_messages", "causes": ["link"], "messages": "large", "contrast": None, "slowdown": [0, 1e9], "backends": ["mpi"]},
+        {"kind": "slow_sizes", "sizes": [8], "series": [], "slowdown": 0.1},
+        {"kind": "of_a_later_version"},
+        7,
+    ],
+)
+def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
+    told = regression().as_json()
+    assert from_json({**told, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
+
+
+def test_a_factor_that_is_no_number_is_a_text() -> None:
+    told = regression().as_json()
+    change = {**told["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
+    assert from_json({**told, "changes": [change]}).changes[0].plausible == Text("x")
 
 
 def test_it_counts_suspicions_and_floors_of_a_state() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 from collbench.analysis.differences import Item
 from collbench.analysis.launches import case_of
 from collbench.gate.allocation import COLUMNS
-from collbench.gate.plausible import LinkOfAll
+from collbench.gate.plausible import LinkOfAll, SlowMessages
 from collbench.gate.reasons import CaseNames, LaunchesLeftOut, MissingCases
-from collbench.gate.verdict import Announcement, Change, FloorState, GroupState, LikelyCause, Suspicion, Verdict
+from collbench.gate.verdict import Announcement, Change, FloorState, GroupState, Suspicion, Verdict
 from tests.results.rows import make_row
 
 PASSED: dict[str, Any] = {
@@ -60,7 +61,7 @@ def regression(**changes: Any) -> Verdict:
             group("no verdict", "broadcast", missing=3, limit=None, factors=(None,), worst=None, worst_factor=None, worst_limit=None),
         ),
         "floors": (FloorState("allreduce 64 MiB mpi", CELL, "ring:80@64M-", 80.0, (71.0, 70.5, 72.0), LINK, "ring", "confirmed"),),
-        "cause": LikelyCause("link", "the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"),
+        "cause": SlowMessages(("link",), "large", "clear", (log(1.12), log(1.12)), ("mpi", "nccl")),
         "changes": (
             Change(Item.of("topology", "nic rate"), "400 Gb/s", "360 Gb/s", LinkOfAll()),
             Change(Item.of("software", "nccl"), "2.29", "2.30", None, ANNOUNCED),

@@ -37,6 +37,7 @@ class MadeUp:
     def __init__(self, n: int, seed: int = 0, sigma: float = 0.015) -> None:
         self.n, self.sigma, self.drawn = n, sigma, np.random.default_rng(seed)
         self.names = tuple(f"node{number:03d}" for number in range(n))
+        self.hosts = self.names
         self.sends, self.receives, self.latency, self.inside = (np.ones(n) for _ in range(4))
         self.apart = self.drawn.normal(0, _PLACES_APART, n)
         self.modal = self.drawn.random((n, n)) < _HAS_MODE

@@ -50,7 +50,7 @@ Named = set[tuple[str, tuple[int, ...]]]
 def played(made: MadeUp, **options: object) -> Played[HuntVerdict]:
     """A whole hunt, which keeps to its promise; without groups that grow unless asked for."""
     chosen = Options(**({"growing": False, "isolate": False} | options))  # type: ignore[arg-type]
-    found = play(hunt(made.names, chosen), made)
+    found = play(hunt(made.names, chosen, made.hosts), made)
     assert sum(found.result.rounds.values()) == len(found.asks) <= found.result.promised == promise(made.n, chosen)
     return found
 
@@ -234,7 +234,7 @@ def test_with_known_switches_partners_come_from_the_same_and_from_another_one() 
 def test_ranks_of_one_host_and_ranks_of_several() -> None:
     for each in (16, 4):
         made = MadeUp(16).node(5)
-        made.names = tuple(f"rank {place} (host{place // each})" for place in range(16))
+        made.hosts = tuple(f"host{place // each}" for place in range(16))
         assert confirmed(played(made).result) == nodes(5)
 
 

@@ -115,8 +115,9 @@ class TestLines:
         assert [each["node"] for each in told["drains"]] == ["node07", "node09"]
 
     def test_ranks_of_one_host_are_one_drain_for_the_worst_of_them(self) -> None:
-        names = tuple(f"rank {rank} (node{rank // 2:02})" for rank in range(6))
-        told = recommendation(verdict(suspect("sender", 3), suspect("node", 2, ratio=0.8), names=names), about())
+        hosts = tuple(f"node{rank // 2:02}" for rank in range(6))
+        names = tuple(f"rank {rank} ({host})" for rank, host in enumerate(hosts))
+        told = recommendation(verdict(suspect("sender", 3), suspect("node", 2, ratio=0.8), names=names, hosts=hosts), about())
         assert only(told)["node"] == "node01" and "CB6102 node01 sends at 51 %" in only(told)["reason"]
         assert told["suspects"][0]["places"] == ["rank 3 (node01)"] and told["suspects"][0]["hosts"] == ["node01"]
 
@@ -132,10 +133,6 @@ class TestLines:
     )
     def test_the_advice_is_to_check_the_node_or_its_link(self, kind: str, words: tuple[str, ...]) -> None:
         assert all(word in recommended(suspect(kind))["suspects"][0]["advice"] for word in words)
-
-    def test_a_name_with_brackets_is_not_a_rank(self) -> None:
-        (told,) = recommendation(verdict(suspect("node", 0, partners=()), names=("rack 3 (node01)",)), about())["suspects"]
-        assert told["hosts"] == ["rack 3 (node01)"]
 
     def test_the_drain_and_undo_commands_are_printed(self) -> None:
         first, *rest = lines(recommended(suspect(part="the interface eth1")))

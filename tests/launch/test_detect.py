@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.launch import detect as mpi
 from collbench.launch import slurm
+from collbench.launch.advice import RanksNotEnded, SingleTask
 from collbench.launch.detect import LocalRequest, detect, to_variable
 from tests.launch import captured
 
@@ -85,12 +86,12 @@ class TestSrun:
         assert detect({**env, "MASTER_ADDR": "h"}).meeting == "tcp://h"
 
     def test_kill_on_bad_exit_is_advised_unless_set(self):
-        assert "--kill-on-bad-exit=1" in detect(captured.SRUN_NONE).advice
-        assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ""
+        assert detect(captured.SRUN_NONE).advice == (RanksNotEnded(),)
+        assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ()
 
     def test_a_shell_in_a_step_of_one_task_may_start_ranks_itself(self):
         assert detect(captured.SRUN_ONE).ranks == 1
-        assert "--ranks N" in detect(captured.SRUN_ONE).advice
+        assert detect(captured.SRUN_ONE).advice == (SingleTask(),)
         assert detect(captured.SRUN_ONE, LocalRequest(ranks=4)) is None
 
 
@@ -223,6 +224,12 @@ class TestLocalStart:
     def test_a_worker_of_a_node_reads_the_launch_of_its_task(self):
         info = detect(captured.SRUN_NONE)
         assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
+
+    @pytest.mark.parametrize("advice", ['"x"', '["x"]', '[{"kind": "of_a_later_version"}]'])
+    def test_a_worker_with_advice_that_is_not_valid_is_refused(self, advice):
+        text = to_variable(detect(captured.SRUN_NONE)).replace('[{"kind": "ranks_not_ended"}]', advice)
+        with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
+            detect({"COLLBENCH_WORKER": text})
 
     @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000])
     def test_an_invalid_worker_variable_is_rejected(self, text):

@@ -147,7 +147,7 @@ def test_groups_may_be_asked_for_again(hunt: Any) -> None:
 
 
 def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
+    nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
     monkeypatch.setattr("collbench.measure.tasks.rounds.places_of", lambda *launch: nodes)
     found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
     inside, whole, pair = found.rounds
@@ -160,7 +160,8 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
 
 def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "collbench.measure.tasks.rounds.places_of", lambda *launch: Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)))
+        "collbench.measure.tasks.rounds.places_of",
+        lambda *launch: Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5))),
     )
     assert hunt(ask("pairs", (0, 1))).about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S
 

@@ -16,7 +16,7 @@ from collbench.measure.tasks import rounds
 from collbench.measure.tasks.rounds import Asked, Places, Streaming, rails_of
 from tests.control.together import Meeting, together
 
-NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
+NODES = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0,), (1,), (2,)))
 RATES = [1e9, 1.1e9, 0.9e9] * 8
 
 
@@ -44,7 +44,7 @@ def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own() -> No
 
 
 def test_paired_ranks_share_interfaces_so_there_are_none_to_choose() -> None:
-    assert rails_of(world_of(), Places("rank", ("rank 0 (a)", "rank 1 (a)"), ((0,), (1,)))) == {}
+    assert rails_of(world_of(), Places("rank", ("rank 0 (a)", "rank 1 (a)"), ("a", "a"), ((0,), (1,)))) == {}
 
 
 def test_this_host_tells_neither_loopback_nor_what_is_down() -> None:
@@ -116,7 +116,7 @@ rounds._leaders = lambda world, places: list(world.members)  # each rank stands 
 
 
 def main(world):
-    places = Places("node", ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
+    places = Places("node", ("a", "b", "c", "d", "e"), ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
     streaming = rounds.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
     one = streaming.play(3, Asked("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()

@@ -6,19 +6,23 @@ from types import SimpleNamespace
 from collbench.backends.backend import Group
 from collbench.measure.prepared_case import BackendContext, prepare
 from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.unsupported import CaseFailed
+from collbench.reason import as_json
 from tests.helpers import make_case
 
 EVERYONE = (0, 1)
 
 
 class OtherRank:
-    """A world in which another rank has the reason `reason` in the step `when`."""
+    """Rank 0 of a world in which rank 1 fails in the step `when`."""
 
-    def __init__(self, when, reason):
-        self.when, self.reason, self.watchdog = when, reason, SimpleNamespace(phase=lambda name: nullcontext())
+    rank = 0
+
+    def __init__(self, when, failure=None):
+        self.when, self.failure, self.watchdog = when, failure, SimpleNamespace(phase=lambda name: nullcontext())
 
     def first_error(self, mine, what):
-        return mine or (self.reason if what.endswith(self.when) else None)
+        return mine or (as_json(self.failure) if what.endswith(self.when) else None)
 
 
 def stage(calls):
@@ -33,17 +37,14 @@ def stage(calls):
 
 def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():
     calls = []
-    assert (
-        prepare(ALLREDUCE, make_case(device="cuda"), stage(calls), OtherRank("allocating", "rank 1 has none left"))
-        == "rank 1 has none left"
-    )
+    other = CaseFailed("allocation", 1, "no memory is left")
+    assert prepare(ALLREDUCE, make_case(device="cuda"), stage(calls), OtherRank("allocating", other)) == other
     assert calls == ["fill"]
 
 
 def test_what_the_library_lacks_is_the_reason_at_every_rank():
     calls = []
-    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("nothing", "")) == "the library has no ncclAllReduce"
-    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("binding its calls", "rank 1 lacks it")) in {
-        "the library has no ncclAllReduce", "rank 1 lacks it",
-    }  # fmt: skip
+    own = CaseFailed("binding", 0, "the library has no ncclAllReduce")
+    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("nothing")) == own
+    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("binding its calls", CaseFailed("binding", 1, "x"))) == own
     assert calls == ["fill", "bind"] * 2

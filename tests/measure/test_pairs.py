@@ -49,7 +49,7 @@ class Told:
 
     def matrix(self, rounds, about):
         self.rounds, self.about = rounds, about
-        return {"result": self.result, "findings": ["node1 is slow"], "judged": []}
+        return {"result": self.result, "findings": [{"kind": "node", "sentence": "node1 is slow"}], "judged": []}
 
     def end(self):
         self.ended = True
@@ -107,7 +107,8 @@ def test_the_rounds_told_and_stored_are_the_same(play):
     assert (about["pairs"], about["exit_code"], about["operation"]) == (found.about, 0, "pairs")
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
     events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
-    assert [event["text"] for event in events if event["kind"] == "finding"] == ["node1 is slow"]
+    told = [(event["text"], event["finding"]["kind"]) for event in events if event["kind"] == "finding"]
+    assert told == [("node1 is slow", "node")]
 
 
 def test_a_round_says_how_it_was_measured(play):
@@ -181,7 +182,7 @@ def test_the_exit_code_is_that_of_a_hunt(play, result, code):
 
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
-    nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
+    nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
     monkeypatch.setattr("collbench.measure.tasks.rounds.places_of", lambda *launch: nodes)
     found = play(7)
     apart = ~np.eye(3, dtype=bool)
@@ -282,7 +283,8 @@ def test_nodes_meet_with_as_many_ranks_as_the_smallest_has():
     assert (places.by, places.names, places.rests, places.width) == ("node", ("a", "b", "c"), 1, 2)
     assert places.groups([(0, 1)]) == ((0, 1), (3, 4)) and places.groups([(0, 1)], backward=True) == ((1, 0), (4, 3))
     ranks = places_of(PairsRequest(LAUNCH, by="rank"), ("a", "b"), [[0, 2], [1]])
-    assert ranks.names == ("rank 0 (a)", "rank 1 (b)", "rank 2 (a)") and ranks.groups([(0, 2)]) == ((0, 2),)
+    assert ranks.names == ("rank 0 (a)", "rank 1 (b)", "rank 2 (a)") and ranks.hosts == ("a", "b", "a")
+    assert ranks.groups([(0, 2)]) == ((0, 2),)
 
 
 @pytest.mark.parametrize(

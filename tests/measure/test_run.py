@@ -25,6 +25,7 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import CaseFailed, decode_reason
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
 
@@ -290,4 +291,6 @@ def test_memory_that_cannot_be_had_is_not_applicable(start, monkeypatch):
         raise MemoryError("no memory for 4096 bytes")
 
     monkeypatch.setattr(SimulatedBackend, "allocate", allocate)
-    assert [row.na for row in start(ALLREDUCE).rows] == ["no memory for 4096 bytes"]
+    (row,) = start(ALLREDUCE).rows
+    assert decode_reason(row.na_fact) == CaseFailed("allocation", 0, "no memory for 4096 bytes")
+    assert row.na == "no memory for 4096 bytes"

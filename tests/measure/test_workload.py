@@ -21,6 +21,7 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
+from collbench.operations.unsupported import ServersUnsupported, decode_reason
 from collbench.results.steps import read_workload
 from collbench.workloads.step import Exchange, Step
 from tests.measure.workload_rank import request_of
@@ -75,7 +76,8 @@ def train(tmp_path):
         finally:
             world.close()
         about, rows, warnings = read_workload(tmp_path / "run")
-        assert codes == [code] and told.ended and not warnings and [row.as_json() for row in told.rows] == [row.as_json() for row in rows]
+        assert codes == [code] and told.ended and not warnings
+        assert json.dumps([row.as_json() for row in told.rows]) == json.dumps([row.as_json() for row in rows])
         return SimpleNamespace(code=code, rows=rows, about=about, told=told, folder=tmp_path / "run")
 
     return these
@@ -232,6 +234,10 @@ def test_what_a_backend_refuses_is_na_and_the_rest_is_measured(train, backend):
     gather = [*BUCKETS, {"operation": "allgather", "groups": ALL, "size_bytes": 4096, "what": "parameters"}]
     found = train(gather, BUCKETS)
     assert [row.na for row in found.rows] == ["parameters: no allgather today", None] and found.code == 0
+    assert found.rows[0].na_fact == {
+        "kind": "part_not_prepared", "part": "parameters",
+        "reason": {"kind": "case_failed", "stage": "binding", "rank": 0, "reason": "no allgather today"},
+    }  # fmt: skip
     assert found.rows[0].moved_bytes > 0 and found.rows[0].time_s is None
 
 
@@ -243,7 +249,7 @@ def test_nothing_measured_is_bad_input(train, backend):
 def test_asynchronous_training_needs_real_ranks(train):
     messages = [{"operation": "p2p_bandwidth", "groups": [pair], "size_bytes": 4096} for pair in ([1, 0], [0, 1])]
     found = train({"exchanges": messages, "asynchronous": True}, BUCKETS)
-    assert found.rows[0].na.endswith("use mpi or gloo")
+    assert decode_reason(found.rows[0].na_fact) == ServersUnsupported("simulated", "simulated", ("mpi", "gloo"))
     assert found.rows[1].na is None
 
 

@@ -13,6 +13,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.measure.tasks import servers as workload_asynchronous
 from collbench.measure.tasks.servers import (
+    CAPABLE,
     PERIOD,
     Pupil,
     Shard,
@@ -25,6 +26,7 @@ from collbench.measure.tasks.servers import (
     total,
 )
 from collbench.operations.dtypes import DTYPES
+from collbench.operations.unsupported import ServersUnsupported
 from collbench.workloads.step import Exchange, Step
 
 KINDS = ("float64", "float32", "bfloat16", "float8_e5m2", "int32")
@@ -231,7 +233,7 @@ def test_what_is_no_asynchronous_training():
         roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
     with pytest.raises(UsageError, match="needs a worker besides 1 servers"):
         roles_of(step(), 1)
-    assert "use mpi or gloo" in roles_of(step(), 2).refusal(SimulatedBackend())
+    assert roles_of(step(), 2).refusal(SimulatedBackend()) == ServersUnsupported("simulated", "simulated", CAPABLE)
 
 
 def test_memory_is_reckoned_by_role():

@@ -20,6 +20,7 @@ from collbench.backends.backend import Unavailable
 from collbench.cli import dry_run, hunt_strategy, launches, main, options, start
 from collbench.cli.machine import job_on, repeated
 from collbench.errors import INTERRUPTED, TERMINATED
+from collbench.launch.advice import RanksNotEnded
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.node import UserOverride, given_node
 from collbench.measure.request import Request
@@ -71,7 +72,7 @@ def unavailable() -> None:
 
 
 def advised(info: LaunchInfo) -> Message:
-    return lambda: options.said(info, 8).advice
+    return lambda: "; ".join(each.render() for each in options.said(info, 8).advice)
 
 
 def hunting(method: str, **about: Any) -> Message:
@@ -286,7 +287,7 @@ MESSAGES: dict[str, Message] = {
     "suite, not valid on all ranks": suites(("suite two.toml cannot be read", ""), ("suite two.toml cannot be read", "")),
     "variable, not valid": typed("allreduce", COLLBENCH_ITERATIONS="x"),
     "backend missing": unavailable,
-    "processes for GPUs": advised(replace(SRUN, advice="use srun --kill-on-bad-exit=1")),
+    "processes for GPUs": advised(replace(SRUN, advice=(RanksNotEnded(),))),
     "processes for GPUs, pod": advised(replace(SRUN, launcher="kubernetes")),
     "--launches under a launcher": lambda: launches.placed(_request("mpi", launches=3), SRUN, {}),
     "--gdr-check under a launcher": lambda: launches.placed(_request("nccl", launches=2), SRUN, {}, launches.BY_HAND),

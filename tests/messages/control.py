@@ -11,6 +11,7 @@ from collbench.control.server import unreadable
 from collbench.control.tree import RankRestarted, other_step
 from collbench.control.wire import Malformed, parsed
 from collbench.errors import Interrupted
+from collbench.launch.advice import ProcessPerGpu, RanksNotEnded, SingleTask
 from collbench.launch.info import LaunchInfo
 
 WARM = "allreduce 64 MiB on mpi: warm-up"
@@ -39,6 +40,10 @@ def read(*frames: bytes) -> str:
 
 
 MESSAGES = {
+    "one task": SingleTask(),
+    "ranks are not ended": RanksNotEnded(),
+    "a process for each GPU": ProcessPerGpu("srun", 8),
+    "a process for each GPU of a pod": ProcessPerGpu("kubernetes", 4),
     "killed": hang(HangCause.ENDED, 1, end=ProcessEnd(killed=True, signal=9)),
     "killed for memory": ProcessEnd(killed=True, signal=9, out_of_memory=True),
     "killed by an unknown signal": ProcessEnd(killed=True, out_of_memory=True),

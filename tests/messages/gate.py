@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
 from collbench.gate import plausible, reasons
-from collbench.gate.allocation import Allocation, Case, CaseTimes, allocations_in
+from collbench.gate.allocation import Allocation, CaseTimes, allocations_in
 from collbench.gate.baseline import Baseline, add_all, load
-from collbench.gate.cause import cause_of
 from collbench.gate.changes import read_expected
 from collbench.gate.floors import floor_states, read_floor
 from collbench.gate.history import dated_in
@@ -28,8 +25,7 @@ from collbench.report.writers import Line
 from collbench.results.store import to_page
 from tests.gate.allocations import launch
 from tests.gate.judging import BASE, allocation, case, judged, slow
-from tests.gate.patterns import LARGE, MID, SMALL, cases
-from tests.gate.patterns import judged as judged_pattern
+from tests.gate.patterns import LARGE, MID, SMALL
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.messages import Message
 from tests.results.rows import make_row, store
@@ -120,16 +116,6 @@ def history_of(make: Callable[[Path], object]) -> Message:
     return run
 
 
-def likely(listed: list[Case], slower: Callable[[dict[str, Any]], bool]) -> Message:
-    def run() -> str:
-        known = judged_pattern(listed, lambda case: 1.1 if slower(case) else 1.0, 0)
-        found = cause_of(known.suspicions, known.groups, known.cases)
-        assert found
-        return re.sub(r"\d\.\d\d( to \d\.\d\d)? times", "1.1 times", found.sentence)
-
-    return run
-
-
 def copied(name: str) -> Allocation:
     return replace(allocation(name), began_utc="2026-11-20T10:00:00Z")
 
@@ -206,6 +192,19 @@ MESSAGES: dict[str, Message] = {
     "note, not in the suite": reasons.NotInSuite(CELL),
     "note, expired": reasons.ExpiredAnnouncement("ops", "upgrade", "2026-11-01"),
     "note, unused": reasons.UnusedAnnouncement("ops", "fewer CTAs", "software", "nccl*"),
+    "cause, single sizes": plausible.SlowSizes((1 << 20,), (("mpi", "allreduce"),), 0.1),
+    "cause, single sizes of several series": plausible.SlowSizes((8, 64), (("gloo", "allreduce"), ("mpi", "broadcast")), 0.1),
+    "cause, backend": plausible.SlowBackend("mpi", False, ("small", "large"), (), (0.05, 0.1), ("gloo", "nccl")),
+    "cause, backend or its link": plausible.SlowBackend("mpi", True, ("large",), ("allreduce",), (0.05, 0.05), ("gloo",)),
+    "cause, operation": plausible.SlowOperation("broadcast", ("large",), ("gloo", "mpi"), (0.05, 0.1), ("allreduce",)),
+    "cause, link": plausible.SlowMessages(("link",), "large", "clear", (0.1, 0.1), ("gloo", "mpi")),
+    "cause, link without small messages": plausible.SlowMessages(("link",), "large", "unknown", (0.1, 0.1), ("gloo", "mpi")),
+    "cause, link or hosts": plausible.SlowMessages(("link", "host"), "large", "unsure", (0.02, 0.02), ("gloo", "mpi")),
+    "cause, memory or the only backend": plausible.SlowMessages(("memory",), "large", "clear", (0.1, 0.1), ("mpi",), "mpi"),
+    "cause, latency": plausible.SlowMessages(("latency",), "small", "clear", (0.1, 0.1), ("gloo", "mpi")),
+    "cause, latency or hosts": plausible.SlowMessages(("latency", "host"), "small", "unknown", (0.1, 0.1), ("gloo", "mpi")),
+    "cause, hosts": plausible.SlowMessages(("host",), "all", None, (0.1, 0.12), ("gloo", "mpi")),
+    "cause, of an earlier version": plausible.StoredCause("link", "the link: large messages are slower"),
     "plausible, library of all": plausible.CarriesAll(),
     "plausible, library of some": plausible.CarriesSome(("gloo", "nccl")),
     "plausible, library of none": plausible.CarriesNone(("gloo", "mpi")),
@@ -269,11 +268,4 @@ MESSAGES: dict[str, Message] = {
     "history, nothing in it": history_of(lambda folder: folder.mkdir()),
     "history, short": history_of(lambda folder: [launch(folder / name, {8: 1e-6}, name) for name in "ab"]),
     "history, wrong data": history_of(lambda folder: launch(folder / "a", {8: 1e-6}, "a", wrong=3)),
-    "cause, link": likely(cases(sizes=SIZES), lambda case: bool(case["size_bytes"] >= 1 << 20)),
-    "cause, backend": likely(cases(sizes=SIZES, operations=THREE), lambda case: bool(case["backend"] == "mpi")),
-    "cause, operation": likely(cases(sizes=SIZES, operations=THREE), lambda case: bool(case["operation"] == "broadcast")),
-    "cause, latency": likely(cases(sizes=SIZES, operations=THREE), lambda case: bool(case["size_bytes"] <= 16 << 10)),
-    "cause, host": likely(cases(sizes=SIZES, operations=THREE), lambda case: True),
-    "cause, memory": likely(cases(sizes=SIZES, operations=THREE, nodes=1), lambda case: bool(case["size_bytes"] >= 1 << 20)),
-    "cause, unclear": likely(cases(("mpi",), sizes=SIZES), lambda case: bool(case["size_bytes"] >= 1 << 20)),
 }  # fmt: skip

@@ -78,7 +78,7 @@ def advice(env: Mapping[str, str]) -> Message:
         with on():
             info = detect(env)
         assert info
-        return info.advice
+        return "; ".join(each.render() for each in info.advice)
 
     return detected
 

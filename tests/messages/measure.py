@@ -10,13 +10,16 @@ from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import NO_BACKEND, BackendNotMeasured, BackendSkipped, WrongDataStop
 from collbench.measure.tasks.cases import CoresShared, IdleRank
 from collbench.measure.tasks.rounds import IdleRanks, NoRecommendation, PairsSampled, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
+from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
+from collbench.operations.unsupported import RedopUnsupported
 
 CASE = "allreduce 64 MiB on mpi"
 WRONG = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
 
 MESSAGES = {
+    "part not prepared": PartNotPrepared("gradients, bucket 1 of 4", RedopUnsupported("MPI", "avg")),
     "backend skipped": BackendSkipped("gloo", "torch is not installed: pip install 'collbench[torch]'"),
     "backend not measured": BackendNotMeasured("nccl", "no GPU"),
     "no backend": lambda: NO_BACKEND,

@@ -9,6 +9,15 @@ from collbench.operations.registry import BrokenEntry
 
 _INSTALL = "pip install 'collbench[mpich]'"
 MESSAGES = {
+    "host memory needed by a server": case.HostMemoryNeeded("server"),
+    "host memory needed by asynchronous training": case.HostMemoryNeeded("asynchronous training"),
+    "servers: simulated": case.ServersUnsupported("simulated", "simulated", ("mpi", "gloo")),
+    "servers: no waiting": case.ServersUnsupported("nccl", "no waiting", ("mpi", "gloo")),
+    "servers: asynchronous": case.ServersUnsupported("tensorflow", "asynchronous", ("mpi", "gloo")),
+    "servers: message size": case.ServersUnsupported("tensorflow", "message size"),
+    "case failed": case.CaseFailed("allocation", 3, "not enough memory"),
+    "sizes rounded": case.SizesRounded("float64", 8, 16),
+    "tuning ignored": case.TuningIgnored(("mpi", "gloo")),
     "too few ranks": case.TooFewRanks("sendrecv"),
     "not a power of two": case.NotPowerOfTwo("hypercube", 3),
     "no in-place form": case.NoInPlaceForm("alltoallv"),

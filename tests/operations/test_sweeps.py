@@ -14,6 +14,7 @@ from collbench.operations.builtin.p2p import P2P_LATENCY
 from collbench.operations.case import Split
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import CPU, Sweep, Sweeps, rounding_note, tuning_note
+from collbench.operations.unsupported import SizesRounded, TuningIgnored
 
 
 def sweep(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (8, 64), dtype: str = "float32", **more: Any) -> Sweep:
@@ -21,7 +22,7 @@ def sweep(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (
 
 
 def cases(*sweeps: Sweep, backend: str = "mpi", n: int = 4, **more: Any) -> list[tuple[str, str, int]]:
-    return [(place, case.operation, case.size_bytes) for place, case in Sweeps(sweeps, **more).placed_cases(backend, n)]
+    return [(sweep.place, case.operation, case.size_bytes) for sweep, case in Sweeps(sweeps, **more).placed_cases(backend, n)]
 
 
 def test_the_cases_come_sweep_by_sweep() -> None:
@@ -87,5 +88,6 @@ def test_the_notes_speak_for_all_sweeps() -> None:
     both = Sweeps(
         (sweep(ALLREDUCE), sweep(ALLREDUCE, sizes=(9,), algorithms=("ring",), defaults=lambda name: tuned if name == "nccl" else CPU))
     )
-    assert (rounding_note(both) or "").startswith("sizes are rounded to whole float32 elements")
-    assert (tuning_note(replace(both, each=both.each[::-1]), ["nccl", "mpi"]) or "").endswith("not to mpi")
+    rounded = rounding_note(both)
+    assert isinstance(rounded, SizesRounded) and (rounded.dtype, rounded.element_bytes) == ("float32", 4)
+    assert tuning_note(replace(both, each=both.each[::-1]), ["nccl", "mpi"]) == TuningIgnored(("mpi",))

@@ -11,10 +11,10 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.tensorflow import TensorFlowBackend
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
-from collbench.measure.tasks.servers import JobRoles, Served, _compared, served_of, total
+from collbench.measure.tasks.servers import CAPABLE, JobRoles, Served, _compared, served_of, total
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
-from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported
+from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported
 from collbench.results.steps import read_workload
 from collbench.workloads.parameter_server import REGIME
 from collbench.workloads.shape import shape_of
@@ -213,16 +213,15 @@ def test_a_server_that_adds_up_wrong_is_found():
 
 
 @pytest.mark.parametrize(
-    ("typed", "reason"),
+    ("typed", "defect"),
     [
-        ({"model": "30K", "update": "asynchronous"}, "--update synchronous and sharded"),
-        ({"model": "600M", "bucket": "3G"}, "smaller --bucket"),
+        ({"model": "30K", "update": "asynchronous"}, ("asynchronous", CAPABLE)),
+        ({"model": "600M", "bucket": "3G"}, ("message size",)),
     ],
 )
-def test_what_its_parameter_servers_are_not_asked_for(typed, reason):
+def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
     answered = served_of(shape_of(REGIME, typed, (0, 0, 0)), REGIME, 3)
-    assert isinstance(answered, str)
-    assert reason in answered
+    assert answered == ServersUnsupported("tensorflow", *defect)
 
 
 def test_who_serves_is_who_serves_on_other_backends():

@@ -110,7 +110,7 @@ def test_scatter_widens_the_classes_so_that_noise_stays_in_the_first() -> None:
 
 
 def test_pairs_inside_a_host_are_compared_among_themselves() -> None:
-    made = Made(8, names=[f"rank {i} (node{i // 4})" for i in range(8)]).across([0] * 4 + [1] * 4, 0.05)
+    made = Made(8, hosts=[f"node{i // 4}" for i in range(8)]).across([0] * 4 + [1] * 4, 0.05)
     assert (classes_of(made.matrix())[0] <= 0).all()
     assert picture(made.matrix())[-1].startswith("· from 9")
     assert "of the median of such paths" in picture(made.matrix())[-1]

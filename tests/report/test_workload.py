@@ -29,7 +29,8 @@ def times(p50: float, low: float | None = None, high: float | None = None) -> Ti
 
 
 PARTS: list[dict[str, Any]] = [
-    {"what": "gradients, bucket 1 of 4 … gradients, bucket 3 of 4", "operation": "allreduce", "groups": 1, "group_ranks": 2,
+    {"what": "gradients, bucket 1 of 4 … gradients, bucket 3 of 4", "ends": ["gradients, bucket 1 of 4", "gradients, bucket 3 of 4"],
+     "operation": "allreduce", "groups": 1, "group_ranks": 2,
      "size_bytes": 25 * MIB, "times": 3, "moved_bytes": 75 * MIB, "time_s": dict(vars(times(0.230))), "busbw_bytes_per_s": 113.9e6,
      "ceiling": dict(vars(NIC)), "percent_of_ceiling": 96.9},
     {"what": "gradients, bucket 4 of 4", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 24 * MIB, "times": 1,

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.steps import WORKLOAD, StepRow, holds_workload, read_workload, step_from_json
+from collbench.results.steps import WORKLOAD, StepRow, holds_workload, part_ends, read_workload, step_from_json
 from collbench.results.store import parse_object, to_line
 
 CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
@@ -27,7 +28,8 @@ ROW = StepRow(
     {"p50": 1.0, "p95": 2.0, "max": 3.0, "workers": [{"rank": 1, "steps": 4}], "servers": [{"rank": 0, "updates": 4}],
      "steps_per_s": 4.0, "duration_s": 1.0}, {"loop": "native"},
 )  # fmt: skip
-NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here")
+NA_FACT = {"kind": "text", "text": "no GPU here"}
+NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here", na_fact=NA_FACT)
 
 
 def test_a_row_comes_back_as_it_was() -> None:
@@ -77,14 +79,26 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness' is"),
         ({"staleness": {"p50": "much"}}, "'staleness' is"),
         ({"parts": [{}]}, "of a part is"),
+        ({"parts": [{**PART, "ends": ["x"]}]}, "'ends' of a part is"),
         ({"parts": [{**PART, "times": "3"}]}, "'times' of a part is '3'"),
         *[({"parts": [{key: PART[key] for key in PART if key != name}]}, f"'{name}' of a part is 'missing'") for name in PART],
         ({"wrong": True}, "'wrong' is 'True'"),
+        ({"na_fact": "x"}, "'na_fact' is 'x'"),
     ],
 )
 def test_what_does_not_fit_is_named(changes, why) -> None:
     with pytest.raises(ValueError, match=why.replace("(", r"\(")):
         step_from_json({**json.loads(json.dumps(ROW.as_json())), **changes})
+
+
+def test_the_first_and_the_last_exchange_of_a_part_are_fields() -> None:
+    assert part_ends({"what": "a … b … c", "ends": ["a … b", "c"]}) == ("a … b", "c")
+
+
+def test_a_part_of_an_earlier_version_has_its_ends_in_its_name() -> None:
+    assert part_ends({"what": "bucket 1 of 4 … bucket 3 of 4"}) == ("bucket 1 of 4", "bucket 3 of 4")
+    _, rows, warnings = read_workload(Path(__file__).parents[2] / "reports/training")
+    assert (warnings, [part_ends(part) for part in rows[0].parts]) == ([], [(part["what"],) * 2 for part in rows[0].parts])
 
 
 def test_a_field_that_is_missing_is_named() -> None:

@@ -168,7 +168,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class HuntVerdict:
-    """names     of the places
+    """names     of the places; hosts: the host of each, (): each place is a host of its own
     suspects  all of them, confirmed ones first, the worst first
     rounds    how many were measured, by stage; promised: the largest number, as estimated beforehand
     notes     what was not decided, and why; what all places have in common
@@ -183,6 +183,7 @@ class HuntVerdict:
     notes: tuple[Fact, ...] = ()
     no_verdict: Fact | None = None
     middle: float | None = None
+    hosts: tuple[str, ...] = ()
 
     def of(self, state: str) -> list[Suspect]:
         """The suspects in that state."""
@@ -208,10 +209,11 @@ _HARDLY = 1e-12  # an interval from a rate below it has no meaning
 
 @dataclass
 class HuntLog:
-    """`names`: of the places; `told`: every request with its answer, in order."""
+    """`names`: of the places; `told`: every request with its answer, in order; `hosts`: of each place, (): each is its own."""
 
     names: tuple[str, ...]
     told: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
+    hosts: tuple[str, ...] = ()
 
     def asking(self, ask: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Ask, and write down what was answered; figures that no network has (0, below 0, infinite) count as not measured.
@@ -256,7 +258,7 @@ class HuntLog:
         bandwidth = np.exp(levelled(np.log(raw), turns))
         latency = np.exp(levelled(np.log(figures["latency"]), np.where(turns >= 0, turns // 2, -1), symmetric=True))
         low, high = (figures[name] * bandwidth / raw for name in ("low", "high"))
-        return PairMatrix(self.names, latency, bandwidth, low, high, figures["wrong"], 0, 0)
+        return PairMatrix(self.names, latency, bandwidth, low, high, figures["wrong"], 0, 0, hosts=self.hosts)
 
 
 def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: GroupFigure) -> None:

@@ -67,7 +67,6 @@ from collbench.analysis.hunt.protocol import (
 )
 from collbench.analysis.hunt.significance import LATENCY
 from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS, Figures
-from collbench.analysis.pairs import hosts_of
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round
 from collbench.reason import Fact
@@ -315,11 +314,14 @@ def cross_check_rounds(n: int) -> int:
     return next(rounds for most, rounds in _CROSS_CHECK_ROUNDS if n < most)
 
 
-def hunt(names: Sequence[str], options: Options) -> Hunt:
-    """Request rounds until the verdict is clear, and return it. Raises UsageError as `promise` does."""
+def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> Hunt:
+    """Request rounds until the verdict is clear, and return it. Raises UsageError as `promise` does.
+
+    names, hosts: of the places; without hosts each place is a host of its own.
+    """
     if len(names) < LEAST_PLACES:
         return (yield from hunt_few(tuple(names)))
-    return (yield from _Hunt(tuple(names), options).run())
+    return (yield from _Hunt(tuple(names), options, tuple(hosts or names)).run())
 
 
 @dataclass(frozen=True)
@@ -377,11 +379,12 @@ class _Hunt:
 
     names: tuple[str, ...]
     options: Options
+    hosts: tuple[str, ...]
     notes: list[Fact] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = draws.Random(f"hunt, {self.options.seed}")
-        self.book = HuntLog(self.names)
+        self.book = HuntLog(self.names, hosts=self.hosts)
         self.shares = _shares(len(self.names), self.options)
         if self.options.method == "groups" and self.shares.method == "pairs":
             self.notes.append(PairsInstead(groups.LEAST_PLACES))
@@ -430,7 +433,7 @@ class _Hunt:
         return None
 
     def _cross_check(self, found: SweepResult) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-        check = CrossCheck(self.book, found, _hosts(self.names), self.options.leaf_of, self.random)
+        check = CrossCheck(self.book, found, _path_ends(self.names, self.hosts), self.options.leaf_of, self.random)
         done = yield from check.run(self.shares.cross_check)
         if not done:
             self.notes.append(RoundsUsedUp(self.shares.cross_check))
@@ -483,19 +486,18 @@ class _Hunt:
 
     def _verdict(self, suspects: Sequence[Suspect], found: SweepResult, why: Fact | None) -> HuntVerdict:
         own_notes = [*self.notes, *notes(self.book, suspects, found)]
-        suspects = with_leaf(with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
+        suspects = with_leaf(with_wrong(suspects, self.book), _path_ends(self.names, self.hosts), self.options.leaf_of)
         known = tuple(ordered(suspects))
         middle = found.middle or usual(self.book)
-        return HuntVerdict(self.names, known, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
+        return HuntVerdict(self.names, known, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle, self.hosts)
 
 
 def _confirmed(suspects: Sequence[Suspect]) -> bool:
     return any(each.state == CONFIRMED for each in suspects)
 
 
-def _hosts(names: Sequence[str]) -> Sequence[str]:
+def _path_ends(names: Sequence[str], hosts: Sequence[str]) -> Sequence[str]:
     """Return the host of each place; on a single host every place counts as a host: all paths are of one kind."""
-    hosts = hosts_of(names)
     return names if len(set(hosts)) == 1 else hosts
 
 
@@ -514,9 +516,9 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     slow = {each.places for each in found.places}
     if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(slow) >= matrix.n:
         return []
-    book = HuntLog(matrix.places, [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds])
-    hosts = hosts_of(matrix.places)
-    check = CrossCheck(book, found, matrix.places if len(set(hosts)) == 1 else hosts, None, draws.Random(f"pairs, {seed}"))
+    answers = [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds]
+    book = HuntLog(matrix.places, answers, matrix.hosts)
+    check = CrossCheck(book, found, _path_ends(matrix.places, matrix.hosts), None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
     return told(suspects(check, matrix.places), book, check.alike)
 

@@ -18,6 +18,7 @@ from collbench.machine.readers.pci import is_with_cpu
 # A capacity with its name: the element of every reference rate.
 
 COUNTED = "counted"
+_OPTIONS = ("--nic", "--nvlink", "--pcie")
 NCCL, RCCL = "NCCL", "RCCL"
 
 
@@ -48,7 +49,7 @@ class Link:
     @property
     def is_given(self) -> bool:
         """Whether an option set it."""
-        return self.source.startswith("--")
+        return self.source in _OPTIONS
 
     @property
     def known(self) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from collbench.machine.fabric import Cable, End, Fabric, FabricNode, Kind
-from collbench.machine.model import FabricLink, Machine, Nic, Port
+from collbench.machine.model import FabricLink, Machine, Nic, Port, name_by_lid
 from collbench.machine.readers.pci import AMAZON, MELLANOX, adapter_name, part_name
 from collbench.machine.readers.rdma import (
     IS_DOWN,
@@ -181,7 +181,7 @@ def read_ibportstate(text: str, name: str) -> Machine:
     local, width = parse_lid(facts.get("Lid")), _lanes(facts.get("LinkWidthActive"))
     if local is None or width is None:
         raise Unreadable(f"{called} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
-    nic = f"LID {local}"
+    nic = name_by_lid(local)
     logical = state(facts.get("LinkState"))
     speed = 10.3125 if fdr10 else next((found for key in _SPEEDS if (found := _speed_ibportstate(facts.get(key)))), None)
     rate = None if logical == "down" or speed is None else fabric_rate(width, speed * 1e9)

@@ -15,7 +15,16 @@ from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
 from collbench.measure.monitored import MonitoredMeasurement, state_probe, watch
-from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, left_early, make_groups, prepare, release, verify_case
+from collbench.measure.prepared_case import (
+    BackendContext,
+    DataError,
+    PreparedCase,
+    left_early,
+    make_groups,
+    prepare,
+    release,
+    verify_case,
+)
 from collbench.measure.request import Request
 from collbench.measure.resume import Stored, open_folder, placed, planned
 from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
@@ -46,7 +55,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
-from collbench.operations.unsupported import as_fact, decode_reason
+from collbench.operations.unsupported import CaseFailed, as_fact, decode_reason
 from collbench.reason import Fact, Text, as_json
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_size, plural
@@ -142,8 +151,8 @@ class BackendRunner:
             return self.without(operation, case, Text(f"{self.opened.name} is not open"), place)
         backend = stage.backend
         ready = prepare(operation, placed(case, operation, backend), stage, world)
-        if isinstance(ready, str):
-            return self.without(operation, case, Text(ready), place)
+        if isinstance(ready, CaseFailed):
+            return self.without(operation, case, ready, place)
         on_host = not backend.virtual and ready.case.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
         watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
@@ -319,14 +328,13 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
     for one in opened:
         if one.reason:
             yield BackendNotMeasured(one.name, one.reason)
-    if world.info.advice:
-        yield Text(world.info.advice)
+    yield from world.info.advice
     crowded = world.oversubscribed
     if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in opened):
         yield CoresShared(crowded, len(world.on_host(crowded)), world.cores_on(crowded))
     for note in (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])):
         if note:
-            yield note if isinstance(note, Fact) else Text(note)
+            yield note
     if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
         yield IdleRank(world.size)
 

@@ -70,6 +70,7 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Round, Schedule, schedule
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import CaseFailed
 from collbench.reason import Fact, as_json
 from collbench.results.folder import HUNT, TOOLS, RunFolder
 from collbench.results.rounds import HuntRound, PairRound
@@ -202,12 +203,14 @@ class Places:
 
     by      "rank" or "node"
     names   "node1", or "rank 3 (node1)"
+    hosts   the host of each place
     ranks   the ranks of each place, the same number at each. A pair of places uses all of them at once, each with its counterpart.
     rests   ranks that take no part, since another node has fewer
     """
 
     by: str
     names: tuple[str, ...]
+    hosts: tuple[str, ...]
     ranks: tuple[tuple[int, ...], ...]
     rests: int = 0
 
@@ -241,9 +244,11 @@ def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Seque
         raise UsageError(f"--by node needs two nodes, but all ranks are on {hosts[0]}: start ranks on more nodes, or use --by rank")
     if by == "node":
         width = min(map(len, by_host))
-        return Places(by, tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), sum(len(ranks) - width for ranks in by_host))
-    host_of = {rank: host for host, ranks in zip(hosts, by_host, strict=True) for rank in ranks}
-    return Places(by, tuple(f"rank {rank} ({host_of[rank]})" for rank in sorted(host_of)), tuple((rank,) for rank in sorted(host_of)))
+        rests = sum(len(ranks) - width for ranks in by_host)
+        return Places(by, tuple(hosts), tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), rests)
+    host_of = sorted((rank, host) for host, ranks in zip(hosts, by_host, strict=True) for rank in ranks)
+    names = tuple(f"rank {rank} ({host})" for rank, host in host_of)
+    return Places(by, names, tuple(host for _, host in host_of), tuple((rank,) for rank, _ in host_of))
 
 
 def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
@@ -634,8 +639,8 @@ def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times 
     """Return one measurement, with figures at rank 0, or why some rank refuses it, at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.case, groups, court.stage_for(way), court.world)
-    if isinstance(ready, str):
-        return ready
+    if isinstance(ready, CaseFailed):
+        return ready.reason
     check = court.asked.launch.check
     measured = time_shortly(ready, court.world, way.budget)
     mismatches = verify_case(ready, court.world, check) if check else []
@@ -744,10 +749,10 @@ def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...],
         wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
     reason = court.world.first_error(wrong, "making the groups of a round")
     stage: BackendContext = replace(court.stage, members=members | made)
-    ready = reason or prepare_over(ALLREDUCE, case, groups, stage, court.world)
-    if isinstance(ready, str):
+    ready = None if reason else prepare_over(ALLREDUCE, case, groups, stage, court.world)
+    if ready is None or isinstance(ready, CaseFailed):
         _free(backend, made)
-        return dict.fromkeys(groups, GroupResult(na=ready)), ()
+        return dict.fromkeys(groups, GroupResult(na=reason or str(ready))), ()
     budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
     measured = time_shortly(ready, court.world, budget)
     mismatches = verify_case(ready, court.world, request.check) if request.check else []
@@ -1097,8 +1102,9 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
     assert backend is not None
     case = ways_of(pairs, backend.name)[1].case
     return {
-        "places": list(places.names), "by": places.by, "backend": backend.name, "virtual": backend.virtual, "size_bytes": pairs.size_bytes,
-        "latency_size_bytes": pairs.latency_size_bytes, "window": case.window, "ranks_per_place": places.width, "method": asked.method,
+        "places": list(places.names), "hosts": list(places.hosts), "by": places.by, "backend": backend.name,
+        "virtual": backend.virtual, "size_bytes": pairs.size_bytes, "latency_size_bytes": pairs.latency_size_bytes,
+        "window": case.window, "ranks_per_place": places.width, "method": asked.method,
         "most_rounds": asked.rounds, "growing": asked.growing, "isolate": asked.isolate, "no_groups": lacking, "nics": list(rails),
         "max_time_s": pairs.launch.budget.max_time_s, "budget_s": pairs.budget_s, "rounds": None, "ceiling": None, "verdict": None,
     }  # fmt: skip
@@ -1187,7 +1193,7 @@ class PairsListener(Protocol):
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take all rounds. Return the verdict to store, JSON-ready.
 
-        It has "result", as of a hunt; "findings", a sentence each; "judged", the suspects that were measured again.
+        It has "result", as of a hunt; "findings", each with its fields and "sentence"; "judged", the suspects that were measured again.
         """
         ...
 
@@ -1241,7 +1247,8 @@ class PairRun:
         asked, case = self.asked, ways_of(self.asked, self.backend.name)[1].case
         sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
-            "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
+            "places": list(self.places.names), "hosts": list(self.places.hosts), "by": self.places.by,
+            "backend": self.backend.name, "size_bytes": asked.size_bytes,
             "latency_size_bytes": asked.latency_size_bytes, "window": case.window, "streams": case.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
             "possible": self.plan.possible, "measured": measured, "sampled": sample.render() if sample else None,
@@ -1326,8 +1333,8 @@ def conclude_pairs(match: PairRun) -> int:
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
     code = launch.world.broadcast(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
-        for sentence in found.pop("findings", ()):
-            launch.folder.event("finding", text=sentence)
+        for each in found.pop("findings", ()):
+            launch.folder.event("finding", text=each["sentence"], finding=each)
         launch.folder.finish(exit_code=code, pairs={**about, **found})
     return code
 

@@ -32,6 +32,8 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.data import POISON, Mismatch
 from collbench.operations.dtypes import DTYPES, DType, dtype_named
+from collbench.operations.unsupported import HostMemoryNeeded, ServersUnsupported
+from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.units import format_bytes
@@ -224,12 +226,12 @@ class JobRoles:
         """The bytes that a worker pushes and pulls in a round."""
         return 2.0 * self.dtype.size * sum(map(self.elements, range(len(self.servers))))
 
-    def refusal(self, backend: Backend) -> str | None:
+    def refusal(self, backend: Backend) -> ServersUnsupported | None:
         """Return why a backend cannot carry this training, or None."""
         if backend.virtual:
-            return f"{backend.name} simulates its ranks in one process, where no rank can be ahead: use {' or '.join(CAPABLE)}"
+            return ServersUnsupported(backend.name, "simulated", tuple(CAPABLE))
         if backend.name not in CAPABLE:
-            return f"on {backend.name} a server cannot wait for the next worker: use {' or '.join(CAPABLE)}"
+            return ServersUnsupported(backend.name, "no waiting", tuple(CAPABLE))
         return None
 
     def bytes_at(self, rank: int) -> int:
@@ -516,16 +518,16 @@ def serves(backend: Backend, regime: Regime) -> bool:
     return regime.name == REGIME.name and isinstance(backend, BringsServers)
 
 
-def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
+def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | ServersUnsupported:
     """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
     shape.
     """
     if regime.asynchronous(shape):
-        return "tensorflow's parameter servers support --update synchronous and sharded: for asynchronous use mpi or gloo"
+        return ServersUnsupported("tensorflow", "asynchronous", tuple(CAPABLE))
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
     served = Served(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
-        return "tensorflow sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket"
+        return ServersUnsupported("tensorflow", "message size")
     return served
 
 
@@ -618,7 +620,6 @@ def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, wo
 
 
 _NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"
-_ON_HOSTS = "asynchronous training is measured in host memory: use --device cpu"
 
 
 @dataclass
@@ -638,7 +639,7 @@ def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded
     roles, world = turn.roles, launch.world
     assert roles is not None
     if launch.request.sweep.each[0].device == "cuda":
-        return turn.row(na=_ON_HOSTS) if world.rank == 0 else None
+        return turn.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
     carrier, budget, what = messenger(turn.backend), launch.request.budget, "asynchronous workers"
     done = RankReport()
     with _watched(turn, world, "making its buffers"):
@@ -820,7 +821,7 @@ class Turn:
     plan: StepPlan | None = None
     roles: JobRoles | None = None
     served: Served | None = None
-    reason: str | None = None
+    reason: Fact | None = None
 
     @property
     def name(self) -> str:
@@ -849,6 +850,10 @@ class Turn:
             self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
             *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", **figures,
         )  # fmt: skip
+
+    def without(self, reason: Fact) -> StepRow:
+        """Return the n/a row with its reason."""
+        return self.row(na=reason.render(), na_fact=as_json(reason))
 
     def about(self) -> dict[str, Any]:
         """Return the training's entry in run.json's "workload"."""

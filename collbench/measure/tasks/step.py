@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Backend, can_do, steps_of
+from collbench.backends.backend import Backend, steps_of, unsupported_reason
 from collbench.backends.host import Buffers
 from collbench.control.world import World
 from collbench.errors import UsageError
@@ -40,6 +40,8 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Program, PythonCall, joined
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import CaseFailed, HostMemoryNeeded, decode_reason
+from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
@@ -157,7 +159,8 @@ class NamedGroups(Split):
 class StepPart:
     """A set of similar exchanges of a step.
 
-    what    name in the table; for several exchanges the first and the last
+    what    name of the first exchange, and of the last one if they differ: "bucket 1 of 14 … bucket 13 of 14"
+    ends    the names of the first and the last exchange
     times   how many there are in a step
     """
 
@@ -166,6 +169,7 @@ class StepPart:
     operation: Operation
     case: Case
     times: int
+    ends: tuple[str, str] = ("", "")
 
     @property
     def groups(self) -> Groups:
@@ -252,7 +256,7 @@ def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) 
     operation, times = operation_of(first), sum(exchange.times for exchange in alike)
     what = first.what if first.what == last.what else f"{first.what} … {last.what}"
     case = _case(first, operation, times, request, backend)
-    return StepPart(what, first, operation, replace(case, seed=case.seed + turn * _BETWEEN_PARTS), times)
+    return StepPart(what, first, operation, replace(case, seed=case.seed + turn * _BETWEEN_PARTS), times, (first.what, last.what))
 
 
 def _case(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Case:
@@ -325,8 +329,6 @@ def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
 
 # A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
 
-_ON_GPUS = "a server adds in host memory: use a backend on the CPU (--device cpu)"
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -372,16 +374,27 @@ class PreparedStep:
     ready: PreparedCase
 
 
-def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | str:
+class PartNotPrepared(Fact, frozen=True):
+    """A part of a training step cannot run on the backend: the part, and the reason."""
+
+    part: str
+    reason: Fact
+
+    def render(self) -> str:
+        """Return the part and the reason."""
+        return f"{self.part}: {self.reason.render()}"
+
+
+def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | PartNotPrepared:
     """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
     on all.
     """
     found: list[Prepared] = []
     for part in plan.parts:
         one = _prepare(part, stage, world)
-        if isinstance(one, str):
+        if isinstance(one, Fact):
             release_step(found, stage.backend)
-            return f"{part.what}: {one}"
+            return PartNotPrepared(part.what, one)
         found.append(one)
     return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world))
 
@@ -392,14 +405,16 @@ def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
         release(one.ready, backend)
 
 
-def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | str:
-    """Prepare one part. All ranks call."""
-    refusal = can_do(stage.backend, part.operation, part.case)
+def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | Fact:
+    """Prepare one part, or return why a rank cannot, the same at all ranks. All ranks call."""
+    refusal = unsupported_reason(stage.backend, part.operation, part.case)
     if part.exchange.adds and part.case.device != "cpu":
-        refusal = refusal or _ON_GPUS
-    reason = world.first_error(refusal, f"asking {stage.backend.name} what it can do")
-    ready = reason or prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
-    if isinstance(ready, str):
+        refusal = refusal or HostMemoryNeeded("server")
+    reason = world.first_error(None if refusal is None else as_json(refusal), f"asking {stage.backend.name} what it can do")
+    if reason is not None:
+        return decode_reason(reason)  # type: ignore[return-value]
+    ready = prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
+    if isinstance(ready, CaseFailed):
         return ready
     adding = Adding(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
@@ -640,7 +655,7 @@ def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, wi
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
     sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
     return {
-        "what": part.what, "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
+        "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
         "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
         "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
         "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),

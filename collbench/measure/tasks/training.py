@@ -42,6 +42,7 @@ from collbench.measure.tasks.servers import (
 )
 from collbench.measure.tasks.step import (
     Around,
+    PartNotPrepared,
     PreparedStep,
     StepPlan,
     Training,
@@ -56,6 +57,7 @@ from collbench.measure.tasks.step import (
     verify_step,
     with_figures,
 )
+from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.reason import Fact
 from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
@@ -120,7 +122,7 @@ def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World
 def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world: World) -> Turn:
     ranks, nodes = ranks_of(opened, world), len(world.hosts)
     if opened.backend is None:
-        return Turn(training, opened, ranks, nodes, reason=opened.reason)
+        return Turn(training, opened, ranks, nodes, reason=as_fact(opened.reason))
     turn = _laid_out(training, opened, opened.backend, asked, world)
     name = training.regime.name
     reason = world.first_error(turn if isinstance(turn, str) else None, f"laying {name} out") or _lacks_room(turn, opened.backend, world)
@@ -128,7 +130,7 @@ def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world
         return turn
     if not training.optional:
         raise UsageError(f"{reason}")
-    return Turn(training, opened, ranks, nodes, reason=f"{reason}")
+    return Turn(training, opened, ranks, nodes, reason=as_fact(reason))
 
 
 def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
@@ -155,7 +157,7 @@ def _told(training: Training, opened: OpenBackend, backend: Backend, asked: Work
     known = (training, opened, backend.ranks, len(world.hosts), shape, step)
     if serves(backend, training.regime):
         served = served_of(shape, training.regime, backend.ranks)
-        return Turn(*known, reason=served) if isinstance(served, str) else Turn(*known, served=served)
+        return Turn(*known, reason=served) if isinstance(served, ServersUnsupported) else Turn(*known, served=served)
     if training.regime.asynchronous(shape):
         roles = roles_of(step, backend.ranks)
         return Turn(*known, roles=roles, reason=roles.refusal(backend))
@@ -285,7 +287,7 @@ def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments
 def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
     """Measure one training on all ranks; its row is at rank 0."""
     if turn.reason:
-        return turn.row(na=turn.reason) if session.world.rank == 0 else None
+        return turn.without(turn.reason) if session.world.rank == 0 else None
     if turn.roles:
         return measure_asynchronous(turn, session.launch, session.ceilings, session.crowded(turn))
     if turn.served:
@@ -294,8 +296,8 @@ def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
     assert plan is not None
     stage = stage_of(session.launch, [(part.operation, part.case, turn.opened) for part in plan.parts], turn.backend)
     step = prepare_step(turn.name, plan, stage, world)
-    if isinstance(step, str):
-        return turn.row(na=step) if world.rank == 0 else None
+    if isinstance(step, PartNotPrepared):
+        return turn.without(step) if world.rank == 0 else None
     row = _timed(session, turn, step)
     release_step(step.parts, turn.backend)
     return row

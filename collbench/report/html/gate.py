@@ -156,7 +156,7 @@ def section(material: Material) -> Section | None:
     verdict = material.verdict
     if verdict is None:
         return None
-    cause = [f"Likely cause: {short(verdict.cause.sentence)}."] if verdict.cause is not None else []
+    cause = [f"Likely cause: {short(verdict.cause.render())}."] if verdict.cause is not None else []
     outcomes = [f"{text}." for text in [describe_outcomes(verdict)] if text]
     texts = [
         f"{headline(verdict)}.",

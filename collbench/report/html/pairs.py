@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
-from collbench.analysis.pairs import PairEffects, PairFinding, hosts_of
+from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.report.cases import NOTHING, printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.material import Material
@@ -68,11 +68,11 @@ class Groups:
         return found
 
 
-def grouped(places: Sequence[str], most: int = MOST_ROWS) -> Groups:
+def grouped(places: Sequence[str], hosts: Sequence[str] = (), most: int = MOST_ROWS) -> Groups:
     """Return at most `most` groups: single places, those of a host, of hosts with names that differ in the last number, or neighbours."""
     if len(places) <= most:
         return Groups(tuple(range(len(places))), tuple(range(len(places))), tuple(places), "place")
-    hosts = hosts_of(places)
+    hosts = hosts or places
     families = [_family(host) for host in hosts]
     for by, names in (("host", hosts), ("name", families)):
         if _LEAST_GROUPS <= len(set(names)) <= most:
@@ -587,7 +587,7 @@ class MatrixInput:
 
 def charts(matrix: MatrixInput) -> list[Chart]:
     """Return the charts of bandwidth and latency, as far as they were measured."""
-    groups = grouped(matrix.effects.matrix.places)
+    groups = grouped(matrix.effects.matrix.places, matrix.effects.matrix.hosts)
     return [_chart(matrix, each, groups) for each in quantities(matrix.effects.matrix) if np.isfinite(each.values).any()]
 
 

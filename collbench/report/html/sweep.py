@@ -27,7 +27,7 @@ from collbench.report.cases import (
     wrong,
 )
 from collbench.report.frame import PlanSummary
-from collbench.report.headlines import FIT_TITLES, fit_cases, left_out
+from collbench.report.headlines import FIT_TITLES, fit_cases, fit_values, left_out
 from collbench.report.html.chart import (
     BAD,
     BOUND,
@@ -559,7 +559,7 @@ def _caption_fits(fits: Sequence[tuple[SizeSeries, LineFit]]) -> str:
 
 
 def _caption_fit(series: SizeSeries, fit: LineFit) -> str:
-    _, alpha, rate, *_ = (text.split(" (")[0] for text in fit_cases(fit))
+    alpha, rate = fit_values(fit)
     switches = " and ".join(map(format_size, fit.switches))
     return f"{series.label}: α {alpha} µs, asymptotic rate {rate} GB/s{f', another regime from {switches} on' if switches else ''}"
 
@@ -803,7 +803,7 @@ def _figure(row: Row) -> str:
 def _method_rates(sheet: SweepChartInput, found: list[RateLimit], same: str) -> str:
     first = next((row for row in sheet.rows if rate_of(row) is not None), sheet.rows[0])
     factor = (first.busbw_bytes_per_s or 0) / first.algbw_bytes_per_s if first.algbw_bytes_per_s else None
-    times = f" × {factor:.6g} (the bus factor of {cut(name_of(first).split()[0])} over {first.ranks} ranks)" if factor else ""
+    times = f" × {factor:.6g} (the bus factor of {cut(first.operation)} over {first.ranks} ranks)" if factor else ""
     sources = dict.fromkeys(f"{each.by or each.kinds[0]}: {source}" for each in found for source in each.sources if source)
     return (
         f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is {describe_times(sheet)}. "

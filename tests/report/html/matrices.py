@@ -19,11 +19,11 @@ from collbench.results.rounds import PairMatrix
 RATE, LATENCY_S = 10e9, 20e-6
 
 
-def even(n: int = 6, names: Sequence[str] = ()) -> PairMatrix:
+def even(n: int = 6, names: Sequence[str] = (), hosts: Sequence[str] = ()) -> PairMatrix:
     """All alike, without noise: 10 GB/s and 20 µs."""
     off = np.where(np.eye(n, dtype=bool), np.nan, 1.0)
     places = tuple(names or (f"node{number + 1}" for number in range(n)))
-    return PairMatrix(places, off * LATENCY_S, off * RATE, off * RATE * 0.99, off * RATE * 1.01, off * 0, 1 << 20, 8)
+    return PairMatrix(places, off * LATENCY_S, off * RATE, off * RATE * 0.99, off * RATE * 1.01, off * 0, 1 << 20, 8, hosts=tuple(hosts))
 
 
 def slowed(matrix: PairMatrix, sender: object = slice(None), receiver: object = slice(None), ratio: float = 0.5) -> PairMatrix:

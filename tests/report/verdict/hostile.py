@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collbench.analysis.differences import Item
-from collbench.gate.verdict import Announcement, Change, FloorState, LikelyCause, Verdict
+from collbench.gate.plausible import StoredCause
+from collbench.gate.verdict import Announcement, Change, FloorState, Verdict
 from collbench.reason import Text
 from tests.gate.verdicts import group, suspicion, verdict
 
@@ -25,5 +26,5 @@ def hostile(result: str = "regression", rows: int = 1) -> Verdict:
         suspicions=tuple(replace(one, kind=kind, state=state) for _ in range(rows)
                          for kind, state in (("cell", "confirmed"), ("group", "suspected"), ("whole", "accepted"), ("cell", "cleared"))),
         groups=tuple(group(state, NASTY, NASTY, name=NASTY, worst=NASTY, size_class=NASTY) for _ in range(rows) for state in states),
-        floors=(floor, replace(floor, state="no verdict")) * rows, cause=LikelyCause(NASTY, NASTY), changes=(change,) * rows,
+        floors=(floor, replace(floor, state="no verdict")) * rows, cause=StoredCause(NASTY, NASTY), changes=(change,) * rows,
     )  # fmt: skip

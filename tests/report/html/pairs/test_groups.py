@@ -17,7 +17,8 @@ def test_of_few_places_each_has_its_own_row() -> None:
 
 
 def test_ranks_of_a_host_stand_together_even_if_they_were_placed_in_turns() -> None:
-    found = grouped([f"rank {rank} (n{rank % 10})" for rank in range(80)])
+    hosts = [f"n{rank % 10}" for rank in range(80)]
+    found = grouped([f"rank {rank} ({host})" for rank, host in enumerate(hosts)], hosts)
     assert (found.by, found.labels[:2], found.starts[:2]) == ("host", ("n0", "n1"), (0, 8))
     assert found.order[:9] == (0, 10, 20, 30, 40, 50, 60, 70, 1)
 
@@ -39,7 +40,7 @@ def test_where_names_tell_nothing_neighbours_stand_together() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=200), st.integers(1, 20))
 def test_every_place_is_in_one_group_whatever_the_names(names: list[str], most: int) -> None:
-    found = grouped(names, most)
+    found = grouped(names, most=most)
     assert sorted(found.order) == list(range(len(names)))
     assert len(found.labels) == len(found.starts) <= max(most, 1)
     assert found.starts[0] == 0

@@ -49,7 +49,7 @@ def test_a_pair_measured_twice_and_wrong_data_are_said() -> None:
 
 
 def test_paths_inside_hosts_are_set_against_their_own_median() -> None:
-    matrix = even(8, [f"rank {number} (node{number // 2})" for number in range(8)])
+    matrix = even(8, hosts=[f"node{number // 2}" for number in range(8)])
     for rank in range(0, 8, 2):
         slowed(matrix, [rank, rank + 1], [rank + 1, rank], 10)
     texts = cell_texts(drawn(matrix)[0])
