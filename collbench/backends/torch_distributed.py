@@ -1,4 +1,4 @@
-"""NCCL through torch.distributed, on torch's own GPU memory: what training sees, torch's overhead and all; the backend nccl is without."""
+"""The backends gloo and torch-nccl: Gloo and NCCL through torch.distributed, with torch's overhead, as in training."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu
 
 
-# What backends through torch.distributed have in common: how ranks join, their groups, and GPU memory of torch's own allocator.
+# Shared by the backends through torch.distributed: how ranks join, their groups, and GPU memory of torch's own allocator.
 
 _LATER = 2
 _BACKLOG = 128
 
 
 def load_torch() -> Any:
-    """torch, imported without looks for garbage, of which nothing is freed while it lives, and then exempt from them.
+    """Return torch, imported while garbage collection is off; its objects are excluded from later collections.
 
-    Every rank saves 0.7 s of 1.9 s (torch 2.13, AMD EPYC) at its start and its end, and its loops the looks in between.
+    Every rank saves 0.7 s of 1.9 s (torch 2.13, AMD EPYC) at its start and end, and collections during the timed loops.
     """
     looked = gc.isenabled()
     gc.disable()
@@ -56,12 +56,12 @@ def load_torch() -> Any:
 
 
 def patience(settings: Settings) -> timedelta:
-    """Return the library's timeout: longer than the watchdog's, which can name the missing ranks; the library cannot."""
+    """Return the library's timeout. It is longer than the watchdog's, since only the watchdog can name the missing ranks."""
     return timedelta(seconds=_LATER * settings.timeout_s)
 
 
 def store_of(name: str, world: World, timeout: timedelta) -> Any:
-    """Return a TCPStore that rank 0 opens on a free port, at every rank; it must live as long as the groups that use it.
+    """Return, at every rank, a TCPStore that rank 0 opens on a free port. Keep it as long as the groups that use it.
 
     It has no authentication, so it listens only at the address of rank 0 that the other ranks use: loopback within one host.
     """
@@ -79,8 +79,8 @@ def store_of(name: str, world: World, timeout: timedelta) -> Any:
 def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
     """Return rank 0's store, which listens at one address.
 
-    torch listens at every address by itself; since 2.3 it takes a listening socket. Where it refuses one, with libuv and without, the
-    store listens at every address as before.
+    By default torch listens at every address. Since 2.3 it accepts a listening socket. If it rejects the socket, with libuv and
+    without, the store listens at every address.
     """
     common = {"is_master": True, "timeout": timeout, "wait_for_workers": False}
     for backend in ({}, {"use_libuv": False}):
@@ -94,7 +94,7 @@ def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
 
 
 def require_one_family(name: str, world: World, interface: str) -> None:
-    """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
+    """Raise UsageError if Gloo would use IPv4 on one host and IPv6 on another: it uses an interface's IPv4 address if there is one."""
     family = first_family(interface)
     known: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
     first = {family: member.host for member, family in reversed(list(zip(world.members, known, strict=True))) if family}
@@ -104,7 +104,7 @@ def require_one_family(name: str, world: World, interface: str) -> None:
 
 
 def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
-    """Forms torch's default group; its store, which must live as long as the group."""
+    """Form torch's default group. Return its store, which must exist as long as the group."""
     import torch
 
     dist: Any = torch.distributed
@@ -114,7 +114,7 @@ def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
 
 
 def no_cuda_build(torch: Any) -> str | None:
-    """Why this torch has no CUDA, with the remedy, or None."""
+    """Return why this torch does not support CUDA here, with the remedy, or None."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} was built without CUDA: install the CUDA build (see pytorch.org)"
     if torch.cuda.is_available():
@@ -123,10 +123,10 @@ def no_cuda_build(torch: Any) -> str | None:
 
 
 class TorchMemory:
-    """GPU memory of torch's own allocator, as its users have it."""
+    """GPU memory of torch's own allocator, as in training."""
 
     def __init__(self, torch: Any, index: int, n_bytes: int) -> None:
-        """Raises MemoryError, one sentence."""
+        """Allocate the memory. Raises MemoryError with one sentence."""
         try:
             self.tensor = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}")
         except torch.cuda.OutOfMemoryError as error:
@@ -135,19 +135,19 @@ class TorchMemory:
 
 
 class TorchBackend(HostOrGpuBackend):
-    """A library behind torch.distributed. Opening sets `_torch`, the module."""
+    """The base of backends over torch.distributed. `open` sets `_torch`, the module."""
 
     api = "torch"
     passes_messages = True
     _torch: Any
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
+        """Return the default group for all ranks, else a new group. All ranks must call it, as torch requires."""
         dist = self._torch.distributed
         return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
 
     def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> TorchMemory:
-        """torch's own. Raises MemoryError."""
+        """Return memory of torch's allocator. Raises MemoryError."""
         return TorchMemory(self._torch, gpu.index, n_bytes)
 
     def close(self) -> None:
@@ -156,16 +156,16 @@ class TorchBackend(HostOrGpuBackend):
             self._torch.distributed.destroy_process_group()
 
 
-# x as the operations' "torch" steps see it: tensors over our buffers, on host or GPU, and functions of torch.distributed by name.
+# The binding of the operations' "torch" steps: tensors over collbench's buffers, on host or GPU, and functions of torch.distributed.
 
 _MESSAGE, _SIGNAL = 1, 2  # tags
-_REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
-# torch.distributed knows neither these unsigned types nor those of 8 bits everywhere; what is only moved goes as what it knows.
+_REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in torch
+# torch.distributed does not support these types everywhere, so data that is only moved is sent as another type of the same width.
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 class TorchBinding:
-    """For libraries with calls that block, or follow torch's current stream; `posted` calls return a Work each."""
+    """The binding for calls that block, or that follow torch's current stream. `posted` calls return a Work each."""
 
     def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, self.cell = buffers.places[0], buffers.cell
@@ -181,16 +181,16 @@ class TorchBinding:
         self._works: list[Any] = []
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A function of torch.distributed."""
+        """Return a call of a function of torch.distributed."""
         return PythonCall(name, partial(getattr(self._torch.distributed, name), *words, **named))
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A function that returns a Work; `waitall` waits for it."""
+        """Return a call of a function that returns a Work; `waitall` waits for it."""
         function, works = partial(getattr(self._torch.distributed, name), *words, **named), self._works
         return PythonCall(name, lambda: works.append(function()))
 
     def waitall(self) -> PythonCall:
-        """Waits for every Work posted."""
+        """Return a call that waits for every posted Work."""
         works = self._works
 
         def wait() -> None:
@@ -201,23 +201,23 @@ class TorchBinding:
         return PythonCall("wait", wait)
 
     def peer(self, rank: int) -> int:
-        """torch names ranks by their rank in the job."""
+        """Return the rank in the job, by which torch numbers ranks."""
         return self._group.ranks[rank]
 
     def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.send."""
+        """Return a call of torch.distributed.send."""
         return self.call("send", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.recv."""
+        """Return a call of torch.distributed.recv."""
         return self.call("recv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def together(self) -> Iterator[PythonCall]:
-        """Works need no beginning."""
+        """Yield no call: overlapping messages need no start."""
         return iter(())
 
     def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.isend."""
+        """Return a call of torch.distributed.isend."""
         return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
