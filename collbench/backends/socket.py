@@ -340,7 +340,7 @@ class NativeMessages:
 
 
 class PythonMessages:
-    """The calls in Python, for machines without a C compiler. They always poll, which takes 10 to 15 µs more per small message and stream."""
+    """The calls in Python, for machines without a C compiler. They always poll: 10 to 15 µs more per small message and stream."""
 
     def __init__(self, link: Connections) -> None:
         self._link = link

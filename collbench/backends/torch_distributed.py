@@ -221,33 +221,33 @@ class TorchBinding:
         return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.irecv."""
+        """Return a call of torch.distributed.irecv."""
         return self.post("irecv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def signal_to(self, rank: int) -> PythonCall:
-        """A byte sent."""
+        """Return a call that sends one byte."""
         return self.call("send", self.scratch, dst=self.peer(rank), group=self.comm, tag=_SIGNAL)
 
     def signal_from(self, rank: int) -> PythonCall:
-        """A byte received."""
+        """Return a call that receives one byte."""
         return self.call("recv", self.scratch, src=self.peer(rank), group=self.comm, tag=_SIGNAL)
 
     def unless_in_place(self, address: Any) -> Any:
-        """torch has no in-place token."""
+        """Return `address`: torch has no constant for in-place calls."""
         return address
 
     def has(self, name: str) -> bool:
-        """Whether torch.distributed has a function `name`."""
+        """Return whether torch.distributed has a function `name`."""
         return hasattr(self._torch.distributed, name)
 
 
 def torch_type(name: str, reduces: bool) -> str:
-    """The type of the tensors: that of the cell, or one of its width that is known everywhere where nothing is reduced."""
+    """Return torch's type for the elements: that of the case; without a reduction, one of the same width that torch always supports."""
     return name if reduces else _MOVED_AS.get(name, name)
 
 
 def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, Any]:
-    """Tensors of bytes over a slot."""
+    """Return the send and the receive elements of a slot as tensors of bytes."""
     if isinstance(buffers, Buffers):
         send, recv = buffers.send(0, slot), buffers.recv(0, slot)
         return torch.from_numpy(send.view(np.uint8)), torch.from_numpy(recv.view(np.uint8))
@@ -261,7 +261,7 @@ def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, 
     return held.tensor[send_at : send_at + sent * width], held.tensor[recv_at : recv_at + received * width]
 
 
-# Gloo through torch.distributed, on host memory and where torch has CUDA on GPU memory, too: what training sees with Gloo.
+# Gloo through torch.distributed, on host memory, and on GPU memory if torch supports CUDA.
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13
@@ -281,7 +281,7 @@ class GlooBackend(TorchBackend):
 
     def open(self, world: World, settings: Settings) -> None:
         """Import torch and form its default group over a store on rank 0."""
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns about every address without a name
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         torch = self._torch = load_torch()
         self.rank, self.ranks = world.rank, world.size
@@ -303,11 +303,11 @@ class GlooBackend(TorchBackend):
         return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Reject reductions of types that Gloo cannot reduce."""
+        """Return why Gloo cannot reduce the case's type, else None."""
         return DtypeUnsupported("gloo", cell.dtype.name) if operation.reduces and cell.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""
+        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
         return None
 
     def versions(self) -> Mapping[str, str]:
@@ -316,7 +316,7 @@ class GlooBackend(TorchBackend):
 
 
 _REMEDY = "install the CUDA build of torch (see pytorch.org), and collbench[cuda13] or [cuda12] to match torch.version.cuda"
-_UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
+_UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # missing in torch's table of NCCL's types
 _SHARE = 0.75  # of the deadline: leaves time to query which ranks lag before the watchdog ends the process
 
 
@@ -324,14 +324,14 @@ class BatchedBinding(TorchBinding):
     """The binding for NCCL, which runs messages between two ranks in sequence unless they are one batch, sent by `waitall`."""
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A message for the next batch; NCCL has no tags."""
+        """Return a call that adds a message to the next batch. NCCL has no tags."""
         dist, works = self._torch.distributed, self._works
         peer = named["src"] if "src" in named else named["dst"]
         message = dist.P2POp(getattr(dist, name), words[0], peer, named.get("group"))
         return PythonCall(name, partial(works.append, message))
 
     def waitall(self) -> PythonCall:
-        """Sends the batch; the current stream waits for it."""
+        """Return a call that sends the batch; the current stream waits for it."""
         messages, send = self._works, self._torch.distributed.batch_isend_irecv
 
         def batch() -> None:
@@ -343,7 +343,7 @@ class BatchedBinding(TorchBinding):
 
 
 class TorchNcclBackend(TorchBackend):
-    """The backend of torch.distributed with NCCL, one GPU per process."""
+    """The backend torch-nccl: torch.distributed with NCCL, one GPU per process."""
 
     name = "torch-nccl"
     devices = frozenset({"cuda"})
@@ -351,7 +351,7 @@ class TorchNcclBackend(TorchBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether there are a GPU and a torch built for CUDA. Does not import torch: its version shows the build."""
+        """Return whether there are a GPU and a torch built for CUDA. Does not import torch, since its version shows the build."""
         missing = no_gpu()
         if missing:
             return missing
@@ -382,15 +382,15 @@ class TorchNcclBackend(TorchBackend):
         self._store = join("nccl", world, settings, device_id=device)
 
     def _lagging(self) -> str | None:
-        """Asked for when it is needed: `ask_ras` is set after opening."""
+        """Return which ranks lag, from `ask_ras`, which is set after `open`."""
         return self.ask_ras()
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
-        """Tensors over the buffers."""
+        """Return the binding with tensors over the buffers."""
         return BatchedBinding(self._torch, buffers, group, slot)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """No graphs, no unsigned types that torch does not hand to NCCL, no bitwise reductions (torch refuses them itself)."""
+        """Return why torch's NCCL does not support the case: graph mode, or reductions of unsigned types; else None."""
         if cell.mode == "graph":
             return OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")
         if operation.reduces and cell.dtype.name in _UNKNOWN_TYPES:
@@ -398,21 +398,24 @@ class TorchNcclBackend(TorchBackend):
         return unrepresentable_average(cell.dtype, self.ranks) if cell.redop == "avg" else None
 
     def sync(self, group: Group) -> Program | None:
-        """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""
+        """Return a wait for the previous sample, then an all-reduce of one element on the same stream.
+
+        So no sample begins before every rank has arrived.
+        """
         one = self._torch.zeros(1, device=self._device)
         all_reduce = partial(self._torch.distributed.all_reduce, one, group=group.handle)
         return Program(((PythonCall("wait", lambda: self._clock.wait(self._clock.stamp())), PythonCall("all_reduce", all_reduce)),))
 
     def clock(self) -> Clock:
-        """torch's events."""
+        """Return the clock of CUDA events."""
         return self._clock
 
     def fence(self, deadline_s: float) -> None:
-        """Waits for the current stream. Raises RunFailed."""
+        """Wait for the current stream. Raises RunFailed at the deadline."""
         EventClock(self._torch, deadline_s, self._lagging).wait(self._clock.stamp())
 
     def versions(self) -> Mapping[str, str]:
-        """torch, its CUDA and its NCCL, which need not be the one that the backend nccl loads."""
+        """Return the versions of torch, its CUDA and its NCCL, which may differ from the one that the backend nccl loads."""
         nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
         return {"torch": self._torch.__version__, "torch_cuda": str(self._torch.version.cuda), "torch_nccl": nccl}
 
