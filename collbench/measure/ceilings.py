@@ -31,7 +31,7 @@ from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
 
-# The ceiling of groups that run at the same time: that of each group's own job, and of the host NICs that they share.
+# The ceiling of groups that run at the same time, from each group's own limits and from the host NICs that the groups share.
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 Found = tuple[Ceiling, Ceiling | None]
@@ -70,7 +70,7 @@ class Running:
         return tuple((host, tuple(ranks)) for host, ranks in by_host.items())
 
     def least(self, group: tuple[int, ...]) -> LeastBytes:
-        """Return the bytes that one group must send out of and into its hosts at least."""
+        """Return the minimum of bytes that one group must send out of and into its hosts."""
         return least(self.operation, self.cell, (group,), {rank: self.host_of[rank] for rank in group})
 
 
@@ -227,7 +227,7 @@ def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
     return replace(bound, bytes_per_s=ring.bytes_per_s) if ring and (bound.bytes_per_s or 0.0) < (ring.bytes_per_s or 0.0) else bound
 
 
-# The expected bandwidth of a case with buffers on GPUs: from their links, the machines' NICs, and the GPU of each rank.
+# The expected bandwidth of a case with buffers on GPUs: from the GPUs' links, the machines' NICs, and the GPU of each rank.
 
 
 @dataclass
@@ -490,7 +490,7 @@ def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
     if operation.bidirectional:
         return max((senders + receivers).values())
     most = max(*senders.values(), *receivers.values())
-    return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs may take turns: one sends while the other answers
+    return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs can alternate: one sends while the other replies
 
 
 def _has_rdma(machine: Machine) -> bool:

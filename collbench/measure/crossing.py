@@ -1,11 +1,10 @@
-"""Bytes that must cross between places (hosts, or single ranks) with any algorithm: a lower limit that applies to every
-library.
+"""The minimum of bytes that must cross between places (hosts, or single ranks): a limit for every algorithm and library.
 
 It follows from the data that an operation must deliver. A part that ranks of a place need, and that no rank there can
-compute from local data, comes in at least once. Data that other places need goes out at least once, summed where it is
-reduced. This also holds for switches that copy or add. All places together need more where nothing adds on the way:
-sums from a places for b places take a + b - 2 moves (one more if none of the a is among the b), and 2(m-1) for the
-all-reduce of m hosts.
+compute from local data, must enter at least once. Data that other places need must leave at least once, summed if it is
+reduced. This also applies with switches that copy or add. If nothing adds on the way, all places together need more:
+sums from a places for b places take a + b - 2 moves (one more if none of the a is among the b), and the all-reduce of m
+hosts takes 2(m-1).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from collbench.reason import Fact, as_json, decode
 from collbench.units import format_bytes, plural
 
 Groups = tuple[tuple[int, ...], ...]
-_REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is in proportion
+_REFERENCE = 1 << 30  # elements per part for which the bytes are computed; other sizes are proportional
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,11 @@ class LeastBytes:
 
 @dataclass(frozen=True)
 class _Question:
-    """The inputs of the computation, as a cache key. At 1,024 ranks the computation takes seconds; its result is the
-    same for all sizes.
+    """The inputs of the computation, as a cache key.
 
-    count   elements per part for which it is computed: those of the cell only where uneven parts are so small that rounding matters
+    At 1,024 ranks the computation takes seconds, and its result is the same for all sizes.
+
+    count   elements per part: those of the case if its uneven parts are so small that rounding matters, else _REFERENCE
     """
 
     name: str
@@ -60,9 +60,9 @@ class _Question:
 
 
 def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
-    """Return the least bytes of a cell with ranks (of `groups`) at these places.
+    """Return the minimum of bytes of a case with ranks (of `groups`) at these places.
 
-    Blocks of different ranks must be the same or not overlap.
+    Blocks of different ranks must be equal or disjoint.
     """
     n = len(groups[0]) if groups else 0
     count = operation.count(cell, n) if n else 0
@@ -76,7 +76,7 @@ def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[in
 
 @lru_cache(maxsize=64)
 def _per_element(question: _Question) -> LeastBytes:
-    """Return the least moves in elements, for each element that a part has."""
+    """Return the minimum of moves in elements, for each element of a part."""
     out: dict[str, float] = defaultdict(float)
     into: dict[str, float] = defaultdict(float)
     total = 0.0
@@ -116,13 +116,13 @@ def _ranks(key: Hashable) -> Sequence[int]:
     return key
 
 
-# The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the least that must have moved.
+# The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the minimum that had to move.
 #
-# What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
-# and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
-# one another over NVLink. Such a row is not of the network, and its percentage of the expected bandwidth is withheld.
+# The bytes that the ranks of a case send out of a host have a minimum that applies to every algorithm. If a host's interfaces and ports
+# counted far less, the bytes took another path: shared memory between two host names of one machine, or NVLink. Such a row does not
+# describe the network, so it gets no percentage of the expected bandwidth.
 
-_FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
+_FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a few percent
 _MOST_HOSTS = 16
 _WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")

@@ -13,13 +13,13 @@ from typing import Any
 from collbench.reason import Fact
 from collbench.units import plural
 
-# Whether other work disturbed a round: how long its ranks waited for a CPU, and whether the machine changed its state.
+# Whether other work disturbed a case: time in which its ranks waited for a CPU, and changes of the machine state.
 
 
-_FEWEST, _LEAST_SHARE = 3, 0.001  # fewer segments sent again are ordinary, as where a switch is full for a moment
+_FEWEST, _LEAST_SHARE = 3, 0.001  # fewer retransmissions are normal, for example when a switch is full for a moment
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MOST_STALLS = 8
-_STALL_S, _MEDIANS = 0.2, 20.0  # TCP waits 0.2 s at least before it sends a segment again
+_STALL_S, _MEDIANS = 0.2, 20.0  # TCP waits at least 0.2 s before it retransmits
 RETRANSMITS, LINK_FLAPPED = "retransmits", "link_flapped"
 
 

@@ -26,10 +26,10 @@ from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measure import counters
 from collbench.operations.cell import Cell
 
-# Whether a run used GPUDirect RDMA: what NCCL's log shows of its connections, what the ports counted, and what the machines could do.
+# Whether a run used GPUDirect RDMA, from the connections in NCCL's log, the ports' counters, and the machines' capabilities.
 #
-# A connection line is a way that was opened; only with bytes on the ports it is one that was used. Where NCCL shows none, the machine
-# shows whether it could have been.
+# A line in the log shows that a connection was opened. Only bytes on the ports show that it was used. If the log shows no connection,
+# the capability of the machine decides between "not used" and "not possible".
 
 _NET = "NET/"
 _MOST_HOSTS = 4
@@ -102,7 +102,7 @@ def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None
     return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)
 
 
-# The logs of a job's ranks together, ready for a row's evidence and run.json, and in one sentence.
+# The logs of a job's ranks combined, for a row's evidence and run.json, with a summary in one sentence.
 
 _MOST_WARNINGS = 20
 _MOST_CHOICES = 256
@@ -235,14 +235,14 @@ def _kinds(told: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({kind for each in told for kind in each["stated"]})
 
 
-# A rank's own log of NCCL: asked for before NCCL is loaded, kept on the node, read at the end, and gone afterwards.
+# A rank's own NCCL log: requested before NCCL is loaded, stored on the node, read at the end, and then removed.
 #
-# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL logs those at the start and when it connects, never once a call is running. TUNING is
-# different: since 2.20 it writes one line per call (per call of rank 0 until 2.23), from the thread that enqueues, and the file is
-# flushed after every line (src/debug.cc): a microsecond or more in the very path that is timed. So TUNING is off while anything is
-# timed. What NCCL chooses is asked in a `witness`: one untimed call with TUNING on, for which the library reads its settings anew.
-# Libraries before 2.27 cannot do that safely; there `tuning=True` (`--evidence tuning`) has TUNING on throughout, times included.
-# NCCL opens its file anew, and empties it, whenever it reads its settings: hence a new name each time.
+# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH, which NCCL logs at the start and when it connects, but not during calls. TUNING is different: since
+# 2.20 the enqueuing thread writes one line per call (until 2.23: per call of rank 0), and flushes the file after every line
+# (src/debug.cc). That adds a microsecond or more to the timed path, so TUNING is off during timed calls. NCCL's choices come from a
+# `witness`: one untimed call with TUNING on, for which the library reads its settings again. Libraries before 2.27 cannot do that safely.
+# For them `tuning=True` (`--evidence tuning`) keeps TUNING on, also in timed calls. NCCL opens and empties its file whenever it reads its
+# settings, so each time needs a new name.
 
 RESET = "ncclResetDebugInit"
 RESET_SAFE_SINCE = 22703  # ncclGetVersion's number: 2.24 to 2.26 close the file while another thread may write to it
@@ -263,7 +263,7 @@ class DebugLog:
     ) -> None:
         self.why = why
         self._env, self._folder, self._file = env, folder, file
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also when Python ends
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also at the end of Python
         self._before: dict[str, str | None] = {}
         self._choices: list[dict[str, Any]] = []
         self._files = 0
@@ -421,14 +421,15 @@ def _size(file: Path) -> int:
         return 0
 
 
-# NCCL's own view of a job that hangs: its RAS service (2.24 and newer) is asked which ranks lag, are silent or dead.
+# NCCL's own view of a hanging job: its RAS service (2.24 and newer) reports which ranks lag, do not answer, or have ended.
 #
-# Every process listens at NCCL_RAS_ADDR (localhost:28028); one of a host answers for the whole job. Lines in, text out; JSON where the
-# server knows "SET FORMAT json" (2.28.7 on). Source: src/ras/client.cc and client_support.cc of NCCL. To be asked before the abort.
+# Every process listens at NCCL_RAS_ADDR (localhost:28028); one process of a host answers for the whole job. The protocol is lines of text,
+# or JSON if the server supports "SET FORMAT json" (2.28.7 and newer). Query it before the abort. Source: src/ras/client.cc and
+# client_support.cc of NCCL.
 
 DEADLINE_S = 3.0
 _PORT = 28028
-_MOST_BYTES = 16 << 20  # of an answer: 20 communicators of 1024 ranks
+_MOST_BYTES = 16 << 20  # of a reply: 20 communicators of 1024 ranks
 _MOST_TEXT = 400  # characters of a sentence
 _MOST_NAMED = 4
 _LINE = 4096
@@ -487,7 +488,7 @@ class _Client:
         greeting = self._asked("CLIENT PROTOCOL 2")
         if not greeting.upper().startswith("SERVER PROTOCOL"):
             raise ValueError(f"answers {greeting[:60]!r}")
-        self._asked("TIMEOUT 1")  # for its questions to other processes: the default of 5 s is beyond our deadline
+        self._asked("TIMEOUT 1")  # its default of 5 s for queries to other processes exceeds the deadline
         self._asked("SET FORMAT json")
         self._send("VERBOSE STATUS")
         try:
@@ -574,7 +575,7 @@ def _wrong(communicator: dict[str, Any]) -> Iterator[str]:
     for each in _ranks(communicator, "ranks"):
         status = each.get("status")
         error = whole(str(status.get("async_error"))) if isinstance(status, dict) else None
-        if error and error != 7:  # 7: in progress
+        if error and error != 7:  # 7 means in progress
             yield f"{_name(each)} has asynchronous error {error}"
 
 
@@ -616,7 +617,7 @@ def _short(text: str) -> str:
 
 _SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
 _WHAT = "reading NCCL's log"
-_MEETING = ("allreduce", 4)  # the backend's own synchronisation
+_MEETING = ("allreduce", 4)  # the backend's own synchronization
 Choices = list[dict[str, Any]]
 
 

@@ -25,7 +25,7 @@ from collbench.operations.program import Program, joined
 from collbench.reason import Fact
 from collbench.units import format_time, plural
 
-_BETWEEN_GROUPS = 7919  # a prime above the number of slots, of which the seeds are 1 apart
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecutive seeds
 T = TypeVar("T")
 _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
@@ -156,7 +156,7 @@ def prepare_over(
     asked = _Asked(operation, cell, stage, groups, slots)
     with _at(cell, world, "making its groups"):
         mine = _members(asked)
-    own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
+    own = operation.pair or _is_tuned(cell)  # other groups were created before the first case
     reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups") if own else None
     if reason or isinstance(mine, str):
         return reason or str(mine)
@@ -209,19 +209,17 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
 def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
     """Return the case with the loops over its program."""
     operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
-    alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
+    alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs must run at the same time
     each = stage.each_time and cell.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
-    parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
+    parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
     return PreparedCase(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
-    """Return the calls to verify. A barrier is verified alone: the synchronisation before it would hold the ranks as
-    well.
-    """
+    """Return the calls to verify. A barrier is verified without the synchronization before it, which would also hold the ranks."""
     program = timed.program.once or timed.program
     return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
 
@@ -252,9 +250,7 @@ def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
 
 
 def _trial(ready: PreparedCase, world: World) -> str | None:
-    """Run one untimed call and return why the library refuses it, or None. Only the library knows which cases it does
-    not support.
-    """
+    """Run one untimed call. Return why the library rejects it, or None: only the library knows which cases it supports."""
     try:
         with phase(ready, world, "the first call"):
             ready.checking.run(1, slot=0)
@@ -325,19 +321,19 @@ def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
     return found
 
 
-# Whether a barrier is one: no rank may leave before all have entered.
+# Whether a barrier works: no rank may leave it before all ranks have entered.
 #
-# In turn some ranks enter late. All meet over the control plane, the late one then waits; every other rank notes when it left, counted
-# from before it came to that meeting. The late one enters at least its delay after the meeting, which cannot end before all have come:
-# which left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
-# barrier only when the delay had passed, the turn is repeated with a longer one.
+# Some ranks enter late, one per attempt. All ranks meet over the control plane, then the late rank waits for a delay. The other ranks
+# record how long after their own arrival at the meeting they left the barrier. The late rank enters at least its delay after the meeting,
+# which ends only after all ranks have arrived. So a rank that left within the delay has left too early, independent of its own delays. Such
+# delays can hide an error: if a rank reached the barrier only after the delay, the attempt is repeated with a longer one.
 
 _MOST_LATE = 4
 _ATTEMPTS = 3
 _DELAY_S = 0.01
-_MEETINGS = 5  # the delay is so many times as long as the slowest rank's meeting
-_LONGER = 4  # and so many times as long at the next attempt
-_CLOCKS = 0.98  # hosts' clocks run up to 500 millionths apart, and their timers round
+_MEETINGS = 5  # the delay as a multiple of the slowest rank's meeting
+_LONGER = 4  # factor of the delay at the next attempt
+_CLOCKS = 0.98  # clocks of hosts differ by up to 500 ppm, and timers round
 
 
 @dataclass(frozen=True)
@@ -366,10 +362,9 @@ class LeftEarly:
 
 
 def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
-    """Return (calls verified, the ranks that left one early, each once), the same at all ranks. All ranks call.
+    """Return (calls verified, the ranks that left a barrier early, each once), the same at all ranks. All ranks must call it.
 
-    The number is 0 where it cannot be verified: ranks of one process or of a simulating backend have no time of their
-    own.
+    The number is 0 if it cannot be verified, since ranks of one process or of a simulating backend have no separate time.
     """
     found: dict[int, LeftEarly] = {}
     known = True
@@ -404,7 +399,7 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
 
 
 def _meeting_s(ready: PreparedCase, world: World) -> float:
-    """Return the seconds that a meeting takes the slowest rank, the same at all ranks, which leave it close together."""
+    """Return the seconds of a meeting at the slowest rank, the same at all ranks, which leave it nearly at the same time."""
     world.agree(None, _what(ready))
     began = time.monotonic()
     world.agree(None, _what(ready))
@@ -436,7 +431,7 @@ def _what(ready: PreparedCase) -> str:
     return f"{ready.cell.title()}: verifying"
 
 
-# One of many measurements: a prepared cell, timed by the short protocol.
+# One of many measurements: a prepared case, timed with few batches.
 
 
 def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
@@ -447,7 +442,7 @@ def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measureme
         return measure(ready.loop, world, plan, cell.title())
 
 
-# Wrong data between places, for launches that measure rounds of them.
+# Wrong data between places, for launches that measure rounds.
 
 _MOST_LISTED = 4  # groups, and places of each
 

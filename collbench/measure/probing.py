@@ -74,7 +74,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
     except BaseException as error:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
         if world.rank == 0 and why is error:
-            report_error(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
+            report_error(str(why))  # first: a launcher may end rank 0 as soon as another rank has ended
         why.said = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:
@@ -96,7 +96,7 @@ def probed(world: World) -> list[Machine] | None:
 
 
 def _this_machine() -> Machine:
-    from collbench.machine.sources import this_machine  # what reads a machine is not for the other ranks to import
+    from collbench.machine.sources import this_machine  # only ranks that read the machine import it
 
     return this_machine()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pass
 
 
-# Whether a run would be the same again: what was requested, of which software, where.
+# Whether a resumed run is the same: the request, the software and the hosts.
 
 _IDENTITY = (*SERIES, "size_bytes")
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
@@ -116,7 +116,7 @@ def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> st
 
 
 def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of all values that must be the same, the most important first."""
+    """Yield (name, text) of all values that must not change, the most important first."""
     yield "collbench", str(info.get("collbench"))
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
@@ -289,7 +289,7 @@ class Stored:
             return
         _check_topology(self.folder, topology)
         self._change(self.folder)
-        if not (self.folder.path / TOPOLOGY).is_file():  # the run broke off before it was there
+        if not (self.folder.path / TOPOLOGY).is_file():  # the run ended before it was written
             self.folder.write_topology(topology)
 
     def complete(self, code: int) -> RunFolder | None:

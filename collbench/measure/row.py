@@ -26,9 +26,9 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
-_MOST_GROUPS = 1024  # listed one by one
+_MOST_GROUPS = 1024  # groups that are listed one by one at most
 _WHOLE_ARRAYS_UP_TO = 10**6
-_MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
+_MOST_SKEW = 0.1  # of a sample: with more, the sample measures the synchronization's skew
 Samples = NDArray[np.float64]
 
 

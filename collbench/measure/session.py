@@ -43,7 +43,7 @@ NO_BACKEND = (
     "no backend is installed: run pip install 'collbench[mpich]' or 'collbench[torch]' (`collbench backends` lists what is missing)"
 )
 
-# Opening the backends on all ranks.
+# Opening of the backends on all ranks.
 
 
 class BackendSkipped(Fact, frozen=True):
@@ -161,7 +161,7 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
                 world.ask_too(backend.ask_ras)
     except CollbenchError as error:
         return str(error), isinstance(error, UsageError)
-    except MemoryError:  # of this rank alone: the others are in the middle of it
+    except MemoryError:  # of this rank only; the other ranks continue to open the backend
         raise
     except Exception as error:
         return f"{backend.name} does not open: {type(error).__name__}: {error}", False
@@ -197,7 +197,7 @@ def close_backends(opened: list[OpenBackend], world: World) -> None:
             one.paths.close()
 
 
-# The part of run.json about a launch: command, ranks, libraries, environment.
+# The launch in run.json: command, ranks, libraries, environment.
 
 
 def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
@@ -293,25 +293,23 @@ class Listener(Protocol):
     """The progress listener at rank 0. collbench/report implements it."""
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Take the cells that will be measured, and where."""
+        """Receive the cases that will be measured, and where."""
         ...
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """Take the start of a cell: its title, the counts of cells, and the estimated seconds left."""
+        """Receive the start of a case: its title, the counts of cases, and the estimated remaining seconds."""
         ...
 
     def row(self, row: Row, place: int) -> None:
-        """Take the row of a cell that has ended. Cells are measured in shuffled order; `place` is the cell's index in
-        `begin`, from 0.
-        """
+        """Receive the row of a completed case. Cases are measured in shuffled order; `place` is the case's index in `begin`, from 0."""
         ...
 
     def note(self, sentence: str) -> None:
-        """Take a note to show once."""
+        """Show a note once."""
         ...
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
@@ -350,11 +348,10 @@ class Launch:
             self.sync.close()
 
     def hang(self, reason: Fact) -> None:
-        """Keep the reason of the end in the folder, and show the rows that wait for earlier ones. The process ends
-        after this call.
+        """Store the reason of the end in the folder, and show the rows that wait for earlier ones. The process ends after this call.
 
-        Both run in threads of their own, for a second at most: a disk or a terminal that does not answer may be the
-        cause of the hang.
+        Both run in their own threads, for at most a second, since a disk or a terminal that does not answer may have caused the
+        hang.
         """
         ending = time.monotonic() + _PATIENCE_S
         last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]
@@ -364,12 +361,12 @@ class Launch:
             thread.join(max(0.0, ending - time.monotonic()))
 
     def _show(self) -> None:
-        with suppress(OSError, ValueError):  # the output was closed
+        with suppress(OSError, ValueError):  # the output is closed
             if self.listener:
                 self.listener.end()
 
     def break_off(self, error: BaseException) -> None:
-        """Keep why the run ends early, which connections were refused meanwhile, and how many cases are measured."""
+        """Store why the run ends early, which connections were refused, and how many cases are measured."""
         with suppress(CollbenchError):
             self.remark()
         self._end_early(Text(str(error) or type(error).__name__), code_of(error))
@@ -409,17 +406,17 @@ class Launch:
         try:
             began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
             return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
-        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which is not trusted
+        except (KeyError, TypeError, ValueError, OverflowError):  # the file of a resumed run is not trusted
             return None
 
     def note_once(self, about: str, fact: Fact) -> None:
-        """Note a fact of this kind about a subject the first time only. The rows have all of them."""
+        """Note the first fact of this kind about a subject. The rows have all facts."""
         if about not in self._noted:
             self._noted.add(about)
             self.note(fact)
 
     def note(self, fact: Fact | str) -> None:
-        """Show a fact, or a sentence of a plug-in or library, and keep it in events.jsonl."""
+        """Show a fact, or a sentence of a plug-in or library, and store it in events.jsonl."""
         if self.listener:
             self.listener.note(str(fact))
         if self.folder:
@@ -467,14 +464,14 @@ def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
     return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]
 
 
-# How launches that measure begin and end: the run folder, and errors that end them early.
+# The start and end of a launch: the run folder, and errors that end it early.
 
 
 class EndListener(Protocol):
     """A listener at rank 0 that receives only the end."""
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
@@ -484,7 +481,8 @@ class RunContext:
 
     launch    with its folder
     opened    the backends, which are closed at the end
-    listener  rank 0's; ended: gets the exit code before the libraries are closed, since one may crash there
+    listener  rank 0's
+    ended     receives the exit code before the libraries are closed, since one may crash there
     let_go    called first at an early end: a launcher may kill this process as soon as other ranks know of the error
     """
 
@@ -498,7 +496,7 @@ class RunContext:
 def run_with_cleanup(playing: RunContext, play: Callable[[], int]) -> int:
     """Run `play` on all ranks, close the backends, and return its exit code.
 
-    An error that ends it early is kept in the folder and raised again with its reason.
+    An error that ends the run early is stored in the folder and raised again with its reason.
     """
     launch, world = playing.launch, playing.launch.world
     world.watchdog.witness = launch.hang
@@ -543,7 +541,7 @@ def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
     return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 
-# The backend of launches that measure on one backend.
+# Launches on one backend.
 
 
 def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:

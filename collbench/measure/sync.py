@@ -25,7 +25,7 @@ from collbench.errors import RunFailed, WaitExpired
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import NativeCall, Program
 
-# Memory that the ranks of a host share: for the barrier before a sample, and for the state probe.
+# Memory that the ranks of a host share, for the barrier before a sample and for the state probe.
 
 _FOLDER = Path("/dev/shm")
 
@@ -48,7 +48,7 @@ def shared_page(world: World, size_bytes: int) -> mmap.mmap:
     return page
 
 
-# Tasks that run at the same time, each in a thread of its own.
+# Tasks that run at the same time, each in its own thread.
 
 T = TypeVar("T")
 
@@ -82,9 +82,9 @@ def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | Non
 
 _KEY_BYTES = 16
 _GREETING = struct.Struct(f"!{_KEY_BYTES}sI")  # key, round
-_GREETING_S = 2.0  # for a connection that sends nothing
-# Backends that need this barrier move data in a thread of their own beside the caller's. Where cores are too few for both, a
-# rank that spins keeps another's thread from running for a whole time slice of 4 ms: there the ranks sleep instead.
+_GREETING_S = 2.0  # for a connection that sends no data
+# Backends that need this barrier move data in a separate thread. With too few cores for both threads, a spinning rank blocks another
+# rank's thread for a whole time slice of 4 ms. Then the ranks sleep instead.
 _THREADS = 2
 
 

@@ -22,10 +22,10 @@ from collbench.errors import CollbenchError
 from collbench.measure.references import PATTERN, PERIOD
 from collbench.measure.sync import at_once
 
-# What the channels between two hosts have in common: which pairs there are, and how both ends act at once.
+# Common parts of the channels between two hosts: the pairs of hosts, and work of both ends at the same time.
 
-PATIENCE_S = 15.0  # for a connection: a blocked one is reported, not waited for
-COUNTED = 0.9  # of the payload: what a port or an interface counted must be this much of it, to be the way it took
+PATIENCE_S = 15.0  # for a connection; a blocked one is reported
+COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
 Told = dict[str, Any]
 
 
@@ -75,7 +75,7 @@ def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_
 
 KEY_BYTES = 16
 _CHUNK = 1 << 20
-_WARM = 0.2  # of the time: windows grow and shapers spend their burst; what arrives then is compared byte by byte
+_WARM = 0.2  # of the time: windows grow, and traffic shapers use up their burst; this data is compared byte by byte
 _WINDOWS = 24
 _PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
 
@@ -149,7 +149,7 @@ def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: flo
 
 
 def _pour(connection: socket.socket, end: float) -> None:
-    """Send the pattern repeatedly. The receiver ends it by closing the connection."""
+    """Send the pattern repeatedly, until the receiver closes the connection."""
     pattern, sent = _PATTERN.data, 0
     with suppress(OSError):
         while time.monotonic() < end:
@@ -168,7 +168,7 @@ def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float
     while not start or time.monotonic() < start + seconds:
         try:
             got = connection.recv_into(buffer.data)
-        except TimeoutError:  # a stream that stalls carries nothing: that, too, is its rate
+        except TimeoutError:  # a stalled stream transfers nothing, which counts in its rate
             into.add(total)
             break
         if not got:

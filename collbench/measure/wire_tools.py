@@ -37,14 +37,14 @@ from collbench.measure import counters as infiniband_counters
 from collbench.measure import instruments as counters
 from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Told, attempt
 
-# What a wire tool is: its two command lines, and how the figure that it prints is read.
+# The interface of a wire tool: its two command lines, and the parser of its output.
 #
-# Its output is not trusted: a parser takes a figure that can be true, or raises RunFailed, and quotes at most a line.
+# The output is not trusted: a parser returns a plausible figure or raises RunFailed, and quotes at most one line.
 
 LATENCY, BANDWIDTH = "p2p_latency", "p2p_bandwidth"
 _LONGEST_QUOTE = 160
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e5
-_WINDOW_BYTES = 256 * 2**20  # of one run that counts messages: 2 s at 1 Gb/s, 20 ms at 100
+_WINDOW_BYTES = 256 * 2**20  # of one run that counts messages: 2 s at 1 Gb/s, 20 ms at 100 Gb/s
 _FEWEST, _MOST = 20, 5000
 
 
@@ -158,7 +158,7 @@ _BYTES, _FI_PINGPONG_FEWEST, _FI_PINGPONG_MOST = (
     16 * 2**20,
     16,
     2000,
-)  # it goes by a number, the same at both ends, and cannot be asked for a time
+)  # it runs a number of messages, the same at both ends, and has no option for a time
 
 
 class FiPingpong:
@@ -207,9 +207,9 @@ def _microseconds(line: str) -> float | None:
     return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
 
 
-# RDMA writes between two NICs by perftest's ib_write_bw, where it is installed (https://github.com/linux-rdma/perftest).
+# RDMA writes between two NICs by perftest's ib_write_bw, if it is installed (https://github.com/linux-rdma/perftest).
 #
-# It does not compare what arrived: rows of it have a flag for that.
+# It does not compare the received data; its rows have a flag for that.
 
 _TOOL = "ib_write_bw"
 _SIZE_BYTES = 65536
@@ -459,13 +459,13 @@ def _number(value: object) -> float | None:
     return float(value) if known and isinstance(value, int | float) else None
 
 
-# Wire tools as processes: each with a limit in time and in what it may print; the kernel ends it when we die.
+# Wire tools as processes: limited in time and output. The kernel ends them when this process ends.
 
-_MOST_BYTES = 4 << 20  # iperf3 prints 5 KB a run
+_MOST_BYTES = 4 << 20  # iperf3 prints 5 KB per run
 _CHUNK = 1 << 16
 _PROCESS_PAUSE_S = 0.02
 _LISTENING = "0A"  # the state of a socket in /proc/net/tcp
-_SPARE_S = 5  # the tool's own end comes after ours
+_SPARE_S = 5  # the tool's own time limit ends after collbench's
 
 
 @dataclass(frozen=True)
@@ -499,7 +499,7 @@ class Tool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._running.pid, signal.SIGKILL)  # not reaped yet, so that the number is still its own
+            os.killpg(self._running.pid, signal.SIGKILL)  # not reaped yet, so the PID still belongs to it
         self._running.wait()
         for stream in (self._running.stdout, self._running.stderr):
             if stream:
@@ -676,7 +676,7 @@ def _columns(printed: str) -> dict[str, float]:
     return found
 
 
-# The wire tools by name; a requested one must be on every host that runs it.
+# The wire tools by name. A requested tool must be installed on every host that runs it.
 
 _OURS: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
 WIRE_TOOLS = {tool.name: tool for tool in _OURS}
@@ -705,7 +705,7 @@ def version_here(tool: WireTool) -> str | None:
 THEIRS = "their_tool"  # the flag on every such row
 FLAGS = (THEIRS, "unverified")
 _MOST_NAMED = 4
-_OF_THE_DEADLINE = 0.75  # a rank without progress for all of it is taken for a hang
+_OF_THE_DEADLINE = 0.75  # a rank without progress for the whole deadline counts as a hang
 
 
 @dataclass(frozen=True)
