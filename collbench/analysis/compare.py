@@ -25,10 +25,10 @@ _STATE = 1.20  # a state probe that differs by more belongs to another state of 
 class CellRatio:
     """A case that both sides have, and its ratio of times.
 
-    time      the time of b / the time of a with its 95 % interval; None where a side has no time
+    time      the time of b / the time of a with its 95 % interval; None if a side has no time
     launches  whether the interval is over launches of both sides; else it is from within a launch, and another one may differ by more
-    canary_s  (a, b): the median of the state probe in seconds, None where it was not measured
-    runs      how many launches of a and of b measured the case; (0, 0) where a and b are rows of one run
+    canary_s  (a, b): the median of the state probe in seconds, None if it was not measured
+    runs      how many launches of a and of b measured the case; (0, 0) if a and b are rows of one run
     margin    largest difference that counts as no change: 0.05 is ±5 %
     """
 
@@ -70,12 +70,12 @@ class CellRatio:
 
     @property
     def wrong(self) -> bool:
-        """Return whether a side's data were wrong: then its time has no meaning."""
+        """Return whether a side has wrong data, so that its time is not valid."""
         return bool(self.a.wrong or self.b.wrong)
 
     @property
     def state_differs(self) -> bool:
-        """Return whether the state probes differ by more than 20 %: another machine state, which alone may explain the ratio."""
+        """Return whether the state probes differ by more than 20 %. Another machine state alone may explain the ratio."""
         a, b = self.canary_s
         return a is not None and b is not None and max(a, b) > _STATE * min(a, b)
 
@@ -143,7 +143,7 @@ def inverse(ratio: Ratio) -> Ratio:
 
 
 def worst_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
-    """Return the cases in the order to check them: wrong data, cases that b has lost, then the surest slowdown."""
+    """Return the cases in the order to check them: wrong data, cases that b has lost, then the most certain slowdown."""
     return sorted(cells, key=lambda cell: (_rank(cell), -_sure(cell)))
 
 
