@@ -22,7 +22,7 @@ from collbench.gate.changes import changes
 from collbench.gate.history import CELL, HistoryMatrix, SeriesSubject, sheet_of
 from collbench.gate.rule import K_SIGMA
 
-_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; of one or two values they are the same
+_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; with one or two values they are equal
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,11 @@ from collbench.results.store import read_object
 
 # The rule for two interleaved stacks in one allocation, with limits learned from the pairs of launches.
 #
-# It needs no history: an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over the
-# pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does not
-# depend on any single pair. Simulated with `self_test.Noise`, three standard errors of the plain spread raised twice the allowed number
-# of alarms and detected less: one launch of a bimodal case widens that spread, but hardly moves its median. `self_test` reports how
-# often the rule alarms.
+# It needs no history, since an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over
+# the pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does
+# not depend on any single pair. With three standard errors of the plain spread, simulated with `self_test.Noise`, there were twice the
+# allowed number of alarms, and fewer detections. The reason: one launch of a bimodal case widens that spread, but hardly moves its median.
+# `self_test` reports how often the rule alarms.
 
 PAIRS, PAIRED_STRIKES = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
 _ERRORS = 4.0
@@ -137,7 +137,7 @@ def _shortfall(count: int) -> float:
     return float(1 / np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
 
-# Reading an old and a new stack of one allocation, pairing their launches, and checking that they alternate.
+# The old and the new stack of one allocation: their launches in pairs, and whether they alternate.
 
 Starts = Sequence[datetime | None]
 
@@ -276,8 +276,8 @@ def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
     return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
 
 
-STACK = ("software", "environment")  # what makes a stack: it may differ between the old one and the new one
-_MUCH = 1.25  # a slowdown by less should be seen
+STACK = ("software", "environment")  # the parts of a stack, which may differ between the old one and the new one
+_MUCH = 1.25  # a limit above it is reported, since the case detects only larger slowdowns
 
 
 @dataclass(frozen=True, eq=False)

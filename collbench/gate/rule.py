@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from collbench.gate.baseline import Figures, Scheme, known_median
 
 CONFIRMATIONS = 3
-FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as one of a thin baseline
+FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as based on a thin baseline
 K_SIGMA = 3.0
-PRIOR_DOF = 8.0  # degrees of freedom of the group's variance in each case's
+PRIOR_DOF = 8.0  # degrees of freedom of the group's variance within each case's variance
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
-LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
+LEAST_CELLS = 3  # cases of a group that is judged as one; a single case would move the median of fewer
 Mask = NDArray[np.bool_]
 
 
@@ -101,7 +101,7 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = pooled(_variance(times), counts, scheme)
-    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement is always at its centre
+    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement always equals its center
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = floors_of(scheme)

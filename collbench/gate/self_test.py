@@ -291,15 +291,15 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     ]
 
 
-# A recorded cluster: allocations drawn from those of a baseline, so that the self-test is about the cases that the baseline judges.
+# A recorded cluster: allocations drawn from those of a baseline, so that the self-test applies to the cases that the baseline judges.
 #
-# Whole vectors over all cases are drawn, so their correlation is kept: launches as recorded, allocations as a normal mixture of all.
-# Neither can be worse than the record: rare events are missing unless they were recorded, and a drift of the cluster is unknown.
-# Few allocations overstate false alarms, since a mixture of few moves many cases at once (six of a simulated cluster with 0.5 % gave 2 %).
-# They are also uncertain about groups (2 % of one: detected in 48 to 97 %, truly 65 %).
+# Whole vectors over all cases are drawn, which keeps their correlation: launches as recorded, allocations as a normal mixture of all.
+# Neither can be worse than the record: rare events are missing unless they were recorded, and a drift of the cluster is unknown. With few
+# allocations false alarms are overestimated, since a mixture of few moves many cases at once (six of a simulated cluster with 0.5 % gave
+# 2 %). Results for groups are then uncertain, too (2 % slower: detected in 48 to 97 %, truly in 65 %).
 
-_FEWEST_LAUNCHES = 2  # of one alone it is not known how launches scatter
-_DRAWN = 400  # allocations, to see how much of the scatter between them is that of their launches
+_FEWEST_LAUNCHES = 2  # with one launch the scatter of launches is unknown
+_DRAWN = 400  # allocations, to determine how much of their scatter comes from their launches
 
 
 @dataclass(frozen=True, eq=False)

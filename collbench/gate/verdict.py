@@ -359,10 +359,10 @@ def code_of_failure(own: int, style: str) -> int:
     return UNKNOWN if style == NAGIOS else FINE
 
 
-# Reading verdict.json, which may come from an unknown source: it has to fit verdict.schema.json exactly.
+# Reading verdict.json, which may come from an unknown source. It must fit verdict.schema.json exactly.
 
 SCHEMA_FILE = Path(__file__).parent / "verdict.schema.json"
-_LONGEST = 80  # letters of a value that a sentence shows
+_LONGEST = 80  # characters of a value in an error
 _REMEDY = "name what `collbench gate --out` wrote"
 
 

@@ -10,7 +10,7 @@ from collbench.errors import UsageError
 from collbench.operations.dtypes import DType
 from collbench.operations.traffic import Traffic
 
-# How the ranks of a job fall into groups that run the same operation at the same time, in the syntax of nccl-tests' NCCL_TESTS_SPLIT.
+# The division of a job's ranks into groups that run the same operation at the same time, in the syntax of nccl-tests' NCCL_TESTS_SPLIT.
 
 _SYMBOLS = {"&": "AND", "|": "OR", "%": "MOD", "/": "DIV"}
 _NUMBER = r"(0x[0-9a-f]{1,15}|0b[01]{1,60}|0|[1-9][0-9]{0,17})"

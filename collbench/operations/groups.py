@@ -11,8 +11,8 @@ from collbench.operations.operation import Operation
 
 # Pair schedule: rounds of disjoint pairs that run at the same time, generated one by one.
 #
-# The circle method: one place stays, the others turn around it. Of n places it takes n - 1 rounds until every pair has met once, and n
-# where n is odd: a phantom is added, and the place paired with it pauses.
+# The circle method: one place stays, and the others rotate around it. For n places it takes n - 1 rounds until every pair has met once.
+# For odd n it takes n rounds: a virtual place is added, and the place paired with it pauses.
 
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
@@ -108,7 +108,7 @@ def schedule(
 
 
 Groups = tuple[tuple[int, ...], ...]
-_NAMED = 8  # pairs named one by one
+_NAMED = 8  # pairs in the group's name
 
 
 def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:

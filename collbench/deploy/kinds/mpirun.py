@@ -7,7 +7,7 @@ from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, JobSetting, L
 from collbench.errors import UsageError
 
 _FAMILIES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
-# MPICH's is there under a name that no other library takes, where several are installed
+# if several libraries are installed, mpirun may be another one's, so MPICH is started by its launcher mpiexec
 _LAUNCHERS = {"openmpi": "mpirun", "mpich": "mpiexec", "intel": "mpirun"}
 
 LIBRARY = JobSetting("library", "MPI", "the MPI library: openmpi, mpich or intel", one_of(*_FAMILIES), "openmpi")

@@ -51,7 +51,7 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
     """Return the reference rates for an operation of OPERATIONS. Raises UsageError for any other operation."""
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
-    alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbours are one rank, which needs the same bytes once
+    alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
     operation = like(operation)
     if cluster.given is not None:
         return CollectiveCeilings(given_ceiling(cluster.given / 1e9), None, None)

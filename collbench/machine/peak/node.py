@@ -34,14 +34,14 @@ from collbench.machine.peak.rates import gpu_model, rates
 # Cuts: sets of ranks, the rate out of each set, and the least time of an operation across the cut.
 #
 # All links are full duplex: a set receives at the rate at which it sends. Times are seconds per byte of the operation's size S as
-# nccl-tests counts it (per rank; of allgather, reducescatter, gather and scatter the whole). With sets of g_i ranks out of N and C_i
+# nccl-tests counts it (per rank; for allgather, reducescatter, gather and scatter the total). The sets have g_i of N ranks, and C_i
 # bytes per second out of each:
-#     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set gives its sum and gets the rest's, and m sums take 2(m-1) moves
-#     allgather, reducescatter   (1-g_i/N)/C_i: what the others hold must come in, or the sums for the others must go out
+#     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set sends its sum and gets the others'; m sums take 2(m-1) moves
+#     allgather, reducescatter   (1-g_i/N)/C_i: the others' data must come in, or the sums for the others must go out
 #     broadcast, reduce          1/C_i
 #     alltoall                   g_i(N-g_i)/N/C_i
 #     gather, scatter            g_i/N/C_i of sets without the root, (1-g/N)/C of the root's
-# All sets together are limited by what all can send at once, which is less than the sum of C_i where sets share NICs.
+# The rate of all sets together is less than the sum of C_i if sets share NICs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _seconds(bytes_of_one: float, side: Side) -> float:
     return bytes_of_one / side.bytes_per_s if side.bytes_per_s else inf
 
 
-# Cuts inside a node: by the links between GPUs where these reach all of them, else by NVLink groups and the PCIe tree.
+# Cuts inside a node: by the links between GPUs if these connect all of them, else by NVLink groups and the PCIe tree.
 
 _MOST_FOR_MESH_CUTS = 64  # GPUs; the search is cubic
 Partition = tuple[Side, ...]
@@ -248,7 +248,7 @@ def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, bes
 
 
 NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
-_NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that adds
+_NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that sums
 
 
 @dataclass(frozen=True, slots=True)

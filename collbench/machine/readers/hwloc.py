@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-# What hwloc's figures for links mean: a PCIe link is GB/s after line coding, an NVLink matrix is MB/s of all links of a pair together.
+# The meaning of hwloc's rates: a PCIe link has GB/s after line coding, an NVLink matrix has MB/s of all links of a pair together.
 #
-# Both are made by hwloc from counted things (include/private/misc.h and hwloc/topology-nvml.c of https://github.com/open-mpi/hwloc)
-# and are converted back only where exactly one count is possible.
+# hwloc computes both from counted values (include/private/misc.h and hwloc/topology-nvml.c of https://github.com/open-mpi/hwloc). They
+# are converted back only if exactly one count is possible.
 
 _MOST_OBJECTS, _MOST_LINKS = 512, 18
-_PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names the nearest of them for a POWER processor
+_PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # for a POWER processor hwloc names the nearest of these
 _WIDTHS = (1, 2, 4, 8, 16)
 # GB/s of a lane by GT/s: 8b/10b, 128b/130b, then 242 of 256 bytes of a flit (misc.h, hwloc__pci_link_speed).
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 128 / 130, 16.0: 256 / 130, 32.0: 512 / 130, 64.0: 8 * 242 / 256, 128.0: 16 * 242 / 256}
-# The fastest PCIe that a part supports, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
+# The fastest PCIe of a part by its data sheet, and the MB/s that hwloc reports for one of its NVLinks (topology-nvml.c).
 _PARTS = (
     (re.compile(r"\bP100\b"), 8.0, 20000),
     (re.compile(r"\bV100\b"), 8.0, 25000),
@@ -172,9 +172,9 @@ def _words(matrix: Element, tag: str) -> list[str]:
     return [word for child in matrix if child.tag == tag for word in (child.text or "").split()]
 
 
-# hwloc's XML as a flat list of objects, each with its container: common to all versions of the format.
+# hwloc's XML as a flat list of objects, each with its container, for all versions of the format.
 #
-# Version 1 has no version attribute and puts what it knows into attributes; versions 2 and 3 add memory and I/O children
+# Version 1 has no version attribute and stores values in attributes; versions 2 and 3 add memory and I/O children
 # (https://www.open-mpi.org/projects/hwloc/doc/, "Importing and exporting topologies from/to XML files").
 
 _LIMITS = FileLimits("a machine's hwloc XML", "save it again with `lstopo --of xml`", 32 << 20, depth=256, elements=500_000, doctype=True)

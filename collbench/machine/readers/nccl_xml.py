@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 _LINKS: dict[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
 _MADE_UP_NETS = re.compile(r"^(veth|docker|br-|virbr|tap|tun|cali|cni|flannel|vxlan|dummy|scif)|^lo$")
 _MOST_C2C_MEGABYTES = 1_000_000
-_MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s: twice the fastest port that is sold
+_MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s, twice the fastest available port
 _RATES = {1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000}  # Mb/s
-# InfiniBand's data rate where it is less than what is printed: 8b10b up to QDR, and FDR (see infiniband_rate).
+# InfiniBand's data rate if it is lower than the printed one: 8b10b up to QDR, and FDR (see infiniband_rate).
 _INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LANES["DDR"], LANES["QDR"], LANES["FDR"])}
 
 
@@ -232,7 +232,7 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
     return guid_of(data.hex())
 
 
-# The walk over NCCL's topology XML: from the elements to a machine's parts, and facts that need the whole tree.
+# Conversion of NCCL's topology XML: from the elements to a machine's parts, and facts that need the whole tree.
 
 
 @dataclass
@@ -410,7 +410,7 @@ def _mark_unions(found: ParsedTopology) -> None:
 KIND = NCCL_TOPOLOGY
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
-_LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
+_LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest known one has 100,000 characters
 _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's templates; their PCI functions have no class
 
 

@@ -16,13 +16,13 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PciDevice, Pc
 from collbench.machine.readers.pci import NVIDIA
 from collbench.machine.readers.text import lanes, numa_of, pci_address, printable
 
-# Connections between GPUs in NVML: NVLinks, up and off, and peer access.
+# Connections between GPUs in NVML: NVLinks that are up or off, and peer access.
 
 _MOST_LINKS = 36
-_NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # what NVML reports past the last link, by release
+_NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # NVML's results beyond the last link, by release
 _CPU, _SWITCH = 1, 2  # nvmlIntNvLinkDeviceType_t
 _READ = 0  # nvmlGpuP2PCapsIndex_t; pynvml 13 has a tuple under its name
-_PEER = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}  # nvmlGpuP2PStatus_t in the words of `nvidia-smi topo -p2p`
+_PEER = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}  # nvmlGpuP2PStatus_t as in `nvidia-smi topo -p2p`
 _VALUES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # nvmlValueType_t
 _SPEED_OF_LINK, _SPEED_OF_ALL = "NVML_FI_DEV_NVLINK_GET_SPEED", "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON"
 _MOST_MEGABYTES = 1_000_000
@@ -238,7 +238,7 @@ def _clique(session: Session, handle: Any) -> str | None:
 
 
 def _device(session: Session, address: str, info: Any, model: str | None, handle: Any) -> PciDevice:
-    ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's above the vendor's, 16 bits each
+    ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's id in the upper 16 bits, the vendor's in the lower ones
     session.unknown[f"pci/{address}/parent"] = "NVML does not report the bridge above a GPU"
     return PciDevice(
         address=address,

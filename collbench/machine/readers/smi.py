@@ -14,7 +14,7 @@ from collbench.machine.lists import with_reasons
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
 
-# `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, which of them xGMI joins, and which reach each other directly.
+# `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, their connections by xGMI, and the pairs with direct access.
 #
 # Form: the tables "ACCESS TABLE:", "LINK TYPE TABLE:" … of amd-smi (rocm.docs.amd.com, "amd-smi topology"). It does not count links.
 
@@ -123,7 +123,7 @@ def _address(entry: object) -> str | None:
 AMD_SMI = Reader(AMD_KIND, looks_like_amd, read_amd)
 
 
-# `nvidia-smi nvlink -s`: the NVLinks of each GPU that are up, their speed, and the others; `nvidia-smi c2c -s`: links to the CPU.
+# `nvidia-smi nvlink -s`: the NVLinks of each GPU, with the speed of the active ones; `nvidia-smi c2c -s`: links to the CPU.
 
 NVLINK_STATUS_KIND = "nvidia-smi nvlink -s"
 _GPU = re.compile(r"^\s*GPU (\d{1,3}): (.{1,200}?)(?: \(UUID: (GPU-[0-9a-fA-F-]{8,64})\))?\s*$")
@@ -143,7 +143,7 @@ class _Status:
     links: dict[int, float | None] = field(default_factory=dict)
     all_inactive: bool = False
     c2c: dict[int, float] = field(default_factory=dict)
-    complete: bool = False  # the list of its NVLinks has ended
+    complete: bool = False  # the list of its NVLinks is complete
 
 
 def looks_like_nvlink_status(text: str, name: str) -> bool:
@@ -262,7 +262,7 @@ NVLINK_STATUS = Reader(
 )
 
 
-# `rocm-smi --showtopo`: AMD GPUs, their NUMA nodes, and which of them xGMI joins; it does not count links.
+# `rocm-smi --showtopo`: AMD GPUs, their NUMA nodes, and their connections by xGMI. It does not count links.
 #
 # Form: the tables "Link Type between two GPUs" and "Numa Nodes" of rocm-smi (rocm.docs.amd.com, "rocm-smi --showtopo").
 
@@ -348,10 +348,10 @@ def _numa_nodes(lines: list[str]) -> dict[int, int]:
     return numa
 
 
-# The tables of `nvidia-smi topo`, out of text that terminals, tickets and chats have bent: columns may be glued, never shifted.
+# The tables of `nvidia-smi topo`, from text that terminals, tickets and chats have changed: columns may be joined, but not shifted.
 #
-# A row's cells are words of a small known alphabet, so glued ones ("SYSSYS", "PXBSYS", "X SYS") come apart again without the white space.
-# Every row must have exactly as many as the header has columns, its X where it meets its own column; otherwise the table is refused.
+# A row's cells are words of a small known set, so joined ones ("SYSSYS", "PXBSYS", "X SYS") can be separated without the white space.
+# Every row must have as many cells as the header has columns, and its X at its own column; otherwise the table is rejected.
 
 _MOST_COLUMNS, _TABLE_MOST_CHARACTERS = 256, 2 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9]{1,2}m(?=\s*GPU|\s*$)")
@@ -485,7 +485,7 @@ def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, 
 
 KIND = "nvidia-smi topo -m"
 _OLD_WORDS = {"SOC": "SYS", "PSB": "PIX"}  # of nvidia-smi before CUDA 9, and for two GPUs of one board
-_MOST_LINKS = 18  # of one GPU, generations 4 and 5; more in a row of direct links cannot be
+_MOST_LINKS = 18  # of one GPU, generations 4 and 5; a row of direct links cannot have more
 _CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,6})")
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
@@ -641,7 +641,7 @@ def _affinity(table: SmiMatrix, gpu: str) -> dict[str, str]:
     """The last columns of a GPU's row by their headings; {} when white space leaves open which is which."""
     rest = table.rest.get(gpu, "")
     parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
-    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # drivers pad with a second tab
+    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # some drivers print a second tab
     complete = len(parts) >= len(table.affinities)
     return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
 
