@@ -176,7 +176,7 @@ def _part_reader(kind: type) -> _Reader:
     later = {name: value for name, value in LATER.items() if name in names}
 
     def read(data: object) -> Any:
-        """One part. Raises _Foreign, which knows the way to what does not fit."""
+        """Return one part. Raises _Foreign with the path of a value that does not fit."""
         if isinstance(data, dict) and later and data.keys() != names:
             data = {**later, **data}
         if not isinstance(data, dict) or data.keys() != names:

@@ -186,7 +186,7 @@ class _Shared:
         return self._ceiling(host, self.running.leaving[host].known / sizes, self._sharing(host, 0.0), "ring")
 
     def _moved(self) -> float:
-        """The bytes that the bus bandwidth counts in one iteration."""
+        """Return the bytes that the bus bandwidth counts in one iteration."""
         operation, cell = self.running.operation, self.running.cell
         return cell.size_bytes * operation.bus_factor(len(self.running.groups[0]))
 

@@ -130,9 +130,9 @@ def _json(cells: Sequence[Cell], limits: BaselineLimits) -> Iterator[Line]:
         yield Line(json.dumps({**dict(zip(COLUMNS, cell, strict=True)), **figures}))
 
 
-# `collbench history`: a line for each group and each case with its course, then its steps, and what else changed with them.
+# `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
 #
-# A course has a character for each allocation: bars on a terminal, else figures from 0 (the fastest of the line) to 9.
+# A course has a character for each allocation: bars on a terminal, else digits from 0 (the fastest of the line) to 9.
 
 BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}

@@ -22,7 +22,7 @@ from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 
 FORMATS = ("table", "csv", "json")
-FAR_BELOW = 0.7  # of the hard limit: where all endpoints are below and none is slower than the others, all may be faulty
+FAR_BELOW = 0.7  # of the hard limit: if all endpoints are below and none is slower than the others, all may be faulty
 _MOST_SHOWN = 20  # of cleared and of inconclusive suspects; confirmed ones are all shown
 _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
 _COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")

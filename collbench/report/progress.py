@@ -97,7 +97,7 @@ class Reporter:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
-        if isinstance(error, OSError):  # perhaps the output is gone: print nothing more
+        if isinstance(error, OSError):  # the output may be closed, so print nothing more
             with suppress(OSError):
                 self._screen.close()
         else:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CODES = {"head": "1", "foot": "2", "na": "2", "doubtful": "33", "wrong": "1;31"}
 _STYLES = {"head": "bold", "foot": "dim", "na": "dim", "doubtful": "yellow", "wrong": "bold red"}
-_SILENCE_S = 10.0  # rows wait for those before them; after so long without one a log's reader hears that the run is alive
+_SILENCE_S = 10.0  # rows wait for earlier ones; after so long without one, a line shows that the run continues
 COLORS = ("auto", "always", "never")
 
 
@@ -128,7 +128,7 @@ class LiveScreen:
         self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
-        # No automatic refresh: a thread that wakes four times a second would disturb the measurement.
+        # No automatic refresh, since a thread that wakes up four times a second would disturb the measurement.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
 
@@ -193,9 +193,9 @@ def _progress(text: str, done: int, total: int, eta_s: float | None) -> Renderab
     return line
 
 
-# Wrapping of long lines of trees and lists on a terminal: a line continues below its own beginning, not at the screen's edge.
+# Line breaks of trees and lists on a terminal: a line continues below its own beginning, not at the screen's edge.
 
-_LEAST = 40  # columns; on less, the terminal's own way is as good
+_LEAST = 40  # columns; on a narrower terminal its own line breaks are used
 _BRANCHES = str.maketrans({"├": "│", "└": " ", "─": " "})
 _HANG = 2
 

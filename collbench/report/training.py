@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\d+")
 
 def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
     """Return a training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
-    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown where it could not be laid out
+    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown if the exchanges could not be derived
     return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
 
 

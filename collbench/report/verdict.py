@@ -41,8 +41,8 @@ from collbench.report.writers import Line, write_whole
 from collbench.results.store import plain
 from collbench.units import plural
 
-# The suite that measures suspects again (--confirm-suite): written where there are suspects, otherwise removed, so that no suite of an
-# earlier night is measured. Only files that the gate wrote are replaced or removed.
+# The suite that measures suspects again (--confirm-suite). It is written if there are suspects, and otherwise removed, so that an old suite
+# is not measured again. Only files that the gate wrote are replaced or removed.
 
 
 def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | None:
@@ -80,7 +80,7 @@ def check_ours(path: Path) -> None:
         raise UsageError(f"--confirm-suite {path} was not written by `collbench gate`, so it is not replaced: choose another file")
 
 
-# A verdict's parts in words, the same in every output. All are made printable and cut, since a verdict file may be hostile.
+# A verdict's parts as text, the same in every output. All text is made printable and cut, since a verdict file may be hostile.
 
 LONGEST_NAME, _LONGEST = 120, 400
 _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
@@ -294,7 +294,7 @@ def _more(found: Sequence[object], shown: int) -> str:
 
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
-_PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # how many ranks a start without a launcher makes
+_PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # options with the number of ranks of a start without a launcher
 _EXPECT, _SUITE = "changes.toml", "confirm.toml"
 
 
@@ -338,7 +338,7 @@ def next_commands(verdict: Verdict, typed: GateCommand) -> Iterator[Line]:
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < CONFIRMATIONS
-    stack = STACK if verdict.mode == "paired" else ()  # these are expected to differ
+    stack = STACK if verdict.mode == "paired" else ()  # these may differ
     unexpected = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
     if verdict.result == PASSED:
         yield from _kept(verdict, typed)

@@ -128,7 +128,7 @@ class Row:
         known["flags"] = tuple(known.get("flags", ()))
         if len(known) < len(names):
             return cls(**known)
-        row = object.__new__(cls)  # whole, as most are: without a call for each field
+        row = object.__new__(cls)  # most rows are complete, and need no call for each field
         vars(row).update(known)
         return row
 

@@ -157,7 +157,7 @@ def _between(exchange: Exchange, n: int, algorithm: str | None) -> _Matrix:
 
 
 def _copied_once(group: Sequence[int], at: Mapping[int, int], exchange: Exchange) -> _Matrix:
-    """The whole size once between the root's place and each other place, from or to one rank there."""
+    """Return the whole size once between the root's place and each other place, from or to one rank there."""
     found, n, root = np.zeros((len(group), len(group))), len(group), exchange.root or 0
     for place in {at[rank] for rank in group} - {at[group[root]]}:
         one = next(index for index in range(n) if at[group[index]] == place)

@@ -308,7 +308,7 @@ def _pci(thing: Thing, address: str, model: str | None, numa_ids: frozenset[int]
 
 
 def _ids(text: str) -> tuple[int | None, int | None, int | None]:
-    """Class, vendor and device of "0302 [10de:1db8] [10de:131d] a1 00"; None for each zero, which means that nothing could be read."""
+    """Return class, vendor and device of "0302 [10de:1db8] [10de:131d] a1 00"; None for zeros, which mean unknown."""
     match = _TYPE.match(text.strip())
     if not match:
         return None, None, None
@@ -317,7 +317,7 @@ def _ids(text: str) -> tuple[int | None, int | None, int | None]:
 
 
 def _name(thing: Thing) -> str | None:
-    """Version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
+    """Return the name: version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
     infos = thing.infos
     called = " ".join(infos[word] for word in ("PCIVendor", "PCIDevice") if infos.get(word))
     return called or printable(thing.element.get("name", "")) or None
@@ -335,7 +335,7 @@ def _model(drivers: Sequence[Thing]) -> str | None:
 
 
 def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
-    """The GPU with its index, model and serial number of NVML or ROCm, where hwloc was built with them."""
+    """Return the GPU with the index, model and serial number of NVML or ROCm, if hwloc was built with them."""
     infos = {word: value for driver in drivers for word, value in driver.infos.items()}
     index = next((int(match[2]) for driver in drivers if (match := _GPU_NAME.match(driver.element.get("name", "")))), None)
     gpu = pci_parts.gpu(device, index, _model(drivers), infos.get("NVIDIAUUID") or infos.get("AMDUUID"))
@@ -344,7 +344,7 @@ def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
 
 
 def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thing]], version: int) -> list[Nic]:
-    """RDMA devices with the interfaces beside them, interfaces alone, and functions that no driver has named."""
+    """Return RDMA devices with their interfaces, other interfaces, and functions without a driver's name."""
     nics: list[Nic] = []
     functions = {device.address: device for device in found}
     driven = any(_is(each, kinds, version) for on in drivers if on for each in drivers[on] for kinds in (_OPENFABRICS, _NETWORK))
@@ -386,7 +386,7 @@ def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bo
 
 
 def _port(number: int, infos: Mapping[str, str]) -> Port:
-    """A port's state and LID; hwloc shows no rate. Only InfiniBand has LIDs."""
+    """Return a port's state and LID. hwloc has no rate, and only InfiniBand has LIDs."""
     own = parse_lid(infos.get(f"Port{number}LID"))
     return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
 

@@ -259,7 +259,7 @@ def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Domain and bus."""
+    """Return domain and bus of an address."""
     domain, bus, _ = address.split(":")
     return domain, int(bus, 16)
 

@@ -78,7 +78,7 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
 
 
 def _link(session: Session, key: str, end: str | None, speeds: list[float | None]) -> GpuLink:
-    """Links to one far end, with their speed where all have the same."""
+    """Return the links to one far end, with their speed if all have the same."""
     told = sorted({speed for speed in speeds if speed is not None})
     if len(told) > 1:
         session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {told[0] / 1e9:g} to {told[-1] / 1e9:g} GB/s")
@@ -267,7 +267,7 @@ def _pcie_link(session: Session, address: str, handle: Any) -> PcieLink:
 
 
 def _name(value: Any) -> str | None:
-    """Text of NVML, which some releases give as bytes."""
+    """Return text of NVML, which some releases return as bytes."""
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
     return printable(text) or None if isinstance(text, str) else None
 

@@ -227,7 +227,7 @@ def _lanes(text: str | None) -> int | None:
 
 
 def _widest(facts: Mapping[str, str]) -> int | None:
-    """The most lanes that are supported and enabled."""
+    """Return the largest number of lanes that is supported and enabled."""
     both = [{int(width) for width in _LANES.findall(facts.get(key, ""))} for key in ("LinkWidthSupported", "LinkWidthEnabled")]
     return max(both[0] & both[1], default=None) if all(both) else None
 

@@ -223,7 +223,7 @@ class _Tree:
         self.data, self.close = self._builder.data, self._builder.close
 
     def start(self, tag: str, attributes: dict[str, str]) -> Any:
-        """A tag begins an element."""
+        """Begin an element."""
         self._depth += 1
         self._count += 1
         if self._depth > self._limits.depth or self._count > self._limits.elements:
@@ -233,7 +233,7 @@ class _Tree:
         return self._builder.start(tag, attributes)
 
     def end(self, tag: str) -> Any:
-        """A tag ends an element."""
+        """End an element."""
         self._depth -= 1
         return self._builder.end(tag)
 

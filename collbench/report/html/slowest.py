@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collbench.analysis.stragglers import Compared, Role, SlowLink, Straggler
     from collbench.report.html.material import Material
 
-_MOST = 64  # bars; of more ranks the most frequent
+_MOST = 64  # bars; with more ranks the most frequent ones
 _WIDE_FROM = 24
 _WIDTH, _WIDE, _HEIGHT = 460, 940, 250
 _LABELS = 16

@@ -592,7 +592,7 @@ def _flags(row: Row) -> str:
     return cut(", ".join(flag_names(row.flags)), 120) or NOTHING
 
 
-# The rates that bus bandwidths are compared with, as labelled lines: ring reference, hard limit, measured reference.
+# The rates with which bus bandwidths are compared, as labeled lines: ring reference, hard limit, measured reference.
 
 _KINDS = {"measured": "measured reference", "given": "given ceiling", "simulated": "simulated reference"}
 _EQUAL = 1.01

@@ -1,4 +1,4 @@
-"""Reads nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
+"""Read nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from collbench.results.importers.rows import (
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
-# What nccl-tests' and rccl-tests' text is made of: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
+# The text of nccl-tests and rccl-tests: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
@@ -79,19 +79,19 @@ _NUMBERS = {
     "validation": re.compile(r"validation: (\d+)"), "graph": re.compile(r"graph: (\d+)"),
 }  # fmt: skip
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
-# Web pages and Markdown take the # for a heading and drop it.
+# Web pages and Markdown interpret the # as a heading and remove it.
 _UNMARKED = re.compile(
     r"\s*(?:nThread \d|Using devices|Rank\s+\d{1,7}\s.{0,80}Pid\s+\d|Out of bounds values\s*:|Avg bus bandwidth\s*:"
     r"|Collective test (?:starting|concluded):|[nr]ccl-tests version \d|size\s+count\s+(?:\(elements\)\s+)?type\s)"
 )
 _OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
-_LONGEST = 4096  # letters of a line of a table or a comment
+_LONGEST = 4096  # characters of a line of a table or a comment
 _BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
-_GAP = re.compile(r"\s{30,}")  # where the out-of-place figures were left out
+_GAP = re.compile(r"\s{30,}")  # in place of missing out-of-place figures
 
 
 class Body(NamedTuple):
-    """The figures of one placing as they are printed; per_iteration (-I 1): i_min, i_max, i_p99, i_cv%, of JSON p95, too."""
+    """The printed figures of one placement. per_iteration (-I 1): i_min, i_max, i_p99, i_cv%; in JSON also p95."""
 
     time: str
     algbw: str
@@ -101,7 +101,7 @@ class Body(NamedTuple):
 
 
 class TableLine(NamedTuple):
-    """One line of a table; `placed` is out of place, then in place. redop and root are None where none is printed."""
+    """One line of a table. `placed` has the out-of-place figures, then the in-place ones. redop and root are None if not printed."""
 
     number: int
     size: int
@@ -186,19 +186,19 @@ class Head:
 
 
 def rccl_version(text: str) -> tuple[str, str] | None:
-    """(the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
+    """Return (the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
     found = _RCCL_VERSION.match(text)
     return (split_prefix(f"{found[1]} #").writer, found[2]) if found else None
 
 
 def dotted(code: int) -> str:
-    """NCCL_VERSION_CODE as people write it: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
+    """Return NCCL_VERSION_CODE as text: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
     major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def split_line(line: str) -> tuple[str, str] | None:
-    """(the writer's tag, the line); None for what is neither a comment nor begins with a number."""
+    """Return (the writer's tag, the line); None for a line that neither is a comment nor begins with a number."""
     writer, text = split_prefix(line)
     first = text.lstrip()[:1] if len(text) < _LONGEST else ""
     if first == "#" or (first.isalpha() and _UNMARKED.match(text)):
@@ -207,14 +207,14 @@ def split_line(line: str) -> tuple[str, str] | None:
 
 
 def shows_errors(lines: Iterable[TableLine]) -> bool:
-    """Whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
+    """Return whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
     return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
 
 
 def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
-    """A line of the table, None for any other; `wide`: the header names the columns of -I 1.
+    """Return a line of the table; None for any other line. wide: the header names the columns of -I 1.
 
-    Older versions leave redop and root out, or print redop as nothing.
+    Older versions omit redop and root, or print an empty redop.
     """
     words = text.split()
     if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
@@ -234,7 +234,7 @@ def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Bod
     if len(figures) not in (width, 2 * width) or not all(_is_figure(word) for word in figures):
         return None
     first = _body(figures[:width])
-    if len(figures) == width:  # cut off in the middle, or of a replay, which has no out-of-place figures
+    if len(figures) == width:  # an incomplete line, or a replay, which has no out-of-place figures
         return (None, first) if _GAP.search(text.rstrip()) else (first, None)
     return first, _body(figures[width:])
 
@@ -259,9 +259,9 @@ def _is_figure(text: str) -> bool:
     return text[0] in "-+.0123456789" or text in ("N/A", "nan", "-nan", "inf")
 
 
-# Which operation a table of nccl-tests is of, and on how many ranks: printed names and lists first, then what the figures prove.
+# The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
 #
-# A file's name decides only between operations that print the same columns, and only where no program is named.
+# A file's name decides only between operations with the same columns, and only if no program is named.
 
 _PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
@@ -269,11 +269,11 @@ _PROGRAMS = {
     "hypercube": "hypercube",
 }  # fmt: skip
 _UNCHECKED_IN_PLACE = ("sendrecv", "alltoall", "alltoallv")  # reportErrors = in_place ? 0 : 1
-_MOST_LINES = 16  # the fastest lines have the most digits; more of them narrow nothing
+_MOST_LINES = 16  # the fastest lines have the most digits; more lines do not reduce the range
 
 
 class NameSource(Enum):
-    """Where a table's operation is from."""
+    """The source of a table's operation."""
 
     PRINTED = "the program's name in its output"
     COMMAND = "the program's name on the command line"
@@ -283,7 +283,7 @@ class NameSource(Enum):
 
 
 class RankSource(Enum):
-    """Where a table's number of ranks is from."""
+    """The source of a table's number of ranks."""
 
     DEVICES = "the list of devices"
     COUNTS = "size and count"
@@ -294,7 +294,7 @@ class RankSource(Enum):
 
 
 class NamedOperation(NamedTuple):
-    """An operation, where its name is from, and whether --operation contradicts it."""
+    """An operation, the source of its name, and whether --operation contradicts it."""
 
     operation: Operation
     source: NameSource
@@ -302,7 +302,7 @@ class NamedOperation(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """How many ranks, as far as each source proves it; `nodes` are the head's."""
+    """The number of ranks that each source proves, None if it proves none; `nodes` are the head's."""
 
     head: int | None
     counts: int | None
@@ -311,14 +311,14 @@ class Ranks(NamedTuple):
 
 
 class DecidedRanks(NamedTuple):
-    """The ranks and nodes of a table, and where they are from."""
+    """The ranks and nodes of a table, with their source."""
 
     extent: JobExtent
     source: RankSource
 
 
 def operation_of(head: Head, lines: Sequence[TableLine], given: UserInput, context: LogContext) -> NamedOperation:
-    """The operation. Raises UsageError where the output names an unknown program, and where nothing proves the operation."""
+    """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
     if head.program is not None:
         printed = program_operation(head.program)
@@ -342,18 +342,18 @@ def operation_of(head: Head, lines: Sequence[TableLine], given: UserInput, conte
 
 
 def program_operation(program: str) -> str | None:
-    """The operation of a program's name, with any suffix: "./build/all_reduce_perf_mpi" is of allreduce. None: unknown."""
+    """Return the operation of a program's name with any suffix: allreduce for "./build/all_reduce_perf_mpi". None: unknown."""
     words = program.split()
     found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
     return _PROGRAMS.get(found[1]) if found else None
 
 
 def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
-    """What head, counts and bandwidths prove of the ranks."""
+    """Return the numbers of ranks that head, counts and bandwidths prove."""
     mine = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
     ranks, hosts = {device.rank for device in mine}, {device.host for device in mine}
     whole = len(mine) < len(head.devices) or ranks == set(range(len(ranks)))
-    once = len(mine) == len(ranks)  # else several jobs print into each other, and the host of each rank is unknown
+    once = len(mine) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
     nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
     extent = (len(ranks), nodes) if ranks and whole else (None, None)
     return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
@@ -384,7 +384,7 @@ def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContex
 
 
 def fastest(lines: Sequence[TableLine]) -> list[Printed]:
-    """Both bandwidths of the lines with the most digits."""
+    """Return both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
     best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
     pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
@@ -392,7 +392,7 @@ def fastest(lines: Sequence[TableLine]) -> list[Printed]:
 
 
 def parts_of(line: TableLine) -> int | None:
-    """size / (count × width): how many parts of `count` elements a buffer has; None where that is not a whole number."""
+    """Return size / (count × width), the number of parts of `count` elements in a buffer; None if it is not an integer."""
     width = width_of(type_name(line.dtype))
     whole = width * line.elements if width else 0
     return line.size // whole if whole and line.size % whole == 0 else None
@@ -405,7 +405,7 @@ def _contradiction(where: str, given: UserInput, printed: str) -> tuple[Contradi
 
 
 def _launched(head: Head, context: LogContext) -> int | None:
-    """Processes × threads × GPUs."""
+    """Return processes × threads × GPUs; None if one of them is unknown."""
     if context.processes is None:
         return None
     gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
@@ -414,7 +414,7 @@ def _launched(head: Head, context: LogContext) -> int | None:
 
 
 def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
-    """The operations that print such lines: by root, redop and count, by what is checked in place, and all-reduce by its factor."""
+    """Return the operations that print such lines, by root, redop and count, by what is checked in place, and by all-reduce's factor."""
     line = max(lines, key=lambda each: each.size)
     whole = parts_of(line) == 1
     if line.root is not None:
@@ -424,13 +424,13 @@ def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
     if not line.redop:
         return _as_checked(head, lines, ["sendrecv"] if whole else ["allgather", "alltoall", "alltoallv", "hypercube"])
     found = rank_range(operations()["allreduce"], fastest(lines))
-    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and its factor is that of two ranks
+    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and has the factor of two ranks
         return _as_checked(head, lines, ["allreduce", "sendrecv"])
     return ["allreduce"]
 
 
 def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> list[str]:
-    """Those that fit the columns "#wrong": three programs leave it open in place, since all versions; the others fill it."""
+    """Return those that fit the columns "#wrong". Three programs never print it in place; the others do."""
     checked = [line for line in lines if line.placed[0] and line.placed[1] and parse_number(line.placed[0].wrong) is not None]
     if head.old is not False or not checked:
         return possible
@@ -442,13 +442,13 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
 
 
 def _in_name(file: str) -> str:
-    """The operation in a file's name, the longest: "nccl_reduce_scatter.log" has reduce and scatter in it, too."""
+    """Return the operation in a file's name, the longest one: "nccl_reduce_scatter.log" also contains reduce and scatter."""
     plain = "".join(letter for letter in file.lower() if letter.isalnum())
     return max((name for name in _PROGRAMS.values() if name in plain), key=len, default="")
 
 
 def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
-    """N where a buffer has a part for each rank. alltoallv's parts are uneven."""
+    """Return the number of ranks if a buffer has a part for each. alltoallv's parts are uneven, so it has none."""
     if operation.parts(4) == 1 or operation.uneven:
         return None
     found = {parts_of(line) for line in lines if line.size and line.elements}
@@ -463,7 +463,7 @@ def _rate(body: Body) -> float:
     return parse_number(body.algbw) or 0.0
 
 
-# Makes runs from a table of nccl-tests: separates repetitions, compares figures with each other, lists what is missing.
+# Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
 
 _MOST_WRONG = 2**62
 _UNTOLD = Quantiles()
