@@ -95,7 +95,7 @@ _DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UN
 
 @dataclass(frozen=True)
 class Share:
-    """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None where it has no interval."""
+    """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None if it has no interval."""
 
     value: float
     low: float | None = None

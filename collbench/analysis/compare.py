@@ -42,7 +42,7 @@ class CellRatio:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Return the outcome; None where a side has no time."""
+        """Return the outcome; None if a side has no time."""
         return None if self.time is None else outcome_of(self.time.low, self.time.high, self.margin, self.launches)
 
     @property
@@ -238,7 +238,7 @@ def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: floa
 
 
 def median_of(row: Row) -> Median:
-    """Return the row's median with its interval, None where that is not valid. Raises ValueError for a row without a time."""
+    """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
     times, value = row.time_s, time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")

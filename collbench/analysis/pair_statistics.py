@@ -105,7 +105,7 @@ def quantile(chance: float, degrees: float) -> float:
 
 
 def noise_scale(rest: Figures) -> float:
-    """Return the scale of a cell from the rests; 0 where medians fit nearly all of them exactly."""
+    """Return the scale of a cell from the rests; 0 if medians fit nearly all of them exactly."""
     known = rest[np.isfinite(rest)]
     depths = np.sort(-known[known < -_EXACT])[::-1]
     return max(_near(depths), _far(depths, len(known))) if len(depths) > _LEAST_SLOW else 0.0
@@ -202,7 +202,7 @@ class MatrixView:
     quantity   "bandwidth" or "latency"
     where      the kind of path; "" where there is only one
     speeds     logarithms [n × n], high is fast; NaN: another kind of path, or unknown
-    errors     standard errors of the speeds from their own intervals, NaN where unknown
+    errors     standard errors of the speeds from their own intervals, NaN if unknown
     again      pairs that were measured again, both ways
     """
 
@@ -234,7 +234,7 @@ class MatrixView:
 
     @cached_property
     def error(self) -> float:
-        """Return the standard error of a typical cell, from its own interval; 0 where no cell has one."""
+        """Return the standard error of a typical cell, from its own interval; 0 if no cell has one."""
         known = self.errors[self.there & np.isfinite(self.errors)]
         return float(np.median(known)) if len(known) else 0.0
 

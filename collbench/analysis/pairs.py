@@ -173,7 +173,7 @@ def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes:
 
 
 def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] | None:
-    """Return the results in run.json's list of judged suspects; None where there is no such list."""
+    """Return the results in run.json's list of judged suspects; None if there is no such list."""
     if judged is None:
         return None
     return [Remeasured(tuple(each["places"]), each["state"], (each["evidence"] or [each["state"]])[-1]) for each in judged]

@@ -69,7 +69,7 @@ class HostMemory(Protocol):
 
     @property
     def page_bytes(self) -> int:
-        """The page size in bytes; 0 where the library allocates the memory."""
+        """The page size in bytes; 0 if the library allocates the memory."""
         ...
 
     def slot(self, index: int) -> NDArray[np.uint8]:
@@ -172,7 +172,7 @@ def _huge_page() -> int:
 
 
 def _huge_bytes_at(address: int) -> int:
-    """Return AnonHugePages of the mapping that contains `address`, in bytes, from /proc/self/smaps; 0 where it cannot be read."""
+    """Return AnonHugePages of the mapping that contains `address`, in bytes, from /proc/self/smaps; 0 if it cannot be read."""
     inside = False
     try:
         lines = Path("/proc/self/smaps").read_text().splitlines()

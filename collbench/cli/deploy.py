@@ -116,7 +116,7 @@ def _value(setting: JobSetting, texts: list[str]) -> Value:
 
 
 def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the command after --. Raises UsageError where it is invalid, or has an option that the launcher sets."""
+    """Return the command after --. Raises UsageError if it is invalid, or has an option that the launcher sets."""
     from collbench.cli.main import parsed
     from collbench.deploy.files import printable
     from collbench.operations.registry import commands

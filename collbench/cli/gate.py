@@ -272,9 +272,7 @@ def _add_outputs(outputs: Any) -> None:
 
 
 def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Print the verdict and return its exit code in the requested style; with --self-test print the table, return 0.
-    Raises UsageError.
-    """
+    """Print the verdict and return its exit code in the requested style; with --self-test print the table, return 0. Raises UsageError."""
     if arguments.self_test:
         return call_self_test(arguments)
     from collbench.report.verdict_formats import remove_earlier
@@ -286,8 +284,9 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the requested --exit-style, even if other arguments are invalid: failures use it, too. Default for an
-    invalid one: collbench.
+    """Return the requested --exit-style, even if other arguments are invalid: failures use it, too.
+
+    Default for an invalid one: collbench.
     """
     if list(argv[:1]) != ["gate"]:
         return "collbench"

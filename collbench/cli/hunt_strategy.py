@@ -45,9 +45,7 @@ class HuntListening(Listening):
         self._live = watched and os.environ.get("TERM") != "dumb"
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are
-        stored.
-        """
+        """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are stored."""
         from collbench.analysis.hunt.strategy import promise
         from collbench.deploy.drain import check_apply
 
@@ -99,9 +97,7 @@ class HuntListening(Listening):
         return known
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be
-        written.
-        """
+        """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be written."""
         from collbench.deploy.drain import HuntSummary, lines, recommendation
 
         assert self._verdict is not None

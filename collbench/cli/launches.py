@@ -32,8 +32,7 @@ class One:
 
 
 def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
-    """Return the request with this launch's index. Raises UsageError for several launches under a launcher, which
-    starts only one.
+    """Return the request with this launch's index. Raises UsageError for several launches under a launcher, which starts only one.
 
     `instead` is the remedy where another option than --launches needs several launches.
     """
@@ -65,8 +64,9 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
 
 
 def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str]]:
-    """Return the folder for all launches of a command, and the arguments that give them one allocation. Raises
-    UsageError for a used folder.
+    """Return the folder for all launches of a command, and the arguments that give them one allocation.
+
+    Raises UsageError for a used folder.
     """
     from collbench.results.folder import run_name
 
@@ -145,8 +145,7 @@ def pairs(launches: int, env: Mapping[str, str]) -> int:
 
 
 def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed
-    launch's code.
+    """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed launch's code.
 
     Raises UsageError for a folder that holds launches already, and for a format that a comparison does not have.
     """

@@ -93,9 +93,7 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
 
 
 def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
-    """Return one machine's node as often as requested, or one each. Raises UsageError where --from lists another number
-    of machines.
-    """
+    """Return one machine's node as often as requested, or one each. Raises UsageError if --from lists another number of machines."""
     if len(nodes) == 1:
         return (nodes[0],) * (asked or 1)
     if asked not in (None, len(nodes)):
@@ -106,7 +104,7 @@ def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
 def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
     """Return a job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
 
-    Raises UsageError where the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
+    Raises UsageError if the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
     fewer GPUs.
     """
     from collbench.machine.peak.node import Job

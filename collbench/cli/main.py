@@ -26,7 +26,7 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
-    """Raise UsageError where the first word is not a command; `parsers` by command."""
+    """Raise UsageError if the first word is not a command; `parsers` by command."""
     first = argv[0] if argv else "--help"
     if first in parsers or first in ("-h", "--help", "--version"):
         return

@@ -107,7 +107,7 @@ def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measure and print; return 0. Raises UsageError without a GPU, RunFailed where a kernel's result is wrong."""
+    """Measure and print; return 0. Raises UsageError without a GPU, RunFailed if a kernel's result is wrong."""
     import os
     import sys
 

@@ -373,9 +373,7 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
 
 
 def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
-    """Return whether to continue a run in --out. Raises UsageError without a folder, or with options that need other
-    folders.
-    """
+    """Return whether to continue a run in --out. Raises UsageError without a folder, or with options that need other folders."""
     if not getattr(arguments, "resume_if_exists", False):
         return False
     if arguments.out is None:

@@ -250,9 +250,7 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 
 def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
-    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each
-    sentence once.
-    """
+    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each sentence once."""
     from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]

@@ -62,15 +62,13 @@ def tell(error: BaseException) -> None:
 
 
 def same_suite(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it
-    first.
-    """
+    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it first."""
     if request.suite:
         compare(world, None, request.suite["digest"], request.suite["name"])
 
 
 def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -> None:
-    """Raise UsageError on all ranks where one reports what is `wrong` with the suite, or where their digests differ."""
+    """Raise UsageError on all ranks if one reports what is `wrong` with the suite, or if their digests differ."""
     views = world.agree([wrong, digest, name], "comparing the suite")
     reasons = [reason for reason, _, _ in views]
     rank = next((rank for rank, reason in enumerate(reasons) if reason), None)
@@ -119,7 +117,7 @@ class Command:
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
-    """Return the launch this process belongs to, or None: no launcher started it. Raises UsageError where that is unclear."""
+    """Return the launch this process belongs to, or None: no launcher started it. Raises UsageError if that is unclear."""
     from collbench.launch.detect import LocalRequest, detect
 
     return detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
@@ -148,9 +146,7 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can
-    do.
-    """
+    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)

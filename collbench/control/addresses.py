@@ -221,7 +221,7 @@ class OpenListener(Fact, frozen=True):
 
 
 def open_listener(found: HubAddresses) -> OpenListener | None:
-    """Return the fact that rank 0 listens at every address of its host; None where it listens only at those of its name."""
+    """Return the fact that rank 0 listens at every address of its host; None if it listens only at those of its name."""
     if found.scope is Scope.GIVEN:
         return None
     return OpenListener(found.host, tuple(found.resolved) if found.scope is Scope.NAME_IS_LOOPBACK else ())

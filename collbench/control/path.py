@@ -409,7 +409,7 @@ class PathEvidence:
         return sorted(found, key=lambda one: (-one.stalled, -one.retransmitted, one.source, one.target))
 
     def fault(self) -> PathFault | None:
-        """Return the most certain problem of any direction; None where no packet is lost."""
+        """Return the most certain problem of any direction; None if no packet is lost."""
         order = list(PathProblem)
         faults = [fault for one in self.suspects if (fault := self._of(one))]
         return min(faults, key=lambda fault: order.index(fault.problem), default=None)

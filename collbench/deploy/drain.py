@@ -218,7 +218,7 @@ class HuntSummary:
     """The hunt that a recommendation is based on.
 
     run         its folder
-    allocation  its name; None where it has none
+    allocation  its name; None if it has none
     manager     "slurm", "kubernetes", or "" where it is unknown; then the commands for both are written
     nodes       by host the manager's name of its node (`node_names`); "" where the ranks of a host disagree
     pods        whether ranks run in pods, where a host name is not the name of a node
@@ -272,7 +272,7 @@ def store(folder: Path, content: Mapping[str, Any]) -> Path:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Return the recommendation in a run's folder, None where there is none.
+    """Return the recommendation in a run's folder, None if there is none.
 
     The folder may come from elsewhere, so a command is accepted only if it is exactly what collbench writes for that node. Raises
     UsageError where the file cannot be read, does not fit recommendation.schema.json, or has other commands.
@@ -513,7 +513,7 @@ def parse_cap(text: str) -> Cap:
 
 
 def check_apply(env: Mapping[str, str], run: Run = run_here) -> str:
-    """Return the manager that can drain nodes here, "slurm" or "kubernetes". Raises UsageError where none can, or both.
+    """Return the manager that can drain nodes here, "slurm" or "kubernetes". Raises UsageError if none can, or both.
 
     The manager must answer: kubectl in PATH is not enough, since other packages install it on machines without a cluster.
     """
@@ -542,7 +542,7 @@ def apply(
     If another hunt drains at the same time and both together exceed the cap, the node just drained is returned to service.
 
     `note` is called with an entry before each drain, and again with its outcome. So its records name all nodes that may be drained,
-    however this process ends. A failure of the manager is part of the result. Raises RunFailed only where `note` fails: then no further
+    however this process ends. A failure of the manager is part of the result. Raises RunFailed only if `note` fails: then no further
     node is drained, and the message has what was done and how to undo it.
     """
     refused = _not_applicable(content)

@@ -44,7 +44,7 @@ class Stopwatch:
     def samples(self, run: Callable[[], None]) -> tuple[float, ...]:
         """Return seconds per run of work that `run` queues on `self.stream`: one sample per batch, the mean of its runs.
 
-        Raises RunFailed where the host could not queue a batch while the stream was held.
+        Raises RunFailed if the host could not queue a batch while the stream was held.
         """
         self._batch(run, 1, held=False)  # CUDA loads a kernel at its first launch, which must not happen while a stream is held
         self._open()
@@ -147,7 +147,7 @@ class KernelFigure:
     size_bytes          N of cuda_kernels/README.md; 0 for a latency
     moved_bytes         bytes moved per run: read plus written, or over the link in one direction; 0 for a latency
     seconds             of one run, one round trip or one load, in the order measured; empty: not measured, for the reason in `why`
-    floor_bytes_per_s   the rate that the hardware allows; None where unknown or not applicable
+    floor_bytes_per_s   the rate that the hardware allows; None if unknown or not applicable
     floor               the name and source of that rate, or why there is none
     wrong               number of wrong elements (of `read_memory`: sums; of a chase: ends); None: not checked
     """

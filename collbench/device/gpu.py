@@ -227,7 +227,7 @@ def _facts(runtime: Any, index: int) -> GpuFacts:
 
 
 def gpu_count() -> int:
-    """Return the number of GPUs that CUDA shows this process; 0 where CUDA does not start."""
+    """Return the number of GPUs that CUDA shows this process; 0 if CUDA does not start."""
     runtime = cupy_runtime()
     try:
         return int(runtime.getDeviceCount())
@@ -236,9 +236,7 @@ def gpu_count() -> int:
 
 
 def driver_address(name: str) -> int:
-    """Return the address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError where it has
-    none.
-    """
+    """Return the address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError if it has none."""
     return ctypes.cast(getattr(ctypes.CDLL("libcuda.so.1"), name), ctypes.c_void_p).value or 0
 
 

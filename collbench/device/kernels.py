@@ -35,7 +35,7 @@ Sources = Mapping[str, bytes]
 def cubin(arch: str) -> Path:
     """Return the file with all kernels for `arch` ("sm_90"), for cupy.RawModule(path=…).
 
-    Raises UsageError where NVRTC is missing or too old for the GPU, or no folder is writable; RunFailed if the kernels do not
+    Raises UsageError if NVRTC is missing or too old for the GPU, or no folder is writable; RunFailed if the kernels do not
     compile.
     """
     sources = _sources()
@@ -68,7 +68,7 @@ def _key(arch: str, sources: Sources) -> str:
 
 
 def _nvrtc() -> Any:
-    """Return cupy's NVRTC. Raises UsageError where it is missing."""
+    """Return cupy's NVRTC. Raises UsageError if it is missing."""
     try:
         from cupy.cuda import nvrtc
 

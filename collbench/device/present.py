@@ -125,7 +125,7 @@ class Identity:
 
 
 def identities() -> list[Identity]:
-    """Return the GPUs that CUDA shows this process, in its order. Raises cupy's CUDARuntimeError where CUDA cannot be initialised."""
+    """Return the GPUs that CUDA shows this process, in its order. Raises cupy's CUDARuntimeError if CUDA cannot be initialized."""
     runtime = cupy_runtime()
     return [
         Identity(str(runtime.deviceGetPCIBusId(index)).lower(), runtime.deviceGetAttribute(COMPUTE_MODE, index) == EXCLUSIVE)
@@ -146,7 +146,7 @@ def cuda_versions() -> Mapping[str, str]:
 
 
 def why_unavailable(env: Mapping[str, str]) -> Obstacle | None:
-    """Return why no GPU can be used in this process, or None where one can. Never raises; imports cupy only where there is a driver."""
+    """Return why no GPU can be used in this process, or None if one can. Never raises; imports cupy only where there is a driver."""
     from collbench.device.unavailable import CudaFailed
 
     try:

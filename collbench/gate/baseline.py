@@ -361,7 +361,7 @@ def scheme_of(cells: Sequence[Cell]) -> Scheme:
 
 
 def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:
-    """Return [allocations × cells] ln of seconds; NaN where an allocation has no time."""
+    """Return [allocations × cells] ln of seconds; NaN if an allocation has no time."""
     found = np.full((len(allocations), len(cells)), np.nan)
     for number, allocation in enumerate(allocations):
         found[number] = np.log(known_median(seconds_of(allocation, cells)))
@@ -369,7 +369,7 @@ def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figure
 
 
 def seconds_of(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
-    """Return [cells × launches] the median of each launch in seconds; NaN where it has none."""
+    """Return [cells × launches] the median of each launch in seconds; NaN if it has none."""
     lacking = CaseTimes((None,) * allocation.launches)
     return np.array([allocation.cells.get(cell, lacking).medians_s for cell in cells], dtype=np.float64).reshape(len(cells), -1)
 

@@ -54,7 +54,7 @@ _SIZE = COLUMNS.index("size_bytes")
 class GroupEffect:
     """The measured effect on a group of cases.
 
-    excess   ln of its time over the baseline's, the median over allocations; None where it is unknown
+    excess   ln of its time over the baseline's, the median over allocations; None if it is unknown
     spread   the part of it that chance explains, in ln of time; infinite where the group has no limit
     touched  whether it, or a case of it, is confirmed or suspected
     """
@@ -392,7 +392,7 @@ def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) 
 
 
 def _owners(change: Difference, backends: set[str]) -> set[str] | None:
-    """Return the backends of a changed library or setting; None where it belongs to no single one."""
+    """Return the backends of a changed library or setting; None if it belongs to no single one."""
     first = change.item.path[0]
     if change.kind == "software":
         return {first} if first in backends or first in _VARIABLES else None
@@ -435,7 +435,7 @@ def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
 
 
 def _slowdown_of(change: Difference) -> float | None:
-    """Return how much slower a link became by its rate, in ln of time; None where the item is not a rate of both."""
+    """Return how much slower a link became by its rate, in ln of time; None if the item is not a rate of both."""
     if not _has_word(_FASTER_IS_MORE, change) or NOTHING in (change.a, change.b):
         return None
     found = [_NUMBER.search(text) for text in (change.a, change.b)]

@@ -93,7 +93,7 @@ def typical(squares: Figures) -> Figures:
 def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[LevelChange]]:
     """Return the steps of each series, in time order.
 
-    values    [allocations × series], NaN where not measured
+    values    [allocations × series], NaN if not measured
     variance  [series] between allocations
     floors    [series] the smallest step that counts, in ln of time
     """
@@ -288,7 +288,7 @@ class HistoryMatrix:
     _launches: Figures
 
     def variance(self, allocations: slice | Sequence[int] = slice(None)) -> Figures:
-        """Return [series] the variance between these allocations, without steps; NaN where it is unknown."""
+        """Return [series] the variance between these allocations, without steps; NaN if it is unknown."""
         values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
         found = scatter(values)
         found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))

@@ -70,7 +70,7 @@ _DRAWN = 20_000
 
 
 def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
-    """Return the limits from [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
+    """Return the limits from [allocations × pairs × cells] ln of new over old time; NaN if one launch of a pair has none. Centres are 0.
 
     Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread is over all allocations,
     about the mean of each. It is drawn towards the median of its group's, and a group's towards that of its class.
@@ -108,7 +108,7 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
 
 
 def _variance(values: Figures) -> Figures:
-    """Return […] the winsorised variance of the known values of [pairs × …]: the outermost on each side is replaced by its neighbour.
+    """Return […] the winsorized variance of the known values of [pairs × …]: the outermost on each side is replaced by its neighbor.
 
     0 for fewer than two.
     """
@@ -124,7 +124,7 @@ def _variance(values: Figures) -> Figures:
 
 
 def _widening(counts: Numbers) -> Figures:
-    """Return the factor that corrects the winsorised variance of so many normal values to the plain one."""
+    """Return the factor that corrects the winsorized variance of so many normal values to the plain one."""
     found = np.ones(counts.shape)
     for count in np.unique(counts[counts >= FEWEST]):
         found[counts == count] = _shortfall(int(count))
@@ -166,7 +166,7 @@ class SideBySide:
         return self.new.name
 
     def differences(self, cells: Sequence[Cell]) -> Figures:
-        """Return [pairs × cells] ln of new over old time; NaN where a launch of the pair has no time or the pair is left out."""
+        """Return [pairs × cells] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
         old, new = (np.log(seconds_of(each, cells)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
         found: Figures = new - old
         return found
@@ -352,7 +352,7 @@ def _look(both: Sequence[SideBySide], cells: Sequence[Cell]) -> _StackEvaluation
 
 
 def _padded(differences: Sequence[Figures]) -> Figures:
-    """Return [allocations × pairs × cells], padded with NaN where an allocation has fewer pairs."""
+    """Return [allocations × pairs × cells], padded with NaN if an allocation has fewer pairs."""
     most = max(1, *(len(each) for each in differences))
     return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
 

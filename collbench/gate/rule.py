@@ -41,7 +41,7 @@ class BaselineLimits:
     scheme        the groups of the cases
     allocations   [cells] the number of allocations with the case (for two stacks: of pairs of launches in the first allocation)
     centre        [cells] its median over allocations
-    cells         [cells] the excess over the centre that chance explains
+    cells         [cells] the excess over the center that chance explains
     group_centre  [groups] the median over allocations of the group's median excess
     groups        [groups] the excess over that which chance explains
     whole_centre, whole  likewise for all cases
@@ -62,15 +62,15 @@ class BaselineLimits:
         return self.allocations >= FEWEST
 
     def visible(self) -> Figures:
-        """Return [cells] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN where the history is too short."""
+        """Return [cells] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN if the history is too short."""
         return np.where(self.judged, np.exp(self.cells), np.nan)
 
 
 @dataclass(frozen=True, eq=False)
 class Excess:
-    """The times of allocations over the baseline's centre, and where they exceed the limits.
+    """The times of allocations over the baseline's center, and where they exceed the limits.
 
-    cells, groups, whole: [allocations × …] factors, NaN where not measured
+    cells, groups, whole: [allocations × …] factors, NaN if not measured
     cells_over, groups_over, whole_over: [allocations × …] whether the limit is exceeded
     """
 
@@ -97,7 +97,7 @@ class Slower:
 
 
 def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
-    """Return the limits from [allocations × cells] ln of seconds; NaN where a case was not measured."""
+    """Return the limits from [allocations × cells] ln of seconds; NaN if a case was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = pooled(_variance(times), counts, scheme)
@@ -165,12 +165,12 @@ def _variance(values: Figures) -> Figures:
 
 
 def _spread(values: Figures) -> Figures:
-    """Return the spread of [allocations × …] values around their centre."""
+    """Return the spread of [allocations × …] values around their center."""
     return _reach(_variance(values), np.isfinite(values).sum(axis=0))
 
 
 def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
-    """Return how far another allocation may be from the centre of `counts` ones by chance; infinite where the spread is unknown."""
+    """Return how far another allocation may be from the center of `counts` ones by chance; infinite where the spread is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = K_SIGMA * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
     return np.where(np.isfinite(found), found, np.inf)

@@ -307,9 +307,9 @@ class NoiseRecord:
     """The recorded scatter of a baseline, from which clusters are drawn.
 
     scheme       the groups of the cases that can be drawn
-    launch       [launches × cells] by how much each launch was off the mean of its allocation, in ln of time; NaN where it lacks the case.
+    launch       [launches × cells] by how much each launch was off the mean of its allocation, in ln of time; NaN if it lacks the case.
                  Widened, since so few launches determine their own mean
-    allocation   [allocations × cells] likewise for allocations, without what their launches explain; 0 where one lacks the case
+    allocation   [allocations × cells] likewise for allocations, without what their launches explain; 0 if one lacks the case
     lacking      [allocations × cells] which cases an allocation lacks
     launches     the typical number of launches of an allocation
     left_out     the number of cases that too few allocations have

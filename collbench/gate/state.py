@@ -69,7 +69,7 @@ def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
 
 
 def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
-    """Return [cells] what is usual for the case's backend and size class, over all operations; 0 where nothing is known."""
+    """Return [cells] what is usual for the case's backend and size class, over all operations; 0 if nothing is known."""
     found = np.zeros(len(own))
     names = [(group.backend, group.size_class) for group in scheme.groups]
     for backend, size in dict.fromkeys(names):
@@ -101,7 +101,7 @@ class Steady:
 
 
 def usual_canary(allocations: Sequence[Allocation]) -> float | None:
-    """Return the state probe's median over all launches, in seconds; None where none has a probe. It is a value that occurred."""
+    """Return the state probe's median over all launches, in seconds; None if none has a probe. It is a value that occurred."""
     heard = [value for each in allocations for value in each.canary_s if value is not None and known(value)]
     return median_low(heard) if heard else None
 

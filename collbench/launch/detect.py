@@ -88,7 +88,7 @@ _RANK_VARIABLES = {"COLLBENCH_RANK": None, "PMI_RANK": "pmi", "OMPI_COMM_WORLD_R
 
 
 def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this rank of collbench's own start, or None. Raises UsageError where its variables are invalid."""
+    """Return this rank of collbench's own start, or None. Raises UsageError if its variables are invalid."""
     if "COLLBENCH_WORKER" in env:
         return _worker(env["COLLBENCH_WORKER"])
     return _local(env) if "COLLBENCH_LOCAL" in env else None

@@ -68,16 +68,14 @@ class LauncherProgram:
 
 
 def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[LauncherProgram]:
-    """Return the programs with these names, in the order of PATH within each name. Those next to this Python, outside
-    PATH, come last.
-    """
+    """Return the programs with these names, in the order of PATH within each name. Those next to this Python, outside PATH, come last."""
     places = [(name, path, first) for name in names for path, first in _paths(name, env)]
     with ThreadPoolExecutor(max_workers=8) as asking:
         return list(asking.map(lambda place: _described(env, *place), places))
 
 
 def family_of(text: str) -> tuple[str, str, str]:
-    """Return (family, version, process manager) from a launcher's output; empty where not known."""
+    """Return (family, version, process manager) from a launcher's output; empty if not known."""
     for pattern, family, manager in _FAMILIES:
         match = pattern.search(text)
         if match:
@@ -91,9 +89,7 @@ def plugins_of(text: str) -> tuple[str, ...]:
 
 
 def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
-    """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts
-    once.
-    """
+    """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts once."""
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
     beside = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
     there = [path for path in inside if _runs(path)]

@@ -31,8 +31,7 @@ _LOOK_S = 0.05
 
 
 def guarded(parent: int) -> None:
-    """Split the process into guard and launcher. Call it between fork and exec, as Popen's preexec_fn; it returns in
-    the launcher.
+    """Split the process into guard and launcher. Call it between fork and exec, as Popen's preexec_fn; it returns in the launcher.
 
     The calling process stays as the guard, forwards SIGINT, SIGTERM and SIGHUP, and ends as the launcher ends.
     """

@@ -22,9 +22,7 @@ _KEPT = frozenset({"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "PBS_JOBI
 
 
 def number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return the integer in variable `name`, or `default` where it is not set. Raises UsageError with the variable and
-    its value.
-    """
+    """Return the integer in variable `name`, or `default` where it is not set. Raises UsageError with the variable and its value."""
     text = env.get(name, "").strip()
     if not text and default is not None:
         return default
@@ -78,7 +76,7 @@ def without_scheduler(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def ancestors() -> list[tuple[int, str, str]]:
-    """Return parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty where /proc is not readable."""
+    """Return parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty if /proc is not readable."""
     found: list[tuple[int, str, str]] = []
     pid = os.getppid()
     while pid > 1 and len(found) < 64:

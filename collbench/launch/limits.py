@@ -29,7 +29,7 @@ class RankLimit:
 
 
 def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool, cores: int | None = None) -> None:
-    """Raise UsageError where so many ranks do not fit on this host. `option`: the user's option, like "--ranks"."""
+    """Raise UsageError if so many ranks do not fit on this host. `option`: the user's option, like "--ranks"."""
     cores = cores or len(os.sched_getaffinity(0))
     limits = [*_limits(ranks, TORCH_RANK_BYTES if torch else RANK_BYTES)]
     narrowest = min(limits, key=lambda limit: limit.ranks)

@@ -68,9 +68,7 @@ _LIBRARIES = (
 
 
 def mpi_name(library_version: str) -> str:
-    """Return the short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line for an unknown
-    library.
-    """
+    """Return the short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line for an unknown library."""
     for pattern, name, _ in _LIBRARIES:
         match = pattern.search(library_version)
         if match:

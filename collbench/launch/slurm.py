@@ -23,9 +23,7 @@ _ONE_TASK = "this Slurm step has one task: use srun -n N to start N ranks, or --
 
 
 def detect(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this task of a Slurm step, or None outside one. Raises UsageError for an invalid variable or first node's
-    name.
-    """
+    """Return this task of a Slurm step, or None outside one. Raises UsageError for an invalid variable or first node's name."""
     if not in_step(env):
         return None
     rank, ranks = place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
@@ -81,7 +79,7 @@ def _stepd_title() -> str:
 
 
 def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the nodes of this step, or of the job outside of one. Raises UsageError where the variable is not a host list."""
+    """Return the nodes of this step, or of the job outside of one. Raises UsageError if the variable is not a host list."""
     import hostlist
 
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
@@ -150,7 +148,7 @@ def _advice(env: Mapping[str, str], ranks: int) -> str:
 
 
 def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:
-    """Return rank 0's host. Raises UsageError where it is not known, or does not resolve."""
+    """Return rank 0's host. Raises UsageError if it is not known, or does not resolve."""
     if ranks == 1:
         return LOOPBACK
     if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
@@ -159,7 +157,7 @@ def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> s
 
 
 def own_node(env: Mapping[str, str]) -> str:
-    """Return the Slurm node name of this host; empty where it is unknown or a host may have several nodes."""
+    """Return the Slurm node name of this host; empty if it is unknown or a host may have several nodes."""
     node, host = env.get("SLURMD_NODENAME", ""), socket.gethostname()
     return node if node.partition(".")[0] == host.partition(".")[0] else ""
 

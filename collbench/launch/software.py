@@ -113,9 +113,7 @@ Software = dict[str, str]
 
 
 def installed() -> Software:
-    """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a
-    Python package.
-    """
+    """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a Python package."""
     found = {"python": platform.python_version(), "torch": _version("torch"), "nccl": next(filter(None, map(_version, _NCCL)), "")}
     return {name: version for name, version in found.items() if version}
 
@@ -138,9 +136,7 @@ def grouped(by_host: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, 
 
 
 def differing(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """Return the software that differs between hosts: by name ("python"), then by version ("missing" without one), the
-    hosts.
-    """
+    """Return the software that differs between hosts: by name ("python"), then by version ("missing" without one), the hosts."""
     every = list(groups)
     found: dict[str, dict[str, list[str]]] = {}
     for name in NAMES:

@@ -27,9 +27,7 @@ _POLL_S = 0.5
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Make the kernel send `signal_number` to this process when its parent ends. End at once if `parent` has ended
-    already.
-    """
+    """Make the kernel send `signal_number` to this process when its parent ends. End at once if `parent` has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(FAILED)

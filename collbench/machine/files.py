@@ -103,13 +103,14 @@ class SymlinkResolver:
         self._walked = 0
 
     def resolve(self, path: str) -> str | None:
-        """Return the path without links, or None where links are circular or a limit is exceeded."""
+        """Return the path without links, or None if links are circular or a limit is exceeded."""
         found, _ = self._walk("", path, _MOST_LINKS, [_MOST_PARTS])
         return found if found is None else found or "/"
 
     def _walk(self, done: str, text: str, links: int, parts: list[int]) -> tuple[str | None, int]:
-        """Resolve `text` from the folder `done` ("" is the root). Return the result and the number of links. `parts`: the remaining
-        limit.
+        """Resolve `text` from the folder `done` ("" is the root).
+
+        Return the result and the number of links. `parts`: the remaining limit.
         """
         taken = 0
         for part in text.split("/"):
@@ -359,9 +360,7 @@ class Archive:
         self._resolve = SymlinkResolver(self._links.get, remember=True).resolve
 
     def text(self, path: str) -> str | None:
-        """Return the content of a file; see `Files.text`. At most 8 MiB here, since outputs of tools are stored with the kernel's
-        files.
-        """
+        """Return the content of a file; see `Files.text`. At most 8 MiB here, since outputs of tools are stored with the kernel's files."""
         found = self._resolve(path)
         held = self._files.get(found) if found else None
         return held.decode("utf-8", errors="replace").strip() if held is not None else None
@@ -493,7 +492,7 @@ class RecordedFiles:
         return texts, links, {rename(path) for path in self.folders} - set(texts) - set(links)
 
     def _follow(self, path: str) -> str | None:
-        """Return the real path and record the links on it; None where it leads nowhere."""
+        """Return the real path and record the links on it; None if it leads nowhere."""
         if path not in self._known:
             folder, _, name = path.rpartition("/")
             above, found = self._follow(folder), self._files.real(path)

@@ -132,8 +132,7 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
 
 
 def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
-    """Return the bytes of TCP payload among those counted in a direction ("tx" or "rx"); None where a counter is
-    unknown.
+    """Return the bytes of TCP payload among those counted in a direction ("tx" or "rx"); None if a counter is unknown.
 
     Each counted packet has 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with timestamps (IPv6: 20 more, 1.3 % of a
     full frame). Depending on the driver, a counted packet is a frame, or a larger one with one header that the card
@@ -183,8 +182,7 @@ _STUCK = 2**32 - 1  # old 32-bit counters stop here (InfiniBand: "counters shall
 
 
 def read_infiniband(root: str = "") -> dict[str, Counts]:
-    """Return counters by port ("mlx5_0/1"), of active ports. Old 32-bit counters that have reached their maximum are
-    left out.
+    """Return counters by port ("mlx5_0/1"), of active ports. Old 32-bit counters that have reached their maximum are left out.
 
     Bytes and packets have the same names as for Ethernet, other counters their own.
     """
@@ -198,9 +196,7 @@ def read_infiniband(root: str = "") -> dict[str, Counts]:
 
 
 def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
-    """Return the bytes that crossed a port in a direction ("tx" or "rx"); None where unknown. Some drivers count RDMA
-    separately.
-    """
+    """Return the bytes that crossed a port in a direction ("tx" or "rx"); None if unknown. Some drivers count RDMA separately."""
     names = {"tx": ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes"), "rx": ("rx_bytes", "rdma_read_bytes", "rdma_write_recv_bytes")}
     values = [counts.get(name, 0) for name in names[direction]]
     return None if None in values else sum(value for value in values if value)
@@ -224,7 +220,7 @@ _WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
 
 
 def read_tcp(root: str = "") -> Counts:
-    """Return the TCP segments "sent" and "retransmitted" so far; empty where the kernel does not count them."""
+    """Return the TCP segments "sent" and "retransmitted" so far; empty if the kernel does not count them."""
     rows = [line.split()[1:] for line in text(f"{root}{_TCP_TABLE}").splitlines() if line.startswith("Tcp:")]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         return {}
@@ -295,9 +291,7 @@ class Gpus:
 
     @classmethod
     def open(cls, library: Any = None) -> Self | None:
-        """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests.
-        Never raises.
-        """
+        """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests. Never raises."""
         nvml = library or _pynvml()
         if nvml is None:
             return None
@@ -309,9 +303,7 @@ class Gpus:
         return {gpu.address: self._counts(gpu) for gpu in self._gpus}, {gpu.address: self._state(gpu.handle) for gpu in self._gpus}
 
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """Return by PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not
-        report a value.
-        """
+        """Return by PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None if NVML does not report a value."""
         return {gpu.address: {**self._state(gpu.handle), **self._pace(gpu.handle)} for gpu in self._gpus}
 
     def close(self) -> None:
@@ -366,9 +358,7 @@ def _constant(one: _Field) -> str:
 
 
 def _wraps(one: _Field, value: Any) -> bool:
-    """Return whether a field counts bytes in 32 bits. Such a counter wraps several times a second, so differences mean
-    nothing.
-    """
+    """Return whether a field counts bytes in 32 bits. Such a counter wraps several times a second, so differences mean nothing."""
     return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
 
 
@@ -379,9 +369,7 @@ def _number(value: Any) -> int | None:
 
 
 def _pynvml() -> Any:
-    """Return the pynvml package. It is imported only if the driver's library exists, to save hosts without it the
-    import time.
-    """
+    """Return the pynvml package. It is imported only if the driver's library exists, to save hosts without it the import time."""
     try:
         ctypes.CDLL(_LIBRARY)
         import pynvml

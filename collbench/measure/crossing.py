@@ -28,8 +28,7 @@ _REFERENCE = 1 << 30  # elements per part for which the bytes are computed; othe
 
 @dataclass(frozen=True)
 class LeastBytes:
-    """Bytes that must cross in one iteration at least: out of and into each place, and of all places together in one
-    direction.
+    """Bytes that must cross in one iteration at least: out of and into each place, and of all places together in one direction.
 
     `total` assumes that nothing copies or adds on the way.
     """
@@ -149,10 +148,10 @@ def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[s
     """Return for the row the hosts' counters (of `counters.moved`), JSON-ready.
 
     iterations   in all, warm-ups included
-    hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
+    hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None if they are not known,
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
-    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not show it
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None if counters do not show it
     other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
     bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
@@ -198,9 +197,7 @@ class OtherPath(Fact, frozen=True):
 
 
 def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
-    """Return the path that a row's bytes took instead of the network, from the row's evidence; None where they took the
-    network.
-    """
+    """Return the path that a row's bytes took instead of the network, from the row's evidence; None if they took the network."""
     fact = (evidence.get("moved") or {}).get("other_path_fact")
     return decode(fact, OtherPath) if fact else None
 
@@ -247,16 +244,14 @@ def _lost(counts: Mapping[str, int | None]) -> bool:
 
 
 def _crossed(moved: dict[str, Any], direction: str) -> int | None:
-    """Return the bytes that left ("tx") or entered ("rx") a host: over its interfaces, without TCP headers, and its
-    RDMA ports.
-    """
+    """Return the bytes that left ("tx") or entered ("rx") a host: over its interfaces, without TCP headers, and its RDMA ports."""
     parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
     parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
     return None if None in parts else sum(part for part in parts if part)
 
 
 def _packets(moved: dict[str, Any]) -> int | None:
-    """Return the packets that left a host; None where one of its ports does not count them."""
+    """Return the packets that left a host; None if one of its ports does not count them."""
     interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
     ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
     counts = [*interfaces, *ports]
@@ -264,9 +259,7 @@ def _packets(moved: dict[str, Any]) -> int | None:
 
 
 def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Return for a job on one host the loopback bytes, against those that must pass between its ranks. None for several
-    hosts.
-    """
+    """Return for a job on one host the loopback bytes, against those that must pass between its ranks. None for several hosts."""
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
     (moved,) = by_host.values()
@@ -295,7 +288,7 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
 
 
 def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
-    """Return the other path at the host that shows it most clearly; None where no host shows one."""
+    """Return the other path at the host that shows it most clearly; None if no host shows one."""
     shown = [host for host, known in hosts.items() if _too_few_bytes(known) or _too_few_packets(known, ran)]
     if not shown:
         return None
@@ -325,7 +318,7 @@ def _falls_short(way: Mapping[str, Any]) -> bool:
 def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
     """Return whether far fewer packets left a host than iterations ran.
 
-    This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronised mode
+    This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronized mode
     each iteration that sends needs at least one packet.
     """
     sends = ran.operation.is_barrier or told.get("out", {}).get("at_least_bytes")

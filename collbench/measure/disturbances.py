@@ -155,9 +155,7 @@ class CaseDisturbed(Fact, frozen=True):
 
 
 def case_disturbed(case: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
-    """Return the disturbances of a case as one fact; None without any. `paused_s`: seconds by the host of a paused
-    process.
-    """
+    """Return the disturbances of a case as one fact; None without any. `paused_s`: seconds by the host of a paused process."""
     causes = [cause for one in hosts for cause in one.causes()]
     causes += [ProcessPaused(host, seconds) for host, seconds in paused_s.items()]
     if not found:

@@ -31,9 +31,7 @@ _FEWEST_TICKS = 5  # of 10 ms each; fewer are rounding
 
 @dataclass(frozen=True)
 class CpuReading:
-    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a
-    `Span`.
-    """
+    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a `Span`."""
 
     stolen: int
     ticks: int
@@ -44,7 +42,7 @@ class CpuReading:
 class Span:
     """CPU disturbances between two moments.
 
-    stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None where the kernel does not count it
+    stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None if the kernel does not count it
     preempted  how often the kernel took the core from this process involuntarily
     """
 
@@ -78,9 +76,7 @@ def noticeable(stolen: float | None) -> bool:
 
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
-    """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means
-    unknown.
-    """
+    """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
     names = sorted({text for cpu in os.sched_getaffinity(0) if (text := _text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor"))})
     return {"governor": "+".join(names) or None, "boost": _boost(cpus_folder), "huge_pages": _chosen(_text(huge_pages))}
 
@@ -153,8 +149,7 @@ class Counters:
 
 
 def read(root: str = "", gpus: Gpus | None = None) -> Counters:
-    """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver
-    asks the card.
+    """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver asks the card.
 
     `root` is the folder of a copied /sys. Never raises: values that are missing or not readable are left out.
     """
@@ -165,8 +160,7 @@ def read(root: str = "", gpus: Gpus | None = None) -> Counters:
 
 
 def moved(before: Counters, after: Counters) -> dict[str, Any]:
-    """Return the changes between two readings, JSON-ready: per place the counters that grew, and by how much (None:
-    unknown).
+    """Return the changes between two readings, JSON-ready: per place the counters that grew, and by how much (None: unknown).
 
     interfaces, ports, gpus   places where something grew
     tcp             segments sent and retransmitted

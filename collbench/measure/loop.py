@@ -29,7 +29,7 @@ Words = ctypes.Array[ctypes.c_uint64]
 class Failure:
     """The point where a sample failed: the iteration, the call's error code, and the call's position.
 
-    The position is -1 in the synchronisation; loop.c defines the values below that.
+    The position is -1 in the synchronization; loop.c defines the values below that.
     """
 
     code: int
@@ -59,9 +59,7 @@ class OnDevice:
         self.enqueue_s: NDArray[np.float64] = np.empty(0)
 
     def run(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises
-        FailedCall.
-        """
+        """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises FailedCall."""
         samples, enqueue = np.zeros((len(self._clock.streams), n)), np.zeros(n, np.int64)
         native = library()
         if native is None:

@@ -58,9 +58,7 @@ class StateProbe:
                 self._ball = StateProbeStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
 
     def measure(self) -> float | None:
-        """Return the seconds of a round trip or of the fixed work: the median of some blocks. None where it could not
-        be measured.
-        """
+        """Return the seconds of a round trip or of the fixed work: the median of some blocks. None if it could not be measured."""
         native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
         if native is None or (self.kind == "cache line" and self._ball is None):
             return None
@@ -78,7 +76,7 @@ def _middle(elapsed: NDArray[np.int64]) -> float:
 
 
 def state_probe(world: World) -> StateProbe | None:
-    """Return a state probe, or None where some rank has no native loop. All ranks call."""
+    """Return a state probe, or None if some rank has no native loop. All ranks must call it."""
     lacking = world.first(None if library() else "no native loop", "preparing the state probe")
     return None if lacking else StateProbe(world)
 
@@ -145,8 +143,9 @@ class MonitoredMeasurement:
 
     @property
     def other_path(self) -> OtherPath | None:
-        """Return the path that the bytes took instead of the network; None where they took the network. With a path the
-        row has no percentage.
+        """Return the path that the bytes took instead of the network; None if they took the network.
+
+        With a path the row has no percentage.
         """
         return bypassed(self.evidence)
 
@@ -154,8 +153,7 @@ class MonitoredMeasurement:
 def watch(
     ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
-    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at
-    rank 0.
+    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
 
     Without `instruments` no counter is read.
     """
@@ -246,7 +244,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for 
 class Disturbance:
     """The disturbance of a rank during a round.
 
-    cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 where the kernel does not count it
+    cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 if the kernel does not count it
     flipped   whether the state probe before and after the round differs
     """
 

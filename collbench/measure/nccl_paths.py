@@ -40,7 +40,7 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
 
     facts       the result of `together` for all processes, or of `summary` for one
     machines    that the ranks are on
-    rdma_bytes  what their RDMA ports moved meanwhile; None where nothing counted it
+    rdma_bytes  what their RDMA ports moved meanwhile; None if nothing counted it
     """
     net = {name: count for name, count in (facts.get("transports") or {}).items() if name.startswith(_NET)}
     if not net:
@@ -76,9 +76,7 @@ def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) 
 
 
 def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
-    """Return the state of connections over the network, none of them direct. NCCL's own reason takes precedence over
-    the machine's.
-    """
+    """Return the state of connections over the network, none of them direct. NCCL's own reason takes precedence over the machine's."""
     staged, refused = facts["gdr"]["staged"], facts["gdr"]["refused"]
     way = "staged through the host's memory" if staged else "over TCP sockets"
     shown = f"NCCL's log shows {sum(net.values())} network connections {way}"
@@ -126,9 +124,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
 
 
 def choices_of(log: NcclLog) -> list[dict[str, Any]]:
-    """Return [{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None for a value that NCCL does
-    not log.
-    """
+    """Return [{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None for a value that NCCL does not log."""
     return [
         dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
         for (collective, size), choices in log.choices.items()
@@ -254,9 +250,7 @@ _ENOUGH = ("INFO", "TRACE")
 
 
 class DebugLog:
-    """The log that NCCL writes for this process. Without a readable log, `why` is a sentence with the reason and
-    remedy.
-    """
+    """The log that NCCL writes for this process. Without a readable log, `why` is a sentence with the reason and remedy."""
 
     def __init__(
         self, env: MutableMapping[str, str], *, folder: Path | None = None, file: Path | None = None, why: str | None = None
@@ -280,8 +274,7 @@ class DebugLog:
 
     @contextmanager
     def witness(self, reset: Callable[[], object] | None) -> Iterator[list[dict[str, Any]]]:
-        """Yield a list around an untimed call of each kind; afterwards it holds NCCL's choices, as `choices` in
-        `facts`.
+        """Yield a list around an untimed call of each kind; afterwards it holds NCCL's choices, as `choices` in `facts`.
 
         `reset` is the library's ncclResetDebugInit (see `resetter`). Without it, or without a log of collbench, the
         list stays empty.
@@ -302,9 +295,7 @@ class DebugLog:
             self._choices += found
 
     def facts(self) -> dict[str, Any]:
-        """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files;
-        never raises.
-        """
+        """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files; never raises."""
         told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
             return {**told, "why": self.why}
@@ -316,9 +307,7 @@ class DebugLog:
         return found
 
     def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return `env` as the user set it, without the variables for this log. These are not a difference between two
-        runs.
-        """
+        """Return `env` as the user set it, without the variables for this log. These are not a difference between two runs."""
         kept = {name: value for name, value in env.items() if name not in self._before}
         return kept | {name: value for name, value in self._before.items() if value is not None}
 
@@ -371,9 +360,7 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
 
 
 def resetter(library: Any, version: int) -> Callable[[], object] | None:
-    """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None where it has none, or an unsafe
-    one.
-    """
+    """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None if it has none, or an unsafe one."""
     return getattr(library, RESET, None) if version >= RESET_SAFE_SINCE else None
 
 
@@ -482,9 +469,7 @@ class _Client:
         self._socket.close()
 
     def status(self) -> str:
-        """Return the whole reply, or the part that arrived. Raises TimeoutError without any, ValueError for a server of
-        another kind.
-        """
+        """Return the whole reply, or the part that arrived. Raises TimeoutError without any, ValueError for a server of another kind."""
         greeting = self._asked("CLIENT PROTOCOL 2")
         if not greeting.upper().startswith("SERVER PROTOCOL"):
             raise ValueError(f"answers {greeting[:60]!r}")
@@ -638,10 +623,9 @@ class NcclPaths:
 
     @contextmanager
     def witness(self, backend: Backend, cell: Cell) -> Iterator[Choices]:
-        """Yield a list around untimed calls of a cell; afterwards it holds the algorithms and protocols that NCCL chose
-        for them.
+        """Yield a list around untimed calls of a cell; afterwards it holds the algorithms and protocols that NCCL chose for them.
 
-        Choices for the synchronisation before the calls are left out, unless the cell is the same operation and size.
+        Choices for the synchronization before the calls are left out, unless the cell is the same operation and size.
         """
         reset = resetter(*backend.nccl) if backend.nccl else None
         with self.log.witness(reset) as choices:
@@ -650,9 +634,7 @@ class NcclPaths:
             choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
-        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this cell, GPUDirect state. All
-        ranks call.
-        """
+        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this cell, GPUDirect state. All ranks call."""
         mine: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
         everyone = world.gather(mine, _WHAT)
         if everyone is None:
@@ -668,9 +650,7 @@ class NcclPaths:
 
 
 def rdma_bytes(moved: dict[str, Any]) -> int | None:
-    """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None where no port counts them or a
-    count is missing.
-    """
+    """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None if no port counts them or a count is missing."""
     hosts = moved.get("hosts", {}).values()
     sent = [counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
     if None in sent:

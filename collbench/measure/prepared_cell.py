@@ -31,9 +31,7 @@ _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
 class DataError(Protocol):
-    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about
-    them.
-    """
+    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about them."""
 
     @property
     def wrong(self) -> int:
@@ -54,7 +52,7 @@ class PreparedCase:
     """A case that every rank can run: its groups, this process's part of them, and the loop over its program.
 
     checking      the loop that is verified: `loop`, unless one turn of it is several iterations or the operation is a barrier
-    synchronised  whether the ranks synchronise before each sample, not only before the first of a batch of samples
+    synchronised  whether the ranks synchronize before each sample, not only before the first of a batch of samples
     program       the calls that `loop` runs, to be joined with others
     must          of several operations in one: the bytes that must cross hosts; None: it is one operation
     """
@@ -102,10 +100,9 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], worl
 
 @dataclass(frozen=True)
 class BackendContext:
-    """The state that all cells of a backend share: the backend, its groups by their ranks, and the synchronisation of
-    ranks.
+    """The state that all cells of a backend share: the backend, its groups by their ranks, and the synchronization of ranks.
 
-    each_time   whether the ranks may synchronise before each sample; else only before the first of a batch
+    each_time   whether the ranks may synchronize before each sample; else only before the first of a batch
     """
 
     backend: Backend
@@ -126,9 +123,7 @@ class BackendContext:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own
-    number).
-    """
+    """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own number)."""
 
     operation: Operation
     cell: Cell
@@ -138,8 +133,7 @@ class _Asked:
 
 
 def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: World) -> PreparedCase | str:
-    """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
-    on all ranks.
+    """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same on all ranks.
 
     Pairs, and the groups of a cell with a tuning, belong to the cell: they are made here, and `release` frees them.
     """
@@ -149,9 +143,7 @@ def prepare(operation: Operation, cell: Cell, stage: BackendContext, world: Worl
 def prepare_over(
     operation: Operation, cell: Cell, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
 ) -> PreparedCase | str:
-    """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
-    cell's own).
-    """
+    """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the cell's own)."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     asked = _Asked(operation, cell, stage, groups, slots)
     with _at(cell, world, "making its groups"):
@@ -192,7 +184,7 @@ def _is_tuned(cell: Cell) -> bool:
 
 
 def _members(asked: _Asked) -> tuple[Group, ...] | str:
-    """Return this process's groups, or why the library refuses them. All ranks call."""
+    """Return this process's groups, or why the library refuses them. All ranks must call it."""
     cell, stage = asked.cell, asked.stage
     backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
     whole, driven = stage.whole, stage.driven
@@ -297,9 +289,7 @@ def time_cell(ready: PreparedCase, world: World, budget: Budget) -> Measurement 
 
 
 def verify_cell(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
-    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None
-    elsewhere.
-    """
+    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None elsewhere."""
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
         for _ in range(calls):
@@ -350,9 +340,7 @@ class LeftEarly:
     wrong: int = 1
 
     def sentence(self) -> str:
-        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000
-        µs".
-        """
+        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
         after, delay = format_time(self.after_s), format_time(self.delay_s)
         return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
 
@@ -377,17 +365,13 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
 
 
 def _late_ranks(ready: PreparedCase) -> list[int]:
-    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the
-    cell's seed.
-    """
+    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the cell's seed."""
     n = len(ready.groups[0])
     return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
-    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at
-    most.
-    """
+    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
@@ -407,8 +391,9 @@ def _meeting_s(ready: PreparedCase, world: World) -> float:
 
 
 def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
-    """Run one barrier. Return which of this process's ranks left early, for how many that is known, and whether they
-    came too late for it.
+    """Run one barrier.
+
+    Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
     """
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
     """Call `tell` at rank 0 with the machines of the launch's hosts, and return its exit code on all ranks.
 
-    Without a launcher there is only this machine. All ranks call; every wait ends after `timeout_s`. Raises
+    Without a launcher there is only this machine. All ranks must call it; every wait ends after `timeout_s`. Raises
     CollbenchError, on all ranks.
     """
     info = _launch(env)
@@ -34,7 +34,7 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
 def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:
     """Call `call` at rank 0 alone, or here without a launcher, and return its exit code on all ranks.
 
-    So files are read and written once. All ranks call. Raises CollbenchError, on all ranks.
+    So files are read and written once. All ranks must call it. Raises CollbenchError, on all ranks.
     """
     info = _launch(env)
     if info is None:
@@ -44,7 +44,7 @@ def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int])
 
 
 def launched(env: Mapping[str, str]) -> bool:
-    """Return whether a launcher started this process. Raises UsageError where its variables are invalid."""
+    """Return whether a launcher started this process. Raises UsageError if its variables are invalid."""
     return _launch(env) is not None
 
 
@@ -84,7 +84,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
 def probed(world: World) -> list[Machine] | None:
     """Return the machines of the hosts at rank 0, in the order of their first ranks; None elsewhere.
 
-    The first rank of each host probes it. All ranks call.
+    The first rank of each host probes it. All ranks must call it.
     """
     mine = None
     if world.on_host()[0].rank == world.rank:

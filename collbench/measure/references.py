@@ -65,8 +65,7 @@ _FEWEST, _MOST = 6, 300
 
 @dataclass(frozen=True)
 class Copied:
-    """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes
-    that one copy moves.
+    """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes that one copy moves.
 
     wrong   how many bytes of the target differ from the source, and the first of them; None when none does
     """
@@ -149,9 +148,7 @@ def _copying(source: MappedBlock, target: MappedBlock) -> Program:
 
 
 def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float) -> list[T]:
-    """Run task(place) on every CPU at once, and return the results. Raises the first error, WaitExpired after
-    `patience_s`.
-    """
+    """Run task(place) on every CPU at once, and return the results. Raises the first error, WaitExpired after `patience_s`."""
 
     def run(place: int) -> T:
         os.sched_setaffinity(0, {cpus[place]})

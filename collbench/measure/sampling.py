@@ -31,8 +31,7 @@ Samples = NDArray[np.float64]
 
 @dataclass
 class Measurement:
-    """The samples of a cell at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement
-    went.
+    """The samples of a cell at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
     stopped    why sampling ended: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     batch      turns of the loop per sample, of so many `iterations` each
@@ -114,8 +113,7 @@ def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
 def schedule(
     budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
 ) -> Plan:
-    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the
-    measurement.
+    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the measurement.
 
     iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
     """
@@ -135,9 +133,7 @@ def schedule(
 
 
 def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Look, Samples, None]:
-    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the
-    budget.
-    """
+    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the budget."""
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one
             yield WarmUp((budget.warmup - 1, 1))
@@ -168,8 +164,7 @@ def _alike(a: Samples, b: Samples) -> bool:
 def _sample(
     budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
 ) -> Generator[Look, Samples, None]:
-    """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the
-    budget ends.
+    """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the budget ends.
 
     `limits`: when the budget ends, and the seconds that a sample takes.
     """

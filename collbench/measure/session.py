@@ -88,9 +88,7 @@ class WrongDataStop(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class OpenBackend:
-    """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there
-    is one.
-    """
+    """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there is one."""
 
     name: str
     backend: Backend | None
@@ -99,8 +97,7 @@ class OpenBackend:
 
 
 def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
-    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the
-    run.
+    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
 
     Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this
     launch.
@@ -141,13 +138,13 @@ def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: C
 
 
 def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
-    """Return why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
+    """Return why the backend is not installed at some rank, with the remedy; None if all have it. All ranks must call it."""
     answer = kind.probe()
     return world.first(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
 
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks call."""
+    """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks must call it."""
     return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
 
 
@@ -218,9 +215,7 @@ def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
 
 
 def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
-    """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All
-    ranks call.
-    """
+    """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All ranks call."""
     everyone = world.gather(_software(opened), "comparing the software") or []
     return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
 
@@ -233,9 +228,7 @@ def _software(opened: list[OpenBackend]) -> software.Software:
 
 
 def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the launch that are known before its first cell, for run.json; of_hosts: the result of
-    `software_of_hosts`.
-    """
+    """Return the facts of the launch that are known before its first cell, for run.json; of_hosts: the result of `software_of_hosts`."""
     return {
         "collbench": __version__,
         "software": of_hosts,
@@ -266,9 +259,7 @@ def _of_user(opened: list[OpenBackend]) -> dict[str, str]:
 
 
 def describe_conditions(world: World) -> dict[str, Any]:
-    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the
-    binding of ranks.
-    """
+    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks."""
     everyone = world.agree(settings(), "reading the CPUs' settings")
     found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
     same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
@@ -335,7 +326,7 @@ class Launch:
 
     @classmethod
     def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
-        """Return the launch of a request, with a random order where the user gave none. All ranks call."""
+        """Return the launch of a request, with a random order where the user gave none. All ranks must call it."""
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.decide(drawn, "beginning"))
 
@@ -383,16 +374,12 @@ class Launch:
             self.note(fact)
 
     def keeps(self, folder: RunFolder, planned: int) -> None:
-        """Store results in this folder from now on. planned: the number of cells (of pairs: rounds), for the message of
-        an interruption.
-        """
+        """Store results in this folder from now on. planned: the number of cells (of pairs: rounds), for the message of an interruption."""
         folder.watch, self.world.kept = self.world.watchdog.phase, partial(folder.so_far, planned)
         record_run(folder.path, os.environ)
 
     def lap(self) -> tuple[float, float]:
-        """Return (time of the previous call, now) in seconds on CLOCK_MONOTONIC. The first call returns the start of
-        the launch.
-        """
+        """Return (time of the previous call, now) in seconds on CLOCK_MONOTONIC. The first call returns the start of the launch."""
         lap = self._lap_began_s, time.monotonic()
         self._lap_began_s = lap[1]
         return lap
@@ -430,7 +417,7 @@ def code_of(error: BaseException) -> int:
 
 
 def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
-    """Return the result of `do` at rank 0, None elsewhere. All ranks call.
+    """Return the result of `do` at rank 0, None elsewhere. All ranks must call it.
 
     A UsageError in `do` ends the launch, and rank 0 reports it. `what` names the phase.
     """
@@ -545,9 +532,7 @@ def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
 
 
 def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
-    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is
-    none.
-    """
+    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
     for name in request.backends:
         missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)

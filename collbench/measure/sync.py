@@ -31,7 +31,7 @@ _FOLDER = Path("/dev/shm")
 
 
 def shared_page(world: World, size_bytes: int) -> mmap.mmap:
-    """Return zeroed memory that the ranks of a host share. All ranks call. Its file in /dev/shm is removed before use."""
+    """Return zeroed memory that the ranks of a host share. All ranks must call it. Its file in /dev/shm is removed before use."""
     leader = world.on_host()[0].rank == world.rank
     name = _FOLDER / f"collbench-{secrets.token_hex(8)}"
     names = dict(world.agree((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
@@ -56,7 +56,7 @@ T = TypeVar("T")
 def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:
     """Run the tasks at the same time, each in a thread, and return their results in order.
 
-    Raises the first error of any, WaitExpired where one has not ended within `patience_s`. `what` names the work in
+    Raises the first error of any, WaitExpired if one has not ended within `patience_s`. `what` names the work in
     errors.
     """
     found: dict[int, T] = {}
@@ -116,15 +116,13 @@ class HostSync:
 
 
 def host_sync(world: World) -> HostSync | None:
-    """Return a barrier of all ranks, or None where the native loop was not built at some rank. All ranks call."""
+    """Return a barrier of all ranks, or None if the native loop was not built at some rank. All ranks must call it."""
     lacking = world.first(None if library() else "no native loop", "making the barrier")
     return None if lacking else HostSync(world)
 
 
 def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, socket.socket]]:
-    """Return for each dissemination round r the sockets (to the host 2^r further, from the host 2^r before); empty off
-    the leaders.
-    """
+    """Return for each dissemination round r the sockets (to the host 2^r further, from the host 2^r before); empty off the leaders."""
     hosts = world.hosts
     if len(hosts) == 1:
         return []

@@ -64,7 +64,7 @@ def attempt(task: Callable[[], Any]) -> Told:
 
 
 def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Told:
-    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks call.
+    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks must call it.
 
     honest_s: the seconds that the task may take beyond the usual deadline.
     """
@@ -118,8 +118,7 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
-    """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both
-    over.
+    """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
 
     source: the local address of the streams; "": the kernel's choice. Raises OSError when the place cannot be reached.
     """
@@ -158,9 +157,7 @@ def _pour(connection: socket.socket, end: float) -> None:
 
 
 def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
-    """Receive for so many seconds from the first byte on, which must arrive within the patience. The first and last
-    data is compared.
-    """
+    """Receive for so many seconds from the first byte on, which must arrive within the patience. The first and last data is compared."""
     seconds, patience_s = times
     buffer = np.empty(_CHUNK, np.uint8)
     connection.settimeout(patience_s)

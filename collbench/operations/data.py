@@ -71,9 +71,7 @@ def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[
 
 
 def _held(rank: int, n: int, exact: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return digits for an average: few ranks hold the same digit at an element, in turn, so that each share exceeds the rounding
-    error.
-    """
+    """Return digits for an average: few ranks hold the same digit at an element, in turn, so that each share exceeds the rounding error."""
     holders = holders_of_average(n, exact)
     digit = 1 + (mixed // n) % min(exact // holders, _LARGEST)
     return np.where((mixed + rank) % n < holders, digit * _ABOVE_SUBNORMAL, 0)
@@ -135,8 +133,7 @@ _REDUCE = {
 
 
 def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
-    """Return one period of the data that a block of `sources` delivers (`sent` elements each), reduced by the case's redop; see
-    `spread`.
+    """Return one period of the data that a block of `sources` delivers (`sent` elements each), reduced by the case's redop; see `spread`.
 
     Exact in every type, except "avg" over a number of ranks that is not a power of two.
     """
@@ -184,9 +181,7 @@ class Mismatch:
     hint: str = ""
 
     def sentence(self) -> str:
-        """Return the text for rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is
-        missing)".
-        """
+        """Return the text for rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"."""
         hint = f" ({self.hint})" if self.hint else ""
         noun = "element" if self.wrong == 1 else "elements"
         return f"rank {self.rank}: {self.wrong} wrong {noun}, first at {self.index}: wanted {self.wanted}, got {self.got}{hint}"
@@ -220,8 +215,7 @@ def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
 
 
 def tolerance_of(place: Place) -> int:
-    """Return the allowed error of an element in units in the last place; 0 except for averages over a number of ranks not a power of
-    two.
+    """Return the allowed error of an element in units in the last place; 0 except for averages over a number of ranks not a power of two.
 
     Libraries divide the sum, or multiply every share by 1/n first, as NCCL does. With k shares that are not 0: 1/n in the type is up
     to 1 unit off, the products together 1, the k - 1 sums half a unit each, and the expected value is itself rounded: k/2 + 2. Where

@@ -19,8 +19,9 @@ Round = tuple[Pair, ...]
 
 
 def circle_round(n: int, number: int) -> Round:
-    """Return the pairs of one round (from 0) of the circle method over n places, lower place first. Raises ValueError for an invalid
-    round.
+    """Return the pairs of one round (from 0) of the circle method over n places, lower place first.
+
+    Raises ValueError for an invalid round.
     """
     turning = n - 1 + n % 2
     if n < 2 or not 0 <= number < turning:

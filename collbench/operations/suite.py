@@ -400,8 +400,7 @@ def whose(key: str) -> str:
 
 
 def check_names(suite: Suite, backends: Collection[str]) -> None:
-    """Check the names in a suite. Raises UsageError with the place and the nearest known name for an unknown operation, backend or
-    type.
+    """Check the names in a suite. Raises UsageError with the place and the nearest known name for an unknown operation, backend or type.
 
     Also for a key of a sweep that applies to none of its operations.
     """

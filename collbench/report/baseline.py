@@ -153,7 +153,7 @@ def chosen(history: History, pattern: str) -> list[CaseHistory]:
 
 
 def letters_for(encoding: str | None, painted: bool) -> str:
-    """Return BARS for a stream that has colours and can encode them, else FIGURES."""
+    """Return BARS for a stream that has colors and can encode them, else FIGURES."""
     try:
         BARS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -853,7 +853,7 @@ def probe_text(
 ) -> None:
     """Print machines in one of FORMATS on `stream`; `color` is auto, always or never; `findings` are the doctor's if they are known.
 
-    Lines are not cut: on a narrow terminal they are wrapped, except matrices. Raises UsageError for an unknown format or colour.
+    Lines are not cut: on a narrow terminal they are wrapped, except matrices. Raises UsageError for an unknown format or color.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")

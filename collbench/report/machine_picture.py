@@ -1,6 +1,6 @@
 """Pictures (SVG) of machines: NUMA nodes with their switches, GPUs and NICs; lines as wide as their links are fast.
 
-A part that is down, or slower than its maximum, is dashed or hatched and has the reason as text: colour alone has no meaning.
+A part that is down, or slower than its maximum, is dashed or hatched and has the reason as text: color alone has no meaning.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Return its horizontal centre."""
+        """Return its horizontal center."""
         return self.x + self.width / 2
 
     @property
@@ -240,7 +240,7 @@ def curve(path: str, width: float, style: str, title: str = "") -> str:
 
 
 def tag(x: float, y: float, words: str = "limits") -> str:
-    """Return a small label on a coloured background, centred on x."""
+    """Return a small label on a colored background, centred on x."""
     width = 14 + text_width(words, 10.5)
     return rect(Box(x - width / 2, y - 8, width, 16), "tag", radius=8) + text(x, y + 4, words, "tagged")
 

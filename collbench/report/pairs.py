@@ -43,7 +43,7 @@ Classes = NDArray[np.int64]
 
 
 def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labelled.
+    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labeled.
 
     `blocks`: whether to use block characters. Where several places share a character, it shows their slowest pair.
     """
@@ -159,7 +159,7 @@ def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> 
 
 
 def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
-    """Yield lines with as many words as fit; colours take no space."""
+    """Yield lines with as many words as fit; colors take no space."""
     line, used = "", 0
     for word in words:
         room = len(_ESCAPE.sub("", word)) + 2

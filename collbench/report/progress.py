@@ -117,7 +117,7 @@ def make_reporter(
 ) -> Reporter:
     """Return a reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
 
-    `color` is auto, always or never; `quiet` prints only data. Raises UsageError for an unknown format or colour.
+    `color` is auto, always or never; `quiet` prints only data. Raises UsageError for an unknown format or color.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")

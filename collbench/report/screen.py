@@ -57,7 +57,7 @@ def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str]
 
 
 def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether to use colours: by --color, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
+    """Return whether to use colors: by --color, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
 
     Raises UsageError for a `color` that is not in COLORS.
     """
@@ -83,7 +83,7 @@ def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = 
 
 
 class PlainScreen:
-    """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colours."""
+    """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colors."""
 
     room: int | None = None
 

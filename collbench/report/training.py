@@ -269,7 +269,7 @@ def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
 
 
 def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return the exchanges; neighbours that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
+    """Return the exchanges; neighbors that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
     found = []
     for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
         same = list(those)

@@ -46,7 +46,7 @@ from collbench.units import plural
 
 
 def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | None:
-    """Write `suite`; without one remove the file of an earlier gate, and return a message. Raises UsageError where it is another file.
+    """Write `suite`; without one remove the file of an earlier gate, and return a message. Raises UsageError if it is another file.
 
     `stays`: keep the earlier file, since its cases were measured again without a verdict.
     """
@@ -186,7 +186,7 @@ def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
 
 
 def _beyond(each: GroupState) -> float:
-    """Return by what factor its median, or its worst cell where cells are judged one by one, exceeds its limit; 0 where unknown."""
+    """Return by what factor its median, or its worst cell where cells are judged one by one, exceeds its limit; 0 if unknown."""
     factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
     return factor / limit if factor and limit else 0.0
 
@@ -307,7 +307,7 @@ class GateCommand:
     nameable  whether a suite can describe any of them
     html      whether a page was written
     imported  whether another tool measured the candidate, which no suite repeats
-    launcher  "local", "srun" …; None where it is unknown
+    launcher  "local", "srun" …; None if it is unknown
     options   of the command that measured, as `facts` has them
     slowed    whether it was slowed on purpose, so that no baseline takes it
     commands  by allocation the arguments that measured it, from `arguments_of`; none where they are unknown
@@ -361,7 +361,7 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 
 def arguments_of(options: Mapping[str, str]) -> list[str]:
-    """Return the arguments of the measuring command, from the options of `facts`; empty where their boundaries are unknown."""
+    """Return the arguments of the measuring command, from the options of `facts`; empty if their boundaries are unknown."""
     if "command" not in options or any(not value or " " in value for name, value in options.items() if name != "command"):
         return []
     others = ((name, value) for name, value in options.items() if name != "command")

@@ -352,7 +352,7 @@ class FinishedRun:
     """A finished run, to be written as a folder.
 
     It has the keys of run.json besides schema, id, operation, times and number of rows; the rows; and their arrays by index. The exit
-    code is 0 where `info` has none.
+    code is 0 if `info` has none.
     """
 
     path: Path

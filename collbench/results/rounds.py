@@ -267,7 +267,7 @@ class PairRound:
 
 @dataclass(frozen=True)
 class PairMatrix:
-    """The figures of all pairs, by sending (row) and receiving (column) place; NaN where nothing was measured.
+    """The figures of all pairs, by sending (row) and receiving (column) place; NaN if nothing was measured.
 
     places       their names: "node1", "rank 3 (node1)"
     latency_s    symmetric
@@ -335,7 +335,7 @@ def _put_latency(found: PairMatrix, one: PairRound, pairs: tuple[NDArray[np.int6
 
 
 def _rates(size: int, seconds: Figures) -> Figures:
-    """Return bytes per second; NaN where the time is unknown, or too short to be valid."""
+    """Return bytes per second; NaN if the time is unknown, or too short to be valid."""
     with np.errstate(divide="ignore"):
         return np.where(seconds > 0, size / seconds, np.nan)
 

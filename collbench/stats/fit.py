@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from collbench.stats.median import t_quantile
 
-# Robust lines time = α + size · β through every run of neighbouring sizes, by relative least squares.
+# Robust lines time = α + size · β through every run of neighboring sizes, by relative least squares.
 
 _HUBER = 1.345  # standard deviations; 95 % as efficient as least squares under normal noise
 _BAD = 4.0

@@ -80,7 +80,7 @@ def _student(logs: NDArray[np.float64]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Ratio:
-    """after / before with its 95 % interval, None where it is unknown.
+    """after / before with its 95 % interval, None if it is unknown.
 
     n  number of launches (or pairs), on the side with fewer; number of samples for `ratio_of_medians`
     """

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def need_ranks(shape: Shape, least: int, regime: str) -> None:
-    """Raise UsageError where there are fewer ranks than `least`."""
+    """Raise UsageError if there are fewer ranks than `least`."""
     if shape.ranks < least:
         raise UsageError(f"{regime} over {counted(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
 
@@ -59,7 +59,7 @@ def host_after_host(shape: Shape) -> tuple[int, ...]:
 
 
 def ranks_per_host(shape: Shape) -> int | None:
-    """Return the number of ranks per host; None where hosts differ."""
+    """Return the number of ranks per host; None if hosts differ."""
     sizes = {len(ranks) for ranks in by_host(shape)}
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -52,7 +52,7 @@ class GroupFigure:
     latency_s  PAIRS: half the round trip
     low, high  the speed's 95 % interval; for PAIRS that of the slower direction
     wrong      elements that differ from the data sent
-    cpu_wait   PAIRS: the largest share of the round's time that one of its ranks waited for a CPU; 0 where unknown
+    cpu_wait   PAIRS: the largest share of the round's time that one of its ranks waited for a CPU; 0 if unknown
     flipped    PAIRS: whether the state probe of one of its ranks changed during the round
     """
 

@@ -213,7 +213,7 @@ def _why(resource: str) -> str:
 
 
 def _patience(job: LaunchJob) -> int:
-    """Return how long pods wait for each other, in seconds; 0 where the command sets it, or there is one pod."""
+    """Return how long pods wait for each other, in seconds; 0 if the command sets it, or there is one pod."""
     own = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
     return 0 if own or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
 

@@ -72,7 +72,7 @@ def _container(job: LaunchJob) -> str:
 
 
 def _check_mounts(job: LaunchJob) -> None:
-    """Raise UsageError where the run folder would be lost with the container."""
+    """Raise UsageError if the run folder would be lost with the container."""
     if job.out is not None:
         raise UsageError(f"--out {job.out} may be outside the container: omit it, and set the folder of all runs with --runs")
     if any(each in job.runs for each in _SEPARATORS):

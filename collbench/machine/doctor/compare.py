@@ -216,7 +216,7 @@ def _host(machine: Machine) -> str:
 
 
 def _on_bus(view: MachineView) -> set[str] | None:
-    """Return the addresses of the GPUs on the PCI bus; None where no bus was read."""
+    """Return the addresses of the GPUs on the PCI bus; None if no bus was read."""
     return {each.address for each in view.machine.pci if each.kind == "gpu" and not each.virtual} if view.machine.pci else None
 
 

@@ -72,9 +72,7 @@ def _named(gpus: Sequence[tuple[str, str]], view: MachineView, gpu: Gpu) -> bool
 
 
 def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
-    """Return whether the log is of this machine. A log of several hosts or none is not, if the machine has no name or is one of
-    several.
-    """
+    """Return whether the log is of this machine. A log of several hosts or none is not, if the machine has no name or is one of several."""
     if machine.hostname is None or not log.hosts:
         return machines == 1 and len(log.hosts) <= 1
     return any(same_host(host, machine.hostname) for host in log.hosts)

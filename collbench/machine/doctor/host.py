@@ -175,8 +175,9 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
 
 
 def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2802: the mpirun or mpiexec in PATH belongs to another MPI than mpi4py's. A warning: it matters only when ranks are started
-    with it.
+    """CB2802: the mpirun or mpiexec in PATH belongs to another MPI than mpi4py's.
+
+    A warning: it matters only when ranks are started with it.
     """
     mixed = mixed_mpi(env)
     if mixed:

@@ -26,7 +26,7 @@ class Ceiling:
     source        the origin of the rate: "measured before the first case", "tc qdisc on eth0", "--ceiling"
     low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
     disturbed     the repetitions of a measured reference did not agree: no percentage is shown
-    limited_by_parts   the links of `limited_by`; empty where no link limits, and in rows stored by earlier versions
+    limited_by_parts   the links of `limited_by`; empty if no link limits, and in rows stored by earlier versions
     """
 
     kind: str
@@ -83,7 +83,7 @@ def no_ceiling(why: str) -> Ceiling:
 
 
 def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
-    """Return a rate as a percentage of a ceiling; None where either is unknown."""
+    """Return a rate as a percentage of a ceiling; None if either is unknown."""
     return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None
 
 

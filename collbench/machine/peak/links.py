@@ -30,7 +30,7 @@ class Link:
     source              "counted" from hardware, the option that set it ("--nic"), or the file that has it
     nccl_bytes_per_s    the rate that NCCL (for AMD: RCCL) assumes; None when it has no constant for it
     library             the library of that constant: "NCCL" or "RCCL"
-    part                the link as a value, of which `name` is the text; None where it is unknown or absent
+    part                the link as a value, of which `name` is the text; None if it is unknown or absent
     """
 
     bytes_per_s: float | None

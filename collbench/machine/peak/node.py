@@ -46,8 +46,7 @@ from collbench.machine.peak.rates import gpu_model, rates
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing
-    links.
+    """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing links.
 
     times      the number of equal sets
     at_once    the rate of each when all sets send at once and share links; None: the same
@@ -260,7 +259,7 @@ class Node:
                     With one GPU: its PCIe link
     apart           whether injection and the path to the NICs are different links (NVLink inside, PCIe to the NICs)
     pcie            the slowest GPU's PCIe link
-    pair            the fastest direct path from one GPU to another; neighbours: the slowest between GPUs i and i+1
+    pair            the fastest direct path from one GPU to another; neighbors: the slowest between GPUs i and i+1
     nics            each slot with its NIC; egress: all of them, limited by the PCIe links of the job's GPUs
     nvls            whether its NVSwitches reduce data (NVLink SHARP)
     cuts            partitions of its GPUs, single GPUs first
@@ -370,7 +369,7 @@ def _library(chosen: Sequence[Gpu]) -> str:
 
 
 def _clique(chosen: Sequence[Gpu]) -> str | None:
-    """Return the NVLink domain of all these GPUs; None where one has none or they are in several."""
+    """Return the NVLink domain of all these GPUs; None if one has none or they are in several."""
     cliques = {gpu.clique for gpu in chosen}
     return cliques.pop() if len(cliques) == 1 else None
 
@@ -476,7 +475,7 @@ _MOST_GB = 100_000
 
 @dataclass(frozen=True)
 class UserOverride:
-    """The hardware of a node as the user gave it with options; None where an option was not used.
+    """The hardware of a node as the user gave it with options; None if an option was not used.
 
     nic         (number, bits per second of each)
     nvlink      bytes per second of one GPU, one direction

@@ -57,8 +57,9 @@ def _told(words: Mapping[str, str], groups: bool) -> State | None:
 
 
 def _words(line: str, vendor: str | None) -> Mapping[str, str]:
-    """Return the IOMMU parameters of a command line that apply to this processor. The last of a name counts; of "on,sm_on" the first
-    part.
+    """Return the IOMMU parameters of a command line that apply to this processor.
+
+    The last of a name counts; of "on,sm_on" the first part.
     """
     own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
     pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
@@ -78,7 +79,7 @@ _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """The processors of a machine; None is unknown. `flags` are those of /proc/cpuinfo, None where a processor has no such line."""
+    """The processors of a machine; None is unknown. `flags` are those of /proc/cpuinfo, None if a processor has no such line."""
 
     model: str | None = None
     vendor: str | None = None

@@ -147,7 +147,7 @@ _COUNT = re.compile(rb"nchannels (\d{1,4})")
 class Connection(NamedTuple):
     """A line that proves a path: "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA".
 
-    channel, source and target are None where the line has none. `way`: "send", "receive" or "" (inside a host). `gpu`: the GPU
+    channel, source and target are None if the line has none. `way`: "send", "receive" or "" (inside a host). `gpu`: the GPU
     that wrote the line ("3", "0000:1b:00.0"), None when unknown.
     """
 
@@ -161,7 +161,7 @@ class Connection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """NCCL's choice for a call: algorithm ("RING"), protocol ("SIMPLE") and number of channels; None where not printed."""
+    """NCCL's choice for a call: algorithm ("RING"), protocol ("SIMPLE") and number of channels; None if not printed."""
 
     algorithm: str | None
     protocol: str | None
@@ -628,7 +628,7 @@ _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 
 @dataclass(frozen=True, slots=True)
 class NcclLog:
-    """The facts of a log; () and None where it has none.
+    """The facts of a log; () and None if it has none.
 
     version         "2.22.3"
     net             what carried data between hosts: "IB", "Socket", "Libfabric", "IBext_v8", or a plug-in's name
@@ -692,8 +692,9 @@ class NcclLog:
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
-        """HCAs that NCCL reports as unusable for GPUDirect RDMA. A distance ("HCA 3") that is too long for only some GPUs does not
-        count.
+        """HCAs that NCCL reports as unusable for GPUDirect RDMA.
+
+        A distance ("HCA 3") that is too long for only some GPUs does not count.
         """
         near = any(_is_distance(name) for name in self.gdr_enabled)
         return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))

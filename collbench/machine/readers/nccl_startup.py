@@ -160,7 +160,7 @@ class TopologyFile:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The kind of cloud instance that a network plug-in recognised."""
+    """The kind of cloud instance that a network plug-in recognized."""
 
     name: str
 

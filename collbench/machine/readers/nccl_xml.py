@@ -97,8 +97,9 @@ def _link(element: Element) -> PcieLink:
 
 
 def gpu(element: Element | None, device: PciDevice) -> Gpu:
-    """Return the GPU of a <gpu> element, or of none, on its PCI function. NVIDIA's sm is the compute capability; AMD's counts compute
-    units.
+    """Return the GPU of a <gpu> element, or of none, on its PCI function.
+
+    NVIDIA's sm is the compute capability; AMD's counts compute units.
     """
     attributes = element.attrib if element is not None else {}
     gcn = attributes.get("gcn")
@@ -142,7 +143,7 @@ def gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes)
 
 
 def cpu_links(element: Element | None) -> int | None:
-    """Return the number of a GPU's <nvlink>s to a processor; None where none is listed."""
+    """Return the number of a GPU's <nvlink>s to a processor; None if none is listed."""
     links = [link for link in element if link.tag == "nvlink" and _is_processor(link)] if element is not None else []
     return sum(whole(link.get("count"), 1, 1000) or 0 for link in links) or None
 

@@ -52,7 +52,7 @@ class Session:
 
 
 def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[list[GpuLink], int | None]:
-    """Return the links of a GPU that are up, by far end, and how many are off; None where NVML shows no link.
+    """Return the links of a GPU that are up, by far end, and how many are off; None if NVML shows no link.
 
     `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
     """
@@ -97,8 +97,9 @@ def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | No
 
 
 def _speed(session: Session, handle: Any, link: int) -> float | None:
-    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes. Older drivers have one speed for all
-    links.
+    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes.
+
+    Older drivers have one speed for all links.
     """
     of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
     for asked in ((of_link, link), of_all):

@@ -127,8 +127,9 @@ def has_verbs(vendor_id: int | None, device_id: int | None) -> bool:
 
 
 def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
-    """Return whether a GPU, one of `gpus` in the machine, is of a kind with built-in NVLink or xGMI. A report of no links is then
-    rejected.
+    """Return whether a GPU, one of `gpus` in the machine, is of a kind with built-in NVLink or xGMI.
+
+    A report of no links is then rejected.
     """
     if gpu.model:
         return bool(_MODULES.search(gpu.model))
@@ -157,8 +158,7 @@ _VIRTUAL_NICS = (0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C,
 
 
 def kind_of(address: str, vendor_id: int | None, class_id: int | None, makers: frozenset[int | None] = MAKERS) -> PciKind:
-    """Return the kind by class (0x030200) and vendor. A server's VGA (ASPEED, Matrox) and graphics inside an Intel processor are not
-    GPUs.
+    """Return the kind by class (0x030200) and vendor. A server's VGA (ASPEED, Matrox) and graphics inside an Intel processor are not GPUs.
 
     makers    the vendors of displays that are GPUs; with None among them also functions without a vendor
     """
@@ -188,7 +188,7 @@ def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class
 
 
 def link_doubt(device: PciDevice) -> str | None:
-    """Return why the reported link is impossible (faster or wider than its maximum); None where it is possible."""
+    """Return why the reported link is impossible (faster or wider than its maximum); None if it is possible."""
     link = device.link
     if (link.width or 0) > (link.max_width or 32):
         return f"{device.address}: its link runs on {link.width} lanes, more than its maximum of {link.max_width}"
@@ -221,9 +221,7 @@ def physical_nics(devices: Iterable[PciDevice]) -> frozenset[int | None]:
 
 
 def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
-    """Return the NIC on a function, named by its address. Virtual functions of a vendor with physical ones are not ports of the
-    machine.
-    """
+    """Return the NIC on a function, named by its address. Virtual functions of a vendor with physical ones are not ports of the machine."""
     return Nic(
         device.address,
         device.address,

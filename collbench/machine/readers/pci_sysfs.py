@@ -110,7 +110,7 @@ def _links(files: Files, node: int, gpus: Mapping[int, Gpu], doubts: list[str]) 
 def _count(link: Mapping[str, int], doubts: list[str]) -> int:
     """Return the number of links of a pair: its bandwidth over that of one link; 0 for a pair without direct links.
 
-    The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 where the route is indirect
+    The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 if the route is indirect
     (amdgpu_amdkfd_get_xgmi_bandwidth_mbytes). Before MI200 both are 0, and a direct pair has one link.
     """
     one, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)

@@ -427,7 +427,7 @@ def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
 
 
 def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
-    """Return the facts in NCCL's logs of the launch, by backend; empty where no backend uses NCCL."""
+    """Return the facts in NCCL's logs of the launch, by backend; empty if no backend uses NCCL."""
     facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
     return {"nccl_log": facts} if facts else {}
 

@@ -911,9 +911,7 @@ class HuntListener(Protocol):
         ...
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the verdict, JSON-ready. Its "result" is `confirmed`, `nobody` or `no verdict`; `about` has the
-        ceiling.
-        """
+        """Return the verdict, JSON-ready. Its "result" is `confirmed`, `nobody` or `no verdict`; `about` has the ceiling."""
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:

@@ -467,7 +467,7 @@ class BringsServers(Protocol):
     """A backend with parameter servers of its own."""
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
-        """Start the servers. All ranks call; gradients: by server this rank's updates, () at servers."""
+        """Start the servers. All ranks must call it; gradients: by server this rank's updates, () at servers."""
         ...
 
 

@@ -77,7 +77,7 @@ class Interval:
 
     value, low, high  the ratio with its interval; None: it has none
     words             the text at its right; `told` is the text of its tooltip
-    outcome           which marker and colour
+    outcome           which marker and color
     doubtful          drawn hollow
     """
 
@@ -336,7 +336,7 @@ _MADE = (
 
 
 def section(material: Material) -> Section | None:
-    """Return a forest plot and a table for every candidate; None where nothing is compared."""
+    """Return a forest plot and a table for every candidate; None if nothing is compared."""
     found = material.comparisons
     if not found:
         return None

@@ -126,7 +126,7 @@ def rule(figure: Figure, lines: Iterable[tuple[float, float, float, float]]) -> 
 
 
 def text_attributes(color: str, size: float, anchor: str) -> str:
-    """Return the attributes that differ from the default text. Coloured text has a halo, so that lines do not hide it."""
+    """Return the attributes that differ from the default text. Colored text has a halo, so that lines do not hide it."""
     attributes = {
         "font-size": "" if size == SIZE else f"{size:g}",
         "text-anchor": "" if anchor == "start" else anchor,
@@ -323,14 +323,14 @@ def _own_names(text: str, key: str) -> str:
     return re.sub(r"((?:href=\"#|url\(#))([\w.-]+)", lambda found: found[1] + names.get(found[2], found[2]), text)
 
 
-# Drawings by matplotlib, as SVG with the colours of the page (light, dark or print).
+# Drawings by matplotlib, as SVG with the colors of the page (light, dark or print).
 #
 #     figure, axes = panel()
 #     axes.plot(xs, ys, **line(0))
 #     size_axis(axes, sizes); axes.set_ylim(bottom=0)
 #     return svg_of(figure, "allreduce-rate", "busbw over size"), spots(axes, xs, ys, texts)
 #
-# Artists have placeholder colours (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become CSS variables. Text stays text.
+# Artists have placeholder colors (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become CSS variables. Text stays text.
 # A unit of the drawing is a pixel at its natural size.
 
 WIDTH, HEIGHT = 460, 290
@@ -358,7 +358,7 @@ def panel(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int
 
 
 def line(number: int) -> dict[str, Any]:
-    """Return the style of a series: colour, dash and marker distinguish 4 × 4 × 12 series, never the colour alone."""
+    """Return the style of a series: color, dash and marker distinguish 4 × 4 × 12 series, never the color alone."""
     color = series_color(number)
     return {
         "color": color, "linestyle": _DASHES[(number + number // 4) % 4], "marker": _MARKERS[number % len(_MARKERS)],
@@ -367,7 +367,7 @@ def line(number: int) -> dict[str, Any]:
 
 
 def series_color(number: int) -> str:
-    """Return the placeholder of the colour of a series; four colours repeat."""
+    """Return the placeholder of the color of a series; four colors repeat."""
     return INKS_SERIES[number % len(INKS_SERIES)]
 
 

@@ -47,7 +47,7 @@ class Groups:
     order   places in the order in which they are drawn
     starts  the index in `order` of the first place of each group
     labels  the name of each group
-    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbours"
+    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbors"
     """
 
     order: tuple[int, ...]
@@ -69,7 +69,7 @@ class Groups:
 
 
 def grouped(places: Sequence[str], most: int = MOST_ROWS) -> Groups:
-    """Return at most `most` groups: single places, those of a host, of hosts with names that differ in the last number, or neighbours."""
+    """Return at most `most` groups: single places, those of a host, of hosts with names that differ in the last number, or neighbors."""
     if len(places) <= most:
         return Groups(tuple(range(len(places))), tuple(range(len(places))), tuple(places), "place")
     hosts = hosts_of(places)
@@ -360,7 +360,7 @@ class _Sheet:
             yield _turned(self._x(at) + 4, self.top - 5, self.labels[at])
 
     def _signs(self) -> Iterator[str]:
-        """Yield a sign for each cell with wrong data: colour alone is not enough."""
+        """Yield a sign for each cell with wrong data: color alone is not enough."""
         for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():
             size = min(14, self.cell)
             yield (

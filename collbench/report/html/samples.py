@@ -341,7 +341,7 @@ def _texts(name: str, cell: Sampled) -> list[str]:
     return [name, size_of(cell.row), str(len(cell.ordered)), *quantiles, both_modes(cell.row), remarks(cell.row)]
 
 
-_PER_CHART, _MOST_SERIES = 4, 48  # the number of colours, and of series in the other charts of an operation
+_PER_CHART, _MOST_SERIES = 4, 48  # the number of colors, and of series in the other charts of an operation
 _NAMED = 3
 
 

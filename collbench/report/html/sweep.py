@@ -616,7 +616,7 @@ class RateLimit:
 
     @property
     def color(self) -> str:
-        """The colour of the hard limit, or of a reference."""
+        """The color of the hard limit, or of a reference."""
         return BOUND if self.hard else LIMIT
 
     @property

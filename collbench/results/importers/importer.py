@@ -135,11 +135,11 @@ class ImportedTable:
     """One table of a tool's output.
 
     tool          "nccl-tests", "rccl-tests", "osu", "imb", "perftest", "param", "gloo-benchmark" …
-    version       of the tool, None where the output has none
+    version       of the tool, None if the output has none
     program       "all_reduce_perf", "osu_allreduce", "IMB-MPI1 Allreduce", "ib_write_bw"
     statistic     what a time is: "mean over 20 iterations, averaged over the ranks"
     rows          in the order of the output
-    hosts         names by rank, empty where they are unknown
+    hosts         names by rank, empty if they are unknown
     facts         what else the output contains, JSON-ready: {"warmup": 5, "iterations": 20, "devices": [...]}
     missing       what rows of collbench have and the output lacks
     doubts        what does not fit: a rank count that busbw / algbw contradicts, figures that do not agree

@@ -484,7 +484,7 @@ class NcclTestsBlock:
 
 
 def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
-    """The runs in a block that have a line to show. Raises UsageError where operation or ranks are unknown."""
+    """The runs in a block that have a line to show. Raises UsageError if operation or ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     for lines in passes:

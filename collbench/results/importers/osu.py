@@ -121,7 +121,7 @@ _LONGEST = 48
 def test_of(title: str, neighbours: bool = False) -> Test:
     """Return the test that prints "OSU MPI <title> Test"; an unknown title becomes an operation of its own, without a bus bandwidth.
 
-    neighbours: the output describes a graph of ranks; the title of one such test does not mention neighbours.
+    neighbors: the output describes a graph of ranks; the title of one such test does not mention neighbors.
     """
     words = " ".join(title.lower().split())
     persistent = _PERSISTENT.search(words) is not None
