@@ -28,8 +28,8 @@ from collbench.gate.rule import BaselineLimits, Mask
 # The last one is for bimodal cases that the baseline has in one mode only by chance: they are stable if similar cases are bimodal.
 # Flags of rows (`two_modes`, `drift`) do not count, since they describe a single launch, and the baseline's rows have them as often.
 #
-# Simulated with the noise of `self_test.Noise` (336 cases, a tenth of them bimodal): without a change about 1 of 70 gates had an unstable
-# case with a baseline of six allocations, and 1 of 30 with a baseline of four. A large case that became slower by 20 % in two of five
+# Simulated with the noise of `self_test.Noise` (336 cases, a tenth of them bimodal): gates without a change had an unstable case in about 1
+# of 70 with a baseline of six allocations. With a baseline of four it was 1 of 30. A large case that became slower by 20 % in two of five
 # launches was unstable in 97 %.
 
 FEWEST_LAUNCHES = 3  # with fewer the scatter is unknown

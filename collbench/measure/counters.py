@@ -135,8 +135,8 @@ def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
     """Return the bytes of TCP payload among those counted in a direction ("tx" or "rx"); None if a counter is unknown.
 
     Each counted packet has 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with timestamps (IPv6: 20 more, 1.3 % of a
-    full frame). Depending on the driver, a counted packet is a frame, or a larger one with one header that the card
-    splits (64 KiB, as on veth and virtio). Bytes and packets agree in both cases. Measured on veth with 80 MiB
+    full frame). Depending on the driver, a counted packet is a frame, or a larger packet. The card splits the latter
+    (64 KiB with one header, as on veth and virtio). Bytes and packets agree in both cases. Measured on veth with 80 MiB
     all-reduced or sent by Gloo over a 1 Gbit/s link: the counters showed 1.001 to 1.003 times the payload, and 1.0000 to
     1.0006 times after this correction.
     """

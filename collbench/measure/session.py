@@ -341,8 +341,7 @@ class Launch:
     def hang(self, reason: Fact) -> None:
         """Store the reason of the end in the folder, and show the rows that wait for earlier ones. The process ends after this call.
 
-        Both run in their own threads, for at most a second, since a disk or a terminal that does not answer may have caused the
-        hang.
+        Both run in their own threads, for at most a second. A disk or a terminal that does not answer may have caused the hang.
         """
         ending = time.monotonic() + _PATIENCE_S
         last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]

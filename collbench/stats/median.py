@@ -1,7 +1,7 @@
 """The median and how well it is known. Pure numpy.
 
 The interval is rank-based, and widened for the correlation between samples. The variance of the sum of sign(x - median) comes from its
-first B cosine coefficients, which are independent estimates for the slow part of the series. The quantile is Student's with B degrees
+first B cosine coefficients. Each is an independent estimate for the slow part of the series. The quantile is Student's with B degrees
 of freedom: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", JBES 2018. They recommend
 B = 0.4 n^(2/3). Here it is 0.25 n^(2/3), at least 6, since recorded series are correlated over 20 to 100 samples. The interval is never
 narrower than for independent samples.

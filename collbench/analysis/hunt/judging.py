@@ -1,8 +1,8 @@
 """Confirmed, cleared or inconclusive: the outcome of one candidate's trials, and the partners it still needs.
 
-A place is slow with a partner if two conditions hold. Its mean, over the ways that were slow before, is behind the controls by more than
-half of its depth, and by more than chance explains. It is as fast as the others if it is behind by less than half. Its depth is that of
-the sweep, or that of its partners (their median, of two the larger) if that is more. Two healthy partners must agree. Otherwise a third
+A place is slow with a partner if two conditions hold for its mean over the ways that were slow before. It is behind the controls by more
+than half of its depth, and by more than chance explains. It is as fast as the others if it is behind by less than half. Its depth is that
+of the sweep, or that of its partners (their median, of two the larger) if that is more. Two healthy partners must agree. Otherwise a third
 one is measured, and partners that differ or are unclear are measured again. A place that is slow with healthy partners is also measured
 with other suspects, or with a partner with which it was fast. If these pairs are as fast as pairs of other places, the network has parts,
 and the place is in the smaller one.

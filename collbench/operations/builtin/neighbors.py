@@ -1,7 +1,7 @@
 """Neighborhood all-to-all: every rank of a ring exchanges one part with the previous rank and one with the next. Also all-gather.
 
-The ring is periodic, in rank order. With two ranks, each is both neighbors of the other, and data sent to the next rank arrives as that
-of the previous one (MPI 4.1, 8.6). Libraries before MPI 4.0 exchanged these two parts (mpi-forum/mpi-issues 153), so their rows of two
+The ring is periodic, in rank order. With two ranks, each is both neighbors of the other. Data sent to the next rank then arrives as
+that of the previous one (MPI 4.1, 8.6). Libraries before MPI 4.0 exchanged these two parts (mpi-forum/mpi-issues 153), so their rows of two
 ranks are wrong. The size S is what each rank sends and receives: S/2 per neighbor, so busbw equals algbw. MPI has no in-place form.
 """
 

@@ -1,7 +1,7 @@
 """Read the output of mpiGraph: two matrices of MB/s (2**20 bytes), of sending and of receiving, for each pair of ranks (source of 1.5).
 
-In step d each rank sends to the rank d places after it and receives from the rank d places before it, all at the same time. So a step
-is a send-receive with a shift of d. Its row has the time of its slowest rank, the longer one of sending and receiving.
+In step d each rank sends to the rank d places after it and receives from the rank d places before it. All do so at the same time. So a
+step is a send-receive with a shift of d. Its row has the time of its slowest rank, the longer one of sending and receiving.
 """
 
 from __future__ import annotations
