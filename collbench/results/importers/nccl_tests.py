@@ -484,7 +484,7 @@ class NcclTestsBlock:
 
 
 def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
-    """The runs in a block that have a line to show. Raises UsageError if operation or ranks are unknown."""
+    """Yield the runs in a block that have a row. Raises UsageError if the operation or the ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     for lines in passes:
@@ -493,7 +493,7 @@ def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
 
 
 def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
-    """One after the other: a cell that was there begins the next pass. A size that was rounded to the last one's is left out."""
+    """Return the lines by repetition: a case that occurs again begins the next one. Sizes rounded to the previous one are left out."""
     passes: list[list[TableLine]] = []
     seen: set[Any] = set()
     for line in lines:
@@ -508,7 +508,7 @@ def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
 
 
 def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]]:
-    """Jobs that print into each other: each line goes to the first that lacks its cell."""
+    """Return the lines of jobs that print into each other: each line goes to the first job that lacks its case."""
     passes: list[dict[Any, TableLine]] = [{} for _ in range(jobs)]
     for line in lines:
         free = next((each for each in passes if line.cell not in each), None)
@@ -549,7 +549,7 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], given: UserInput, pa
 def _rows(
     block: NcclTestsBlock, head: Head, lines: Sequence[TableLine], about: tuple[Operation, Ranks, DecidedRanks]
 ) -> tuple[list[Row], dict[int, Arrays]]:
-    """(rows, their arrays by index)."""
+    """Return (rows, their arrays by index)."""
     operation, proven, decided = about
     ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
     kinds: dict[Any, RowKind] = {}
@@ -590,7 +590,7 @@ def _mode(head: Head) -> str:
 
 
 def _size(line: TableLine, operation: Operation, ranks: int) -> int:
-    """By our definition: of a hypercube what the other ranks had, of which nccl-tests' bandwidths are, too (src/hypercube.cu)."""
+    """Return the size by collbench's definition: for a hypercube, the data of the other ranks (src/hypercube.cu)."""
     return line.size // ranks * (ranks - 1) if operation.name == "hypercube" and ranks > 1 else line.size
 
 
@@ -600,7 +600,7 @@ def _time(body: Body | None) -> float | None:
 
 
 def _spread(head: Head, body: Body) -> Quantiles:
-    """The spread of the iterations, per call: each iteration makes several calls with -m."""
+    """Return the quantiles of the iterations, per call: with -m, each iteration makes several calls."""
     if not body.per_iteration:
         return _UNTOLD
     calls = max(1, head.numbers.get("calls", 1))
@@ -611,7 +611,7 @@ def _spread(head: Head, body: Body) -> Quantiles:
 
 
 def _wrong(head: Head, text: str) -> int | None:
-    """Wrong elements. The old fourth column is the largest error: it proves that nothing is wrong only together with the foot."""
+    """Return the wrong elements. The old fourth column is the largest error, which proves right data only together with the foot."""
     known = parse_number(text)
     if known is None or head.numbers.get("validation") == 0:
         return None
@@ -621,7 +621,7 @@ def _wrong(head: Head, text: str) -> int | None:
 
 
 def _statistic(head: Head) -> str:
-    """What a time is (src/common.cu: BenchTime)."""
+    """Return the statistic of a time (src/common.cu: BenchTime)."""
     iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
     each = f" of {calls} calls" if calls > 1 else ""
     return f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
@@ -718,13 +718,13 @@ _MOST_NUMBER = 2**62
 
 
 def knows_json(lines: Sequence[str]) -> bool:
-    """Whether it is an object with keys that only nccl-tests writes."""
+    """Return whether the lines are an object with keys that only nccl-tests writes."""
     first = next((line for line in lines if line.strip()), "").lstrip()
     return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
 
 
 def read_json(lines: Sequence[str], given: UserInput) -> Reading:
-    """The one table. Raises UsageError for text that is not such an object, and for one that was cut off."""
+    """Return the only table. Raises UsageError if the text is not such an object or is incomplete."""
     try:
         document = parse_object("\n".join(lines).encode())
     except ValueError as error:
@@ -746,7 +746,7 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
-    """The times per call of the iterations that count, by (line, in place)."""
+    """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
         told = _object(each.get(f"{place}_per_iter"))
@@ -765,7 +765,7 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
 
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
-    """Seconds per call; nothing where one of them is not a time."""
+    """Return seconds per call; [] if one of them is not a valid time."""
     times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in _list(value)[skipped:]]
     return times if all(is_time(time) for time in times) else []
 
@@ -797,7 +797,7 @@ def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
 
 
 def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
-    """As the text prints them, with the six digits that JSON has."""
+    """Return the figures in the form of the text output, with the six digits that JSON has."""
     if not figures:
         return None
     told = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
@@ -824,7 +824,7 @@ def _blocking(arguments: Sequence[str]) -> int:
 
 
 def _option(arguments: Sequence[str], short: str, long: str) -> str | None:
-    """The last value given, as "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
+    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
     found = None
     for word, after in zip(arguments, [*arguments[1:], ""], strict=False):
         if word in (short, long):
@@ -877,7 +877,7 @@ class _Stream:
     ended: bool = False
 
     def line(self, number: int, text: str) -> None:
-        """Takes any other line; only those of a table count."""
+        """Read any line that is not a comment; only lines of a table count."""
         if self.ended:
             self.close()
         row = parse_line(number, text, self.head.wide)
@@ -885,7 +885,7 @@ class _Stream:
             self.lines.append(row)
 
     def comment(self, text: str) -> None:
-        """Takes a line that begins with #."""
+        """Read a line that begins with #."""
         if self.lines and (_OPENS.match(text) or _HEADER.match(text) or text.startswith("# Using devices")):
             self.close()
         self.head.take(text)
@@ -894,7 +894,7 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        """Ends the table."""
+        """End the table."""
         if self.lines:
             if self.version:  # rccl-tests prints it outside of its comments
                 self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
@@ -903,7 +903,7 @@ class _Stream:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether it has nccl-tests' header, or a line of its table."""
+    """Return whether the lines have nccl-tests' header or a line of its table."""
     found = (split_line(line) for line in lines)
     return any(
         _OPENS.match(text) or _HEADER.match(text) if text[:1] == "#" else parse_line(0, text, wide=False) for _, text in filter(None, found)
@@ -911,7 +911,7 @@ def knows(lines: Sequence[str]) -> bool:
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per table; where a table's cases come again, each time is a run. Raises UsageError."""
+    """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
     reading = read_tables(_blocks(lines), lambda block: runs_of(block, given), lambda block: block.lines[0].number)
     if not reading.runs:
         raise UsageError("no line of nccl-tests' table with a size and a time found: use the whole output of the program")
@@ -919,7 +919,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
-    """The tables of all writers."""
+    """Yield the tables of all writers."""
     streams: dict[str, _Stream] = {}
     for number, line in enumerate(lines, 1):
         found = None if _RCCL in line else split_line(line)
