@@ -14,8 +14,8 @@ from collbench.operations.operation import Operation
 from collbench.operations.traffic import EVEN, Traffic, is_rough
 from collbench.units import listed, plural, size_steps
 
-_WINDOW = 64  # as in the OSU benchmarks
-_IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and show nothing new
+_WINDOW = 64  # as in OSU's benchmarks
+_IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds without further information
 MODES = ("isolated", "batched", "pipelined", "graph")
 SMALLEST = 8
 MOST_STREAMS = 64  # the limit of native/sockets.c

@@ -208,7 +208,7 @@ class ClockUnsupported(Fact, frozen=True):
         return f"--slowed needs blocking calls and CLOCK_MONOTONIC; {self.backend} {why}"
 
 
-# All of them, for decoding what other ranks send and what a run folder holds.
+# All of them, to decode reasons from other ranks and from run folders.
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded

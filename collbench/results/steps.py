@@ -28,7 +28,7 @@ class Channel:
                     "iperf3", "fi_pingpong", "ucx_perftest" (external tools)
     source, target  the places that the bytes leave and reach: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
     bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
-    of_bytes_per_s  the rate of the limiting link, None where no such figure is valid
+    of_bytes_per_s  the rate of the limiting link, None if no such figure is valid
     limited_by      that link with the source of its rate; without a rate, the kind of figure
     tool            for an external tool: its request, version, commands and statistic; else empty
     flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
@@ -48,7 +48,7 @@ class Channel:
 
     @property
     def percent(self) -> float | None:
-        """Return the percentage of the link's rate; None where the measured rate exceeds it."""
+        """Return the percentage of the link's rate; None if the measured rate exceeds it."""
         if not self.bytes_per_s or not self.of_bytes_per_s or "above_bound" in self.flags:
             return None
         return 100 * self.bytes_per_s / self.of_bytes_per_s
@@ -90,7 +90,7 @@ class StepRow:
     busbw_bytes_per_s   moved_bytes by the time. For asynchronous training, the bytes per second that the busiest server receives, which it
                     also sends
     ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
-    ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
+    ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None if one of them has none
     parts           the exchanges of the step; those that differ only in `what` are one: {"what", "operation", "groups" (their number),
                     "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all times), "time_s" (of one,
                     alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
